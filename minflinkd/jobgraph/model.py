@@ -1,0 +1,195 @@
+"""The JobGraph: what a user submits, as immutable values (J1 - J3), and the tasks that it becomes (J5).
+
+The field names, in kebab-case, are those of the job file; a JobGraph in JSON *is* a job file.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from minflinkd.runtime.ids import TaskId, VertexId
+from minflinkd.runtime.units import Duration, decode_unit, encode_unit
+
+
+class RuntimeMode(StrEnum):
+    STREAMING = "streaming"  # runs until it is cancelled
+    BATCH = "batch"  # what exists at the start is processed, then the job is FINISHED
+
+
+class CheckpointMode(StrEnum):
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class OutputMode(StrEnum):
+    APPEND = "append"
+    UPDATE = "update"
+    COMPLETE = "complete"
+
+
+class Delivery(StrEnum):
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class Isolation(StrEnum):
+    SESSION = "session"  # many jobs share TaskManagers
+    JOB = "job"  # TaskManagers of its own
+
+
+class RestartKind(StrEnum):
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, forbid_unknown_fields=True):
+    """Base of every part of the model."""
+
+
+class Watermark(Struct, frozen=True):
+    """Event time: rows may come `delay` (a Spark interval, such as `2 hours`) late."""
+
+    column: str
+    delay: str
+
+
+class Source(Struct, frozen=True):
+    """Any format of Spark's readStream, or a Python function that returns a streaming DataFrame."""
+
+    format: str = ""
+    path: str | None = None
+    schema: str | None = None  # DDL: `carrier STRING, time TIMESTAMP`
+    options: dict[str, str] = {}
+    python: str | None = None  # module:function(spark, params) -> DataFrame
+
+
+class Sink(Struct, frozen=True):
+    format: str = ""
+    path: str | None = None
+    partition_by: tuple[str, ...] = ()
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    options: dict[str, str] = {}
+    python: str | None = None  # module:function(batch, epoch)
+
+
+class Input(Struct, frozen=True):
+    """An edge into a vertex. In a job file a bare id stands for `{id: ...}`."""
+
+    id: VertexId
+    exchange: bool = False  # a durable channel: the vertex begins a new task
+
+
+class Vertex(Struct, frozen=True):
+    """Exactly one of source, sql, python and sink is set."""
+
+    id: VertexId
+    inputs: tuple[Input, ...] = ()
+    parallelism: int | None = None
+    source: Source | None = None
+    sql: str | None = None  # every input is a view named by its id
+    python: str | None = None  # module:function(inputs: dict[str, DataFrame], params) -> DataFrame
+    sink: Sink | None = None
+    watermark: Watermark | None = None
+    output_mode: OutputMode | None = None  # of a sink: what of the result is written; None: what fits the operator
+    slot_sharing_group: str = "default"
+
+    @property
+    def kind(self) -> str:
+        for kind in ("source", "sql", "python", "sink"):
+            if getattr(self, kind) is not None:
+                return kind
+        return "nothing"
+
+
+class Checkpointing(Struct, frozen=True):
+    """None means: the daemon's `execution.checkpointing.*` option decides."""
+
+    interval: Duration | None = None  # 0 turns periodic checkpoints off
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
+    timeout: Duration | None = None
+    min_pause: Duration | None = None
+    num_retained: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tolerable_failed_checkpoints: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class RestartStrategy(Struct, frozen=True):
+    """R16. Fields that a kind does not use are ignored by it."""
+
+    kind: RestartKind = RestartKind.EXPONENTIAL_DELAY
+    attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None  # fixed-delay; exponential-delay: None is without end
+    delay: Duration = Duration(1.0)
+    max_failures_per_interval: int = 3  # failure-rate
+    failure_rate_interval: Duration = Duration(60.0)
+    initial_backoff: Duration = Duration(0.1)  # exponential-delay
+    max_backoff: Duration = Duration(60.0)
+    backoff_multiplier: float = 1.5
+    jitter_factor: float = 0.1
+    reset_backoff_threshold: Duration = Duration(600.0)
+
+
+class Restore(Struct, frozen=True):
+    path: str | None = None  # of a checkpoint's metadata
+    allow_non_restored_state: bool = False
+
+
+class Artifact(Struct, frozen=True):
+    """A file of user code. `key` is set once it was uploaded; until then `path` says where the client finds it."""
+
+    name: str  # file name, `flights.py`
+    path: str | None = None
+    key: str | None = None  # BlobKey
+    size: int = 0
+
+
+class JobGraph(Struct, frozen=True):
+    name: str
+    vertices: tuple[Vertex, ...]
+    params: dict[str, Any] = {}
+    parallelism: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max_parallelism: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    mode: RuntimeMode = RuntimeMode.STREAMING
+    checkpointing: Checkpointing = Checkpointing()
+    restart_strategy: RestartStrategy | None = None  # None: the daemon's default
+    restore: Restore | None = None
+    isolation: Isolation = Isolation.SESSION
+    artifacts: tuple[Artifact, ...] = ()
+    spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
+    trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
+
+    def vertex(self, vertex_id: str) -> Vertex:
+        return next(v for v in self.vertices if v.id == vertex_id)
+
+
+class Task(Struct, frozen=True):
+    """Vertices chained into one Spark query (J5), in topological order. Holds `parallelism` slots of one TM (J6)."""
+
+    id: TaskId
+    vertices: tuple[Vertex, ...]
+    parallelism: int
+    slot_sharing_group: str = "default"
+
+    @property
+    def name(self) -> str:
+        return " -> ".join(v.id for v in self.vertices)
+
+    @property
+    def sinks(self) -> tuple[Vertex, ...]:
+        return tuple(v for v in self.vertices if v.sink is not None)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=encode_unit)
+_decoder = msgspec.json.Decoder(JobGraph, dec_hook=decode_unit)
+
+
+def encode(graph: JobGraph) -> bytes:
+    return _encoder.encode(graph)
+
+
+def decode(data: bytes) -> JobGraph:
+    """A JobGraph that was written by `encode`; documents of users go through `jobgraph.validation`."""
+    return _decoder.decode(data)

@@ -1,0 +1,453 @@
+"""Every message between parties, as typed immutable values (resources.md m1 - m13).
+
+A `Request[R]` is answered by an `R`; a `Notice` is not answered. Requests are idempotent by the ids they carry, so a
+sender may repeat one whose outcome it does not know. The fencing token travels in the envelope (rpc.network).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
+
+R = TypeVar("R")
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Request(Message, Generic[R], frozen=True):
+    """Answered by an R, or by an error."""
+
+
+class Notice(Message, frozen=True):
+    """Not answered; may be lost, doubled or late without harm."""
+
+
+class Done(Message, frozen=True):
+    """The answer that carries nothing."""
+
+
+# --- TaskManager: what it is and holds ---------------------------------------------------------------------------
+
+
+class SessionPhase(StrEnum):
+    """The session child of a TaskManager. Slots are offered only by a READY one."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LOST = "lost"
+
+
+class Hardware(Message, frozen=True):
+    cpu_cores: int
+    memory_bytes: int
+
+
+class SlotStatus(Message, frozen=True):
+    """One slot, and who holds it: both None when it is free."""
+
+    index: int
+    job_id: JobId | None = None
+    allocation_id: AllocationId | None = None
+
+
+class TaskManagerReport(Message, frozen=True):
+    """The whole view of a TaskManager (R8): all its slots, and what its session is worth."""
+
+    resource_id: ResourceId
+    slots: tuple[SlotStatus, ...]
+    session: SessionPhase
+    session_generation: int = 0  # children started so far
+    metrics: dict[str, float] = {}  # process.*, session.*: bytes, counts, seconds
+
+
+class TaskManagerInfo(Message, frozen=True):
+    """A registered TaskManager as the ResourceManager shows it."""
+
+    resource_id: ResourceId
+    instance_id: InstanceId
+    address: str
+    pid: int
+    hardware: Hardware
+    registered_ms: int
+    last_heartbeat_ms: int
+    log_directory: str
+    report: TaskManagerReport
+    start_phases: dict[str, float] = {}  # seconds from process start to: session, first_job, warm
+
+
+# --- to the ResourceManager --------------------------------------------------------------------------------------
+
+
+class Registered(Message, frozen=True):
+    instance_id: InstanceId
+    leader_id: LeaderId
+    heartbeat_interval: float  # seconds
+    heartbeat_timeout: float
+
+
+class RegisterTaskManager(Request[Registered], frozen=True):
+    """m4, carrying m6. Registering again with a known resource id replaces the old registration (R9)."""
+
+    address: str
+    pid: int
+    hardware: Hardware
+    log_directory: str
+    report: TaskManagerReport
+
+
+class HeartbeatFromTaskManager(Request[Done], frozen=True):
+    """Refused with `unknown-task-manager` where the sender must register again."""
+
+    instance_id: InstanceId
+    report: TaskManagerReport
+    start_phases: dict[str, float] = {}
+
+
+class SlotsFree(Notice, frozen=True):
+    """m11: the whole view again, sent at once when a slot falls free or the session changes its phase."""
+
+    report: TaskManagerReport
+
+
+class SlotNeed(Message, frozen=True):
+    """One allocation that a job wants: `slots` slots of one TaskManager."""
+
+    allocation_id: AllocationId
+    slots: int
+
+
+class NeedsAnswer(Message, frozen=True):
+    refused: dict[AllocationId, str] = {}  # why each refused one cannot be served
+
+
+class DeclareNeeds(Request[NeedsAnswer], frozen=True):
+    """m1, m13 and the JobMaster's heartbeat in one: all that a job still wants (R8), repeated every interval.
+
+    The first one registers the JobMaster; a need that is no longer declared is cancelled.
+    """
+
+    job_id: JobId
+    leader_id: LeaderId  # of the JobMaster
+    address: str
+    version: int  # a declaration older than the last one seen changes nothing
+    needs: tuple[SlotNeed, ...]
+    held: tuple[AllocationId, ...] = ()
+
+
+class JobMasterEnded(Request[Done], frozen=True):
+    """The JobMaster needs nothing any more and will not beat again."""
+
+    job_id: JobId
+    leader_id: LeaderId
+
+
+class SessionFound(Message, frozen=True):
+    address: str | None = None  # None: not yet; ask again
+    refused: str = ""  # why there will be none
+
+
+class FindSession(Request[SessionFound], frozen=True):
+    """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none."""
+
+    request_id: str
+
+
+class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
+    pass
+
+
+class StartingTaskManager(Message, frozen=True):
+    resource_id: ResourceId
+    since_ms: int
+
+
+class ResourceOverview(Message, frozen=True):
+    task_managers: int
+    slots_total: int
+    slots_free: int
+    starting: tuple[StartingTaskManager, ...] = ()
+    lost: int = 0
+    pending_needs: int = 0
+
+
+class GetResourceOverview(Request[ResourceOverview], frozen=True):
+    pass
+
+
+# --- to a TaskManager --------------------------------------------------------------------------------------------
+
+
+class SlotAnswer(Message, frozen=True):
+    """m8. Where `allocated` is false, `report` is the truth by which the ResourceManager corrects its view."""
+
+    allocated: bool
+    report: TaskManagerReport
+
+
+class AllocateSlots(Request[SlotAnswer], frozen=True):
+    """m7, from the ResourceManager, which has marked the slots taken before it sends."""
+
+    job_id: JobId
+    allocation_id: AllocationId
+    slots: tuple[int, ...]
+    job_master: str  # address
+    job_leader_id: LeaderId
+
+
+class ExitTaskManager(Request[Done], frozen=True):
+    reason: str
+
+
+class ArtifactRef(Message, frozen=True):
+    name: str
+    key: str
+    size: int
+
+
+class JobContext(Message, frozen=True):
+    """What every task of a job is built with."""
+
+    job_id: JobId
+    name: str
+    params: dict[str, Any]
+    mode: RuntimeMode
+    checkpointing: Checkpointing
+    checkpoint_root: str  # URI of the job's checkpoint directory; physical files are named relative to it
+    blob_server: str  # base URL
+    blob_store: str = ""  # URI of the HA store of blobs, empty without one
+    artifacts: tuple[ArtifactRef, ...] = ()
+    spark: dict[str, str] = {}
+    trigger_interval: float = 0.0
+
+
+class TaskRestore(Message, frozen=True):
+    checkpoint_id: int
+    snapshot: TaskSnapshot
+
+
+class DeployTask(Request[Done], frozen=True):
+    """m12. Refused unless the allocation is bound to this job on the receiving TaskManager."""
+
+    job: JobContext
+    task: Task
+    allocation_id: AllocationId
+    attempt_id: AttemptId
+    attempt_number: int
+    job_leader_id: LeaderId
+    restore: TaskRestore | None = None
+
+
+class CancelTask(Request[Done], frozen=True):
+    """Answered when the query has ended and nothing of the attempt is left. An unknown attempt is done already."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+
+
+class TriggerCheckpoint(Request[Done], frozen=True):
+    """Answered when the trigger was taken, not when the snapshot is done (that is AcknowledgeCheckpoint)."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    epoch: int  # of the leader; part of physical file names
+
+
+class NotifyCheckpointComplete(Request[Done], frozen=True):
+    """Answered when the task's sinks have published the checkpoint's transactions."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class NotifyCheckpointAborted(Request[Done], frozen=True):
+    """C13. Cancels the snapshot in whatever phase it is."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class FreeSlots(Request[Done], frozen=True):
+    """The JobMaster gives allocations back: their tasks, if any are left, are cancelled first."""
+
+    job_id: JobId
+    allocations: tuple[AllocationId, ...]
+    job_ended: bool = False  # for good: local copies of the job's snapshots and blobs go too
+
+
+class TaskState(StrEnum):
+    """An execution attempt as the TaskManager sees it."""
+
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"  # restoring, building the query
+    RUNNING = "RUNNING"
+    INPUT_ENDED = "INPUT_ENDED"  # bounded input exhausted; waits for the final checkpoint
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+
+class TaskMetrics(Message, frozen=True):
+    """Since the attempt began, unless said otherwise."""
+
+    batch_id: int = -1  # last finished micro-batch
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0  # staged by the files sinks
+    batch_ms: float = 0.0  # of the last micro-batch
+    rows_per_second: float = 0.0  # of the last micro-batch
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark_ms: int | None = None
+    first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
+
+
+class TaskStatus(Message, frozen=True):
+    attempt_id: AttemptId
+    task_id: TaskId
+    state: TaskState
+    metrics: TaskMetrics = TaskMetrics()
+    error: ErrorInfo | None = None
+    phases: dict[str, float] = {}  # seconds spent in: artifacts, fetch, build, start
+
+
+class JobHeartbeatAnswer(Message, frozen=True):
+    """Everything that the TaskManager knows of the job: the truth for reconciliation (R10)."""
+
+    allocations: tuple[AllocationId, ...]
+    tasks: tuple[TaskStatus, ...]
+
+
+class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
+    """Carries all allocations that the job holds there; one that the JobMaster does not know is freed (R10)."""
+
+    job_id: JobId
+    leader_id: LeaderId
+    allocations: tuple[AllocationId, ...]
+
+
+class GraphFault(Message, frozen=True):
+    """One fault of a submission (J4): where in the document, what is wrong, what would be right."""
+
+    path: str
+    problem: str
+    hint: str = ""
+    traceback: str = ""
+
+
+class Analysis(Message, frozen=True):
+    faults: tuple[GraphFault, ...] = ()
+    schemas: dict[VertexId, str] = {}  # DDL of what each vertex yields
+    operators: dict[TaskId, tuple[str, ...]] = {}  # as in TaskSnapshot
+
+
+class AnalyzeJob(Request[Analysis], frozen=True):
+    """Build the job's DataFrames and let Spark analyse them, without starting anything."""
+
+    job: JobContext
+    tasks: tuple[Task, ...]
+
+
+class LogFile(Message, frozen=True):
+    name: str
+    size: int
+
+
+class ListLogs(Request[tuple[LogFile, ...]], frozen=True):
+    pass
+
+
+class LogRange(Message, frozen=True):
+    data: bytes
+    size: int  # of the whole file now
+
+
+class ReadLog(Request[LogRange], frozen=True):
+    name: str
+    offset: int = 0  # negative: from the end
+    length: int = 65536
+
+
+class TaskManagerLost(Notice, frozen=True):
+    """RM -> JM: faster than the JobMaster's own heartbeat."""
+
+    resource_id: ResourceId
+    reason: str
+
+
+# --- to a JobMaster ----------------------------------------------------------------------------------------------
+
+
+class SlotOffer(Message, frozen=True):
+    allocation_id: AllocationId
+    slots: tuple[int, ...]
+
+
+class OffersAccepted(Message, frozen=True):
+    """m10. What is not in it, the TaskManager frees."""
+
+    accepted: tuple[AllocationId, ...]
+
+
+class OfferSlots(Request[OffersAccepted], frozen=True):
+    """m9: all allocations of the job on this TaskManager."""
+
+    resource_id: ResourceId
+    address: str
+    offers: tuple[SlotOffer, ...]
+
+
+class TaskStateChanged(Request[Done], frozen=True):
+    """Repeated until answered; also how a lost session child is told, one message a task."""
+
+    resource_id: ResourceId
+    status: TaskStatus
+
+
+class TaskProgress(Notice, frozen=True):
+    attempt_id: AttemptId
+    metrics: TaskMetrics
+
+
+class AcknowledgeCheckpoint(Request[Done], frozen=True):
+    """C12: the upload is done. Refused where the checkpoint is no longer pending; its files are then the sender's."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    snapshot: TaskSnapshot
+
+
+class DeclineCheckpoint(Request[Done], frozen=True):
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    error: ErrorInfo
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind} | {below for child in kind.__subclasses__() for below in _subclasses(child)}
+
+
+def registry() -> dict[str, type[Message]]:
+    """Message name -> class, for decoding. Names are stable: they are part of the protocol."""
+    return {kind.__name__: kind for kind in _subclasses(Request) | _subclasses(Notice)}
+
+
+def answer_type(request: type[Request[R]]) -> Any:
+    """The R of a Request[R] class."""
+    for base in getattr(request, "__orig_bases__", ()):
+        args = getattr(base, "__args__", ())
+        if args:
+            return args[0]
+    raise TypeError(f"{request.__name__} does not say what answers it")

@@ -1,0 +1,115 @@
+"""What a network between parties offers, whichever way it carries messages.
+
+Responsible for the contract: addresses, mailboxes, requests with timeouts, one-way messages, fencing. The carriers are
+`rpc.local` (inside one process), `rpc.tcp` (TaskManager <-> daemon) and `rpc.faulty` (tests: drops, doubles, delays).
+
+Outcomes of a request are three, and callers keep them apart: an answer; a refusal (RemoteError, Fenced); or *unknown*
+(Unreachable, RpcTimeout): it may or may not have been carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NewType, Protocol, TypeVar
+
+from minflinkd.rpc.messages import Message, Notice, Request
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+
+R = TypeVar("R")
+Address = NewType("Address", str)
+
+RESOURCE_MANAGER = Address("resourcemanager")
+DISPATCHER = Address("dispatcher")
+
+
+def job_master(job_id: JobId) -> Address:
+    return Address(f"jobmaster/{job_id}")
+
+
+def task_manager(resource_id: ResourceId) -> Address:
+    return Address(f"taskmanager/{resource_id}")
+
+
+class Unreachable(MinflinkError):
+    """No way to the party now. Outcome unknown, where the message had been sent already."""
+
+    code = "unreachable"
+    consequence = Consequence.RETRYABLE
+
+
+class RpcTimeout(MinflinkError):
+    """No answer in time. Outcome unknown."""
+
+    code = "rpc-timeout"
+    consequence = Consequence.RETRYABLE
+
+
+class Fenced(MinflinkError):
+    """The message carries the token of a leader that was replaced, or speaks to one."""
+
+    code = "fenced"
+    consequence = Consequence.FENCED
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+
+class Mailbox:
+    """One party's handlers, by message type, behind one fencing token.
+
+    A party that leads (ResourceManager, JobMaster) sets `fence`: messages that carry another token are refused before
+    a handler sees them, and counted. A TaskManager follows several leaders, and checks tokens in its handlers.
+    """
+
+    def __init__(self, address: Address, *, fence: LeaderId | None = None) -> None:
+        self.address = address
+        self.fence = fence
+        self.fenced = 0  # messages refused for their token
+        self._handlers: dict[type[Message], Handler] = {}
+        self._unfenced: set[type[Message]] = set()
+
+    def on(
+        self, kind: type[Request[R]], handler: Callable[[Any], Awaitable[R]], *, fenced: bool = True
+    ) -> None:
+        """Answer requests of this type. `fenced=False` for those that a sender makes before it knows the leader."""
+        self._handlers[kind] = handler
+        if not fenced:
+            self._unfenced.add(kind)
+
+    def on_notice(self, kind: type[Notice], handler: Callable[[Any], Awaitable[None]]) -> None:
+        self._handlers[kind] = handler
+
+    async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
+        """Run the handler. Raises Fenced, MinflinkError of the handler, or Unreachable for an unknown type."""
+        kind = type(message)
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise Unreachable(f"{self.address} does not take {kind.__name__}")
+        if self.fence is not None and kind not in self._unfenced and fence != self.fence:
+            self.fenced += 1
+            raise Fenced(
+                f"{self.address} refuses {kind.__name__}: its token {fence} is not the leader's",
+                hint="the sender must register with the present leader",
+            )
+        return await handler(message)
+
+
+class Network(Protocol):
+    def attach(self, mailbox: Mailbox) -> None:
+        """Make a party reachable here, in place of an earlier one of its address."""
+        ...
+
+    def detach(self, mailbox: Mailbox) -> None:
+        """Idempotent; does nothing where another mailbox has taken the address."""
+        ...
+
+    async def ask(
+        self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None
+    ) -> R:
+        """Raises RemoteError, Fenced, Unreachable, RpcTimeout."""
+        ...
+
+    def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None = None) -> None:
+        """Send and forget; never raises for what happens on the way."""
+        ...

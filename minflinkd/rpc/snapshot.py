@@ -1,0 +1,44 @@
+"""A task's part of a checkpoint, as it travels from TaskManager to coordinator and lies in a checkpoint's metadata."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from minflinkd.storage.publication import SinkTransaction
+
+
+class StateHandle(msgspec.Struct, frozen=True):
+    """Where a piece of a snapshot lies: a segment of a physical file (file-merging.md F1)."""
+
+    file: str  # name of the physical file, relative to the job's checkpoint directory
+    offset: int
+    length: int
+    checksum: str  # xxh3-128 of the segment's bytes, hex
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """One file of Spark's checkpoint directory, by its path there."""
+
+    path: str
+    handle: StateHandle
+
+
+class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task acknowledged (C11, C12)."""
+
+    task_id: TaskId
+    attempt_id: AttemptId
+    resource_id: ResourceId
+    checkpoint_id: int
+    batch_id: int  # the last committed micro-batch in it; -1 before the first
+    files: tuple[StateFile, ...] = ()
+    transactions: tuple[SinkTransaction, ...] = ()
+    physical_files: tuple[str, ...] = ()  # written for this snapshot
+    source_offsets: dict[str, str] = {}  # vertex id -> Spark's offset as JSON, plain (C26)
+    operators: tuple[str, ...] = ()  # stateful operators and sources by ordinal, with schema fingerprints (C25)
+    bytes_full: int = 0
+    bytes_uploaded: int = 0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)

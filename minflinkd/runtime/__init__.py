@@ -1,0 +1,1 @@
+"""What every component stands on: lifecycle, supervision, ids, errors, clock, state machines. No I/O of its own."""

@@ -1,0 +1,96 @@
+"""Errors with a stable code, a consequence and a next step.
+
+Responsible for what an error *is* and how it crosses a process boundary; not for logging it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+
+class Consequence(StrEnum):
+    """What the receiver of an error may do about it; retry loops look at this and at nothing else."""
+
+    RETRYABLE = "retryable"  # the same request may succeed later
+    REFUSED = "refused"  # understood and turned down; the same request will be turned down again
+    FENCED = "fenced"  # the sender (or the receiver) acts for a leader that was replaced
+    FATAL = "fatal"  # no repetition helps; somebody must act
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as it is stored, shown over HTTP and sent between processes."""
+
+    code: str
+    message: str
+    consequence: Consequence = Consequence.FATAL
+    hint: str = ""
+    traceback: str = ""  # of user code or of Spark; never of the daemon itself
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class MinflinkError(Exception):
+    """Base of all errors that minflinkd raises on purpose.
+
+    `code` is stable and documented in docs/errors.md. `hint` says what to do next.
+    """
+
+    code: ClassVar[str] = "internal"
+    consequence: ClassVar[Consequence] = Consequence.FATAL
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(code=self.code, message=self.message, consequence=self.consequence, hint=self.hint)
+
+
+class RemoteError(MinflinkError):
+    """An error that another party answered with; keeps that party's code, consequence and traceback."""
+
+    def __init__(self, error: ErrorInfo) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.error = error
+
+    def info(self) -> ErrorInfo:
+        return self.error
+
+
+class InvalidId(MinflinkError):
+    """A text that is not an id of the wanted kind; raised before the text can touch a path."""
+
+    code = "invalid-id"
+    consequence = Consequence.REFUSED
+
+
+class NotFound(MinflinkError):
+    code = "not-found"
+    consequence = Consequence.REFUSED
+
+
+class Conflict(MinflinkError):
+    """The thing exists, but is in a state that does not allow the request."""
+
+    code = "conflict"
+    consequence = Consequence.REFUSED
+
+
+def error_info(error: BaseException, *, with_traceback: bool = False) -> ErrorInfo:
+    """Describe any exception. Foreign ones get the code `internal`; a traceback only for user code's failures."""
+    info = error.info() if isinstance(error, MinflinkError) else None
+    if info is None:
+        text = str(error) or type(error).__name__
+        info = ErrorInfo(code="internal", message=f"{type(error).__name__}: {text}")
+    if with_traceback and not info.traceback:
+        info = msgspec.structs.replace(info, traceback="".join(traceback.format_exception(error)))
+    return info

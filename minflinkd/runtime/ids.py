@@ -1,0 +1,83 @@
+"""Identities (resources.md R1): made here, and parsed here before they touch a path or a message.
+
+Responsible for the shape of every id; not for who may use it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import NewType
+
+from minflinkd.runtime.errors import InvalidId
+
+JobId = NewType("JobId", str)  # 32 hex digits, as Flink's
+ResourceId = NewType("ResourceId", str)  # one TaskManager process, `tm-` and 12 hex digits
+InstanceId = NewType("InstanceId", str)  # one registration of a TaskManager with one ResourceManager
+AllocationId = NewType("AllocationId", str)  # made by the JobMaster with a slot request, unchanged by retries
+AttemptId = NewType("AttemptId", str)  # one execution attempt of one task
+LeaderId = NewType("LeaderId", str)  # fencing token: new whenever leadership or a JobMaster starts anew
+VertexId = NewType("VertexId", str)  # stable between versions of a job; also the name of its SQL view
+TaskId = NewType("TaskId", str)  # the id of the task's first vertex in topological order
+
+_HEX32 = re.compile(r"[0-9a-f]{32}")
+_RESOURCE = re.compile(r"tm-[0-9a-z][0-9a-z-]{0,40}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+class IdSource:
+    """Makes ids from an injected source of randomness, so that a simulation with a seed repeats exactly."""
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.SystemRandom()
+
+    def hex(self, bits: int = 128) -> str:
+        return f"{self._rng.getrandbits(bits):0{bits // 4}x}"
+
+    def job(self) -> JobId:
+        return JobId(self.hex())
+
+    def resource(self) -> ResourceId:
+        return ResourceId("tm-" + self.hex(48))
+
+    def instance(self) -> InstanceId:
+        return InstanceId(self.hex())
+
+    def allocation(self) -> AllocationId:
+        return AllocationId(self.hex())
+
+    def attempt(self) -> AttemptId:
+        return AttemptId(self.hex())
+
+    def leader(self) -> LeaderId:
+        return LeaderId(self.hex())
+
+
+def _parse(kind: str, pattern: re.Pattern[str], text: str, want: str) -> str:
+    if not pattern.fullmatch(text):
+        raise InvalidId(f"{text[:80]!r} is not a {kind}", hint=want)
+    return text
+
+
+def parse_job_id(text: str) -> JobId:
+    """Raises InvalidId."""
+    return JobId(_parse("job id", _HEX32, text, "32 hexadecimal digits, as `minflinkd list` prints"))
+
+
+def parse_resource_id(text: str) -> ResourceId:
+    """Raises InvalidId."""
+    return ResourceId(_parse("TaskManager id", _RESOURCE, text, "as `minflinkd taskmanagers` prints"))
+
+
+def parse_attempt_id(text: str) -> AttemptId:
+    """Raises InvalidId."""
+    return AttemptId(_parse("execution attempt id", _HEX32, text, "32 hexadecimal digits"))
+
+
+def parse_vertex_id(text: str) -> VertexId:
+    """Raises InvalidId."""
+    return VertexId(_parse("vertex id", _NAME, text, "a letter or _, then letters, digits and _, at most 64"))
+
+
+def is_vertex_id(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None

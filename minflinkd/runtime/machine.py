@@ -1,0 +1,92 @@
+"""The state machine pattern of this project.
+
+A module that decides has: an enum of states, a frozen state, frozen events and commands, a literal table of legal
+transitions, a pure `step(state, event, now) -> (state, commands)` and `check_invariants(state)`. No clock, socket or
+Spark. A thin driver holds one `Machine`, feeds it events and carries out the commands; the result of a command is the
+next event. (The pattern is that of dask.distributed's worker_state_machine.py.)
+
+`jobmaster/execution.py` is the smallest complete example.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+from minflinkd.runtime.errors import MinflinkError
+
+S = TypeVar("S")
+E = TypeVar("E")
+C = TypeVar("C")
+P = TypeVar("P", bound=Enum)
+
+
+class IllegalTransition(MinflinkError):
+    """A move that the table does not have: a bug in the caller, never something to swallow."""
+
+    code = "illegal-transition"
+
+
+class InvariantViolated(MinflinkError):
+    code = "invariant-violated"
+
+
+Table = Mapping[P, frozenset[P]]
+
+
+def table(moves: Mapping[P, Iterable[P]]) -> Table[P]:
+    """A transition table, read as: from -> to. Every member of the enum must have a row, so that none is forgotten."""
+    rows = {source: frozenset(targets) for source, targets in moves.items()}
+    kind = type(next(iter(rows)))
+    if missing := [member.name for member in kind if member not in rows]:
+        raise InvariantViolated(f"{kind.__name__} has no row for {', '.join(missing)}")
+    return rows
+
+
+def move(legal: Table[P], source: P, target: P, *, what: str) -> P:
+    """`target`, where the table allows it. Raises IllegalTransition with who wanted to move."""
+    if target not in legal[source]:
+        allowed = ", ".join(sorted(p.name for p in legal[source])) or "nothing"
+        raise IllegalTransition(f"{what}: {source.name} -> {target.name}; {source.name} may become {allowed}")
+    return target
+
+
+class Machine(Generic[S, E, C]):
+    """Holds the state of one pure machine, and the story of how it came there.
+
+    The story (the last events, each with the time it came) goes into every error, so that a failure in production
+    reads like the test that will reproduce it.
+    """
+
+    STORY = 50
+
+    def __init__(
+        self,
+        state: S,
+        step: Callable[[S, E, float], tuple[S, tuple[C, ...]]],
+        check: Callable[[S], None] | None = None,
+        *,
+        name: str,
+    ) -> None:
+        self.state = state
+        self.name = name
+        self._step = step
+        self._check = check
+        self._story: deque[tuple[float, E]] = deque(maxlen=self.STORY)
+
+    def feed(self, event: E, now: float) -> tuple[C, ...]:
+        """Move by one event; the state is unchanged where the step or an invariant raises."""
+        self._story.append((now, event))
+        try:
+            state, commands = self._step(self.state, event, now)
+            if self._check is not None:
+                self._check(state)
+        except (IllegalTransition, InvariantViolated) as error:
+            raise type(error)(f"{self.name}: {error.message}\n{self.story()}", hint=error.hint) from error
+        self.state = state
+        return commands
+
+    def story(self) -> str:
+        return "\n".join(f"  {now:12.3f}  {event}" for now, event in self._story)

@@ -1,0 +1,75 @@
+"""Values with units as people write them: `10 s`, `64 MiB`; and their form in messages and files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+_DURATIONS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATIONS |= {"seconds": 1.0, "second": 1.0, "minutes": 60.0, "minute": 60.0, "hours": 3600.0, "hour": 3600.0}
+_DURATIONS |= {"day": 86400.0, "days": 86400.0}
+_SIZES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
+_SIZES |= {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "k": 1024, "m": 1024**2, "g": 1024**3}
+_VALUE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+class InvalidUnit(MinflinkError):
+    code = "invalid-unit"
+    consequence = Consequence.REFUSED
+
+
+class Duration(float):
+    """Seconds. Written as `500 ms`, `10 s`, `2 min`, `1 h`, `1 d`; a bare number is seconds."""
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        return cls(_parse(value, _DURATIONS, 1.0, "a duration such as 500 ms, 10 s, 2 min, 1 h"))
+
+    def __str__(self) -> str:
+        return f"{float(self) * 1000:g} ms" if self < 1 and self != 0 else f"{float(self):g} s"
+
+    __repr__ = __str__
+
+
+class MemorySize(int):
+    """Bytes. Written as `512 KiB`, `64 MiB`, `1 GiB`, `10 MB`; a bare number is bytes."""
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        return cls(round(_parse(value, _SIZES, 1, "a size such as 512 KiB, 64 MiB, 1 GiB")))
+
+    def __str__(self) -> str:
+        for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+            if self and self % factor == 0:
+                return f"{self // factor} {unit}"
+        return f"{int(self)} B"
+
+    __repr__ = __str__
+
+
+def _parse(value: object, units: dict[str, Any], bare: float, want: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InvalidUnit(f"{value!r} is not {want}")
+    match = _VALUE.fullmatch(str(value))
+    factor = bare if match and not match[2] else units.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise InvalidUnit(f"{value!r} is not {want}")
+    return float(match[1]) * factor
+
+
+def encode_unit(value: object) -> object:
+    """msgspec's enc_hook for Duration and MemorySize."""
+    if isinstance(value, Duration):
+        return float(value)
+    if isinstance(value, MemorySize):
+        return int(value)
+    raise NotImplementedError(f"no wire form for {type(value).__name__}")
+
+
+def decode_unit(kind: type, value: object) -> object:
+    """msgspec's dec_hook for Duration and MemorySize. Raises InvalidUnit."""
+    if issubclass(kind, Duration | MemorySize):
+        return kind.parse(value)
+    raise NotImplementedError(f"no wire form for {kind.__name__}")
