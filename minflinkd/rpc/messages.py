@@ -14,7 +14,16 @@ import msgspec
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.ids import (
+    AllocationId,
+    AttemptId,
+    InstanceId,
+    JobId,
+    LeaderId,
+    ResourceId,
+    TaskId,
+    VertexId,
+)
 
 R = TypeVar("R")
 
@@ -435,8 +444,12 @@ class DeclineCheckpoint(Request[Done], frozen=True):
     error: ErrorInfo
 
 
-def _subclasses(kind: type) -> set[type]:
-    return {kind} | {below for child in kind.__subclasses__() for below in _subclasses(child)}
+def _subclasses(kind: type[Message]) -> set[type[Message]]:
+    found = {kind}
+    child: type[Message]
+    for child in kind.__subclasses__():
+        found |= _subclasses(child)
+    return found
 
 
 def registry() -> dict[str, type[Message]]:

@@ -69,9 +69,7 @@ class Mailbox:
         self._handlers: dict[type[Message], Handler] = {}
         self._unfenced: set[type[Message]] = set()
 
-    def on(
-        self, kind: type[Request[R]], handler: Callable[[Any], Awaitable[R]], *, fenced: bool = True
-    ) -> None:
+    def on(self, kind: type[Request[R]], handler: Callable[[Any], Awaitable[R]], *, fenced: bool = True) -> None:
         """Answer requests of this type. `fenced=False` for those that a sender makes before it knows the leader."""
         self._handlers[kind] = handler
         if not fenced:
@@ -104,9 +102,7 @@ class Network(Protocol):
         """Idempotent; does nothing where another mailbox has taken the address."""
         ...
 
-    async def ask(
-        self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None
-    ) -> R:
+    async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
         """Raises RemoteError, Fenced, Unreachable, RpcTimeout."""
         ...
 

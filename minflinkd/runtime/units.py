@@ -8,7 +8,14 @@ from typing import Any, Self
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 _DURATIONS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATIONS |= {"seconds": 1.0, "second": 1.0, "minutes": 60.0, "minute": 60.0, "hours": 3600.0, "hour": 3600.0}
+_DURATIONS |= {
+    "seconds": 1.0,
+    "second": 1.0,
+    "minutes": 60.0,
+    "minute": 60.0,
+    "hours": 3600.0,
+    "hour": 3600.0,
+}
 _DURATIONS |= {"day": 86400.0, "days": 86400.0}
 _SIZES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
 _SIZES |= {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "k": 1024, "m": 1024**2, "g": 1024**3}

@@ -1,0 +1,1 @@
+"""Wires the components of the daemon; signals; sd_notify."""

@@ -1,0 +1,1 @@
+"""Leader election and its backends (ha.md)."""

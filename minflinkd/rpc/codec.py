@@ -1,0 +1,93 @@
+"""Messages as bytes: MessagePack, each message with the name of its type. Never pickle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from minflinkd.rpc.messages import Message, answer_type, registry
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.units import decode_unit, encode_unit
+
+PROTOCOL_VERSION = 1
+
+
+class ProtocolError(MinflinkError):
+    """Bytes that are no message of this protocol; the connection that brought them ends."""
+
+    code = "rpc-protocol"
+    consequence = Consequence.FATAL
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    id: int
+    target: str
+    type: str
+    body: msgspec.Raw
+    fence: str | None = None
+
+
+class Tell(msgspec.Struct, frozen=True, tag="tell"):
+    target: str
+    type: str
+    body: msgspec.Raw
+    fence: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    id: int
+    body: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    id: int
+    error: ErrorInfo
+
+
+Frame = Ask | Tell | Answer | Failure
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_unit)
+_frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+
+
+class Codec:
+    """Encodes and decodes messages of the types that are known when it is made."""
+
+    def __init__(self) -> None:
+        self._types = registry()
+        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+    def encode_frame(self, frame: Frame) -> bytes:
+        return _encoder.encode(frame)
+
+    def decode_frame(self, data: bytes) -> Frame:
+        """Raises ProtocolError."""
+        try:
+            return _frames.decode(data)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"not a frame of this protocol: {error}") from error
+
+    def encode(self, value: object) -> msgspec.Raw:
+        return msgspec.Raw(_encoder.encode(value))
+
+    def decode_message(self, name: str, body: msgspec.Raw) -> Message:
+        """Raises ProtocolError for an unknown type or a body that does not fit it."""
+        kind = self._types.get(name)
+        if kind is None:
+            raise ProtocolError(f"unknown message {name!r}", hint="both sides must run the same version of minflinkd")
+        message: Message = self._decode(kind, body, name)
+        return message
+
+    def decode_answer(self, request: type[Any], body: msgspec.Raw) -> Any:
+        """Raises ProtocolError."""
+        return self._decode(answer_type(request), body, f"the answer to {request.__name__}")
+
+    def _decode(self, kind: Any, body: msgspec.Raw, what: str) -> Any:
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=decode_unit)
+        try:
+            return decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"{what}: {error}") from error

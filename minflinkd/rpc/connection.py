@@ -1,0 +1,185 @@
+"""One connection between two processes: length-prefixed MessagePack frames, requests both ways, one-way messages.
+
+Serves the TaskManager's connection to its daemon and, over a socketpair, a supervisor's to its session child. Closing,
+by either side or by a fault, ends every open request with Unreachable (outcome unknown).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, ProtocolError, Tell
+from minflinkd.rpc.local import answer_of, deliver_notice
+from minflinkd.rpc.messages import Notice, Request
+from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.supervision import TaskOwner
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+_LENGTH = struct.Struct("!I")
+MAX_FRAME = 64 * 1024 * 1024  # bytes; what is larger travels as a blob (blob.md B3)
+WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that reads nothing while more waits is cut off
+
+
+async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> bytes:
+    """Raises ProtocolError, asyncio.IncompleteReadError at the end, OSError."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if size > limit:
+        raise ProtocolError(f"a frame of {size} bytes; at most {limit} are taken")
+    return await reader.readexactly(size)
+
+
+def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(_LENGTH.pack(len(data)))
+    writer.write(data)
+
+
+class Connection:
+    """A Route to the parties behind the other end. `local` finds the mailbox that a frame is for."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        local: Callable[[str], Mailbox | None],
+        name: str,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._reader = reader
+        self._writer = writer
+        self._local = local
+        self._on_close = on_close
+        self._codec = Codec()
+        self._open: dict[int, tuple[type[Request[Any]], asyncio.Future[Any]]] = {}
+        self._next_id = 0
+        self._tasks = TaskOwner(f"connection {name}")
+        self._closed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def start(self) -> None:
+        self._tasks.job("reader", self._read())
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    async def aclose(self) -> None:
+        self._close()
+        await self._tasks.aclose()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
+        """Raises RemoteError, Fenced, Unreachable, RpcTimeout."""
+        if self.closed:
+            raise Unreachable(f"the connection {self.name} is closed")
+        self._next_id += 1
+        number = self._next_id
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._open[number] = (type(request), future)
+        name = type(request).__name__
+        try:
+            self._send(Ask(number, target, name, self._codec.encode(request), fence))
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError as error:
+            raise RpcTimeout(f"{target} did not answer {name} within {timeout:g} s") from error
+        finally:
+            del self._open[number]
+
+    def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None = None) -> None:
+        if not self.closed:
+            self._send(Tell(target, type(notice).__name__, self._codec.encode(notice), fence))
+
+    def _send(self, frame: Ask | Tell | Answer | Failure) -> None:
+        if self.closed:
+            return
+        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER:
+            log.error("the peer reads nothing; the connection is cut", connection=self.name)
+            self._close()
+            return
+        write_frame(self._writer, self._codec.encode_frame(frame))
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                frame = self._codec.decode_frame(await read_frame(self._reader))
+                match frame:
+                    case Answer(number, body):
+                        self._resolve(number, body)
+                    case Failure(number, error):
+                        self._reject(number, error)
+                    case Ask():
+                        self._tasks.job(f"{frame.type} {frame.id}", self._answer(frame))
+                    case Tell():
+                        self._tell(frame)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the other end is gone
+        except ProtocolError as error:
+            log.error("the connection is cut", connection=self.name, error=str(error))
+        finally:
+            self._close()
+
+    def _resolve(self, number: int, body: msgspec.Raw) -> None:
+        kind, future = self._open.get(number, (None, None))
+        if kind is not None and future is not None and not future.done():
+            future.set_result(self._codec.decode_answer(kind, body))
+
+    def _reject(self, number: int, error: ErrorInfo) -> None:
+        _, future = self._open.get(number, (None, None))
+        if future is not None and not future.done():
+            future.set_exception(_as_exception(error))
+
+    async def _answer(self, frame: Ask) -> None:
+        try:
+            mailbox = self._local(frame.target)
+            if mailbox is None:
+                raise Unreachable(f"nobody answers at {frame.target}")
+            message: Any = self._codec.decode_message(frame.type, frame.body)
+            fence = LeaderId(frame.fence) if frame.fence is not None else None
+            answer: Any = await answer_of(mailbox, message, fence)
+            self._send(Answer(frame.id, self._codec.encode(answer)))
+        except MinflinkError as error:
+            self._send(Failure(frame.id, error.info()))
+
+    def _tell(self, frame: Tell) -> None:
+        mailbox = self._local(frame.target)
+        if mailbox is None:
+            return
+        notice: Any = self._codec.decode_message(frame.type, frame.body)
+        fence = LeaderId(frame.fence) if frame.fence is not None else None
+        self._tasks.job(frame.type, deliver_notice(mailbox, notice, fence))
+
+    def _close(self) -> None:
+        if self.closed:
+            return
+        self._closed.set()
+        self._writer.close()
+        for _, future in self._open.values():
+            if not future.done():
+                future.set_exception(Unreachable(f"the connection {self.name} ended before the answer"))
+        if self._on_close is not None:
+            self._on_close()
+
+
+def _as_exception(error: ErrorInfo) -> MinflinkError:
+    for kind in (Fenced, Unreachable, RpcTimeout):
+        if error.code == kind.code:
+            return kind(error.message, hint=error.hint)
+    if error.consequence is Consequence.FENCED:
+        return Fenced(error.message, hint=error.hint)
+    return RemoteError(error)

@@ -1,0 +1,121 @@
+"""The network inside one process: mailboxes by address, and routes over connections to parties elsewhere.
+
+A message to a local party is handed over as the immutable value that it is; a message to another process goes through
+the connection that `rpc.tcp` (or a session child's socket) has put in for its address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Protocol, TypeVar
+
+import structlog
+
+from minflinkd.rpc.messages import Notice, Request
+from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.runtime.errors import MinflinkError, RemoteError, error_info
+from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.supervision import TaskOwner
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+
+class Route(Protocol):
+    """A way to parties in another process."""
+
+    async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None) -> R: ...
+
+    def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None) -> None: ...
+
+
+class LocalNetwork:
+    """A Network. `outcomes` counts (message type, outcome) for the metrics."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self._mailboxes: dict[Address, Mailbox] = {}
+        self._routes: dict[Address, Route] = {}
+        self._default: Route | None = None
+        self._tasks = TaskOwner("network")
+
+    def attach(self, mailbox: Mailbox) -> None:
+        self._mailboxes[mailbox.address] = mailbox
+
+    def detach(self, mailbox: Mailbox) -> None:
+        if self._mailboxes.get(mailbox.address) is mailbox:
+            del self._mailboxes[mailbox.address]
+
+    def mailbox(self, address: str) -> Mailbox | None:
+        return self._mailboxes.get(Address(address))
+
+    def route(self, address: Address, route: Route) -> None:
+        """Reach `address` over `route` from now on, in place of an earlier way."""
+        self._routes[address] = route
+
+    def unroute(self, address: Address, route: Route) -> None:
+        if self._routes.get(address) is route:
+            del self._routes[address]
+
+    def default_route(self, route: Route | None) -> None:
+        """Where everything goes that is neither here nor routed: a TaskManager's way to its daemon."""
+        self._default = route
+
+    async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
+        name = type(request).__name__
+        try:
+            answer = await self._ask(target, request, timeout, fence)
+        except MinflinkError as error:
+            self.outcomes[name, error.info().code] += 1
+            raise
+        self.outcomes[name, "ok"] += 1
+        return answer
+
+    async def _ask(self, target: Address, request: Request[R], timeout: float, fence: LeaderId | None) -> R:
+        mailbox = self._mailboxes.get(target)
+        if mailbox is None:
+            route = self._routes.get(target, self._default)
+            if route is None:
+                raise Unreachable(f"nobody answers at {target}")
+            return await route.ask(target, request, timeout=timeout, fence=fence)
+        try:
+            async with asyncio.timeout(timeout):
+                answer: R = await answer_of(mailbox, request, fence)
+                return answer
+        except TimeoutError as error:
+            raise RpcTimeout(f"{target} did not answer {type(request).__name__} within {timeout:g} s") from error
+
+    def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None = None) -> None:
+        mailbox = self._mailboxes.get(target)
+        if mailbox is not None:
+            self._tasks.job(f"{type(notice).__name__} to {target}", deliver_notice(mailbox, notice, fence))
+        elif (route := self._routes.get(target, self._default)) is not None:
+            route.tell(target, notice, fence=fence)
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+
+
+async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | None) -> R:
+    """The handler's answer, with its errors in the form in which they would cross a process boundary."""
+    try:
+        answer: R = await mailbox.deliver(request, fence)
+        return answer
+    except (Fenced, Unreachable, RemoteError):
+        raise
+    except MinflinkError as error:
+        raise RemoteError(error.info()) from error
+    except Exception as error:
+        log.exception("a handler failed", party=mailbox.address, message=type(request).__name__)
+        raise RemoteError(error_info(error)) from error
+
+
+async def deliver_notice(mailbox: Mailbox, notice: Notice, fence: LeaderId | None) -> None:
+    try:
+        await mailbox.deliver(notice, fence)
+    except Fenced:
+        log.info("a notice of an old leader was refused", party=mailbox.address, message=type(notice).__name__)
+    except Exception:
+        log.exception("a handler of a notice failed", party=mailbox.address, message=type(notice).__name__)

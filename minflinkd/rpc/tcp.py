@@ -1,0 +1,216 @@
+"""TaskManager <-> daemon over TCP: one authenticated connection a TaskManager, kept up by the TaskManager.
+
+Both sides prove that they know the cluster's secret (HMAC-SHA256 over both nonces) before a message is taken; the
+secret itself never travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+
+import msgspec
+import structlog
+
+from minflinkd.rpc.codec import PROTOCOL_VERSION, ProtocolError
+from minflinkd.rpc.connection import Connection, read_frame, write_frame
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.network import Address, Unreachable
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+log = structlog.get_logger(__name__)
+
+HANDSHAKE_TIMEOUT = 5.0  # seconds
+HANDSHAKE_LIMIT = 4096  # bytes
+RECONNECT_FIRST = 0.1  # seconds
+RECONNECT_LONGEST = 3.0
+
+
+class AuthenticationFailed(MinflinkError):
+    code = "rpc-authentication"
+    consequence = Consequence.FATAL
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    version: int
+    nonce: bytes
+
+
+class Hello(msgspec.Struct, frozen=True):
+    address: str
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    proof: bytes
+
+
+def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce: bytes) -> bytes:
+    return hmac.digest(secret, b"\0".join((role, challenge.nonce, nonce, address.encode())), hashlib.sha256)
+
+
+class RpcServer(Component):
+    """The daemon's side: takes connections, and routes messages to each TaskManager over its own."""
+
+    def __init__(self, network: LocalNetwork, *, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__("rpc server")
+        self._network = network
+        self._secret = secret
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        return self._host, self._port
+
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, self._host, self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            await connection.aclose()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+                address = await self._greet(reader, writer)
+        except (
+            MinflinkError,
+            msgspec.DecodeError,
+            asyncio.IncompleteReadError,
+            OSError,
+            TimeoutError,
+        ) as error:
+            log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
+            writer.close()
+            return
+        _without_delay(writer)
+        connection = Connection(reader, writer, local=self._network.mailbox, name=address)
+        self._connections.add(connection)
+        self._network.route(address, connection)
+        connection.start()
+        self.tasks.job(f"connection of {address}", self._until_closed(address, connection))
+
+    async def _until_closed(self, address: Address, connection: Connection) -> None:
+        try:
+            await connection.wait_closed()
+        finally:
+            self._network.unroute(address, connection)
+            self._connections.discard(connection)
+            await connection.aclose()
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Address:
+        challenge = Challenge(PROTOCOL_VERSION, secrets.token_bytes(32))
+        write_frame(writer, msgspec.msgpack.encode(challenge))
+        hello = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Hello)
+        wanted = _proof(self._secret, b"client", challenge, hello.address, hello.nonce)
+        if not hmac.compare_digest(wanted, hello.proof):
+            raise AuthenticationFailed(f"{hello.address[:80]!r} does not know the cluster's secret")
+        if not hello.address.startswith("taskmanager/"):
+            raise AuthenticationFailed(f"{hello.address[:80]!r} is no TaskManager's address")
+        reply = Welcome(_proof(self._secret, b"server", challenge, hello.address, hello.nonce))
+        write_frame(writer, msgspec.msgpack.encode(reply))
+        await writer.drain()
+        return Address(hello.address)
+
+
+class RpcUplink(Component):
+    """The TaskManager's side: keeps one connection to its daemon, reconnecting with backoff for ever."""
+
+    def __init__(self, network: LocalNetwork, *, address: Address, secret: bytes, host: str, port: int) -> None:
+        super().__init__("rpc uplink")
+        self._network = network
+        self._address = address
+        self._secret = secret
+        self._host = host
+        self._port = port
+        self._connection: Connection | None = None
+        self.connected = asyncio.Event()
+
+    async def _start(self) -> None:
+        self.tasks.loop("keep connected", self._keep_connected)
+
+    async def _stop(self) -> None:
+        if self._connection is not None:
+            await self._connection.aclose()
+            self._connection = None
+
+    async def _keep_connected(self) -> None:
+        pause = RECONNECT_FIRST
+        while True:
+            try:
+                connection = await self._connect()
+            except (
+                MinflinkError,
+                msgspec.DecodeError,
+                asyncio.IncompleteReadError,
+                OSError,
+                TimeoutError,
+            ) as error:
+                log.info("no connection to the daemon", host=self._host, port=self._port, error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, RECONNECT_LONGEST)
+                continue
+            pause = RECONNECT_FIRST
+            self._connection = connection
+            self._network.default_route(connection)
+            self.connected.set()
+            try:
+                await connection.wait_closed()
+            finally:
+                self.connected.clear()
+                self._network.default_route(None)
+                await connection.aclose()
+            log.info("the connection to the daemon ended", host=self._host, port=self._port)
+
+    async def _connect(self) -> Connection:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+            reader, writer = await asyncio.open_connection(self._host, self._port)
+            try:
+                await self._prove(reader, writer)
+            except BaseException:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+                raise
+        _without_delay(writer)
+        connection = Connection(reader, writer, local=self._network.mailbox, name=f"daemon {self._host}:{self._port}")
+        connection.start()
+        return connection
+
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Challenge)
+        if challenge.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"the daemon speaks version {challenge.version} of the protocol, this process {PROTOCOL_VERSION}",
+                hint="run the same version of minflinkd on both sides",
+            )
+        nonce = secrets.token_bytes(32)
+        proof = _proof(self._secret, b"client", challenge, self._address, nonce)
+        write_frame(writer, msgspec.msgpack.encode(Hello(self._address, nonce, proof)))
+        try:
+            welcome = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Welcome)
+        except asyncio.IncompleteReadError as error:
+            raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
+        if not hmac.compare_digest(_proof(self._secret, b"server", challenge, self._address, nonce), welcome.proof):
+            raise AuthenticationFailed("the daemon does not know the cluster's secret")
+
+
+def _without_delay(writer: asyncio.StreamWriter) -> None:
+    """Small frames must not wait for one another (Nagle)."""
+    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
