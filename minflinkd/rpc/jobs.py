@@ -1,0 +1,151 @@
+"""Messages about whole jobs: between the HTTP endpoint and the Dispatcher, and from JobMasters to it.
+
+The states are Flink's, with Flink's names.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from minflinkd.jobgraph.model import JobGraph, Task
+from minflinkd.rpc.messages import Done, GraphFault, Message, Request, TaskMetrics
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
+
+
+class JobStatus(StrEnum):
+    INITIALIZING = "INITIALIZING"  # the JobMaster restores what it needs
+    CREATED = "CREATED"  # waits for slots, nothing deployed
+    RUNNING = "RUNNING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
+
+
+class ExecutionState(StrEnum):
+    CREATED = "CREATED"
+    SCHEDULED = "SCHEDULED"  # waits for its slots
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+
+class TaskDetails(Message, frozen=True):
+    """One task and its present execution attempt."""
+
+    task: Task
+    state: ExecutionState
+    attempt_id: AttemptId | None
+    attempt_number: int
+    resource_id: ResourceId | None
+    start_ms: int  # -1 before it is scheduled
+    end_ms: int  # -1 before it ended
+    metrics: TaskMetrics = TaskMetrics()
+    phases: dict[str, float] = {}
+
+
+class FailureRecord(Message, frozen=True):
+    """Why a job (or one of its tasks) failed, newest first in answers."""
+
+    timestamp_ms: int
+    error: ErrorInfo
+    task_id: TaskId | None = None
+    task_name: str = ""
+    attempt_id: AttemptId | None = None
+    resource_id: ResourceId | None = None
+
+
+class RecoveryRecord(Message, frozen=True):
+    """One restart of a job: seconds from the failure to the end of each phase."""
+
+    failed_ms: int
+    cause: str
+    checkpoint_id: int | None
+    phases: dict[str, float] = {}  # canceled, slots, deployed, running, first_batch
+
+
+class JobOverview(Message, frozen=True):
+    job_id: JobId
+    name: str
+    status: JobStatus
+    start_ms: int
+    end_ms: int  # -1 while it runs
+    last_modification_ms: int
+    tasks: dict[str, int]  # ExecutionState -> number of tasks
+
+
+class JobDetails(Message, frozen=True):
+    job_id: JobId
+    graph: JobGraph
+    status: JobStatus
+    start_ms: int
+    end_ms: int
+    timestamps: dict[str, int]  # JobStatus -> when it was entered; 0 for never
+    tasks: tuple[TaskDetails, ...]
+    restarts: int = 0
+    failures: tuple[FailureRecord, ...] = ()
+    recoveries: tuple[RecoveryRecord, ...] = ()
+    submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
+
+
+class SubmissionAnswer(Message, frozen=True):
+    """Accepted, and stored durably, exactly where there are no faults (R25, J4)."""
+
+    job_id: JobId
+    faults: tuple[GraphFault, ...] = ()
+
+
+class SubmitJob(Request[SubmissionAnswer], frozen=True):
+    """`document` is the job file as JSON, its artifacts uploaded under `job_id`. Repeating it is harmless (R25)."""
+
+    job_id: JobId
+    document: bytes
+    dry_run: bool = False
+
+
+class ListJobs(Request[tuple[JobOverview, ...]], frozen=True):
+    pass
+
+
+class GetJob(Request[JobDetails], frozen=True):
+    """Refused with `not-found`."""
+
+    job_id: JobId
+
+
+class JsonAnswer(Message, frozen=True):
+    """JSON in Flink's form, made where the data is."""
+
+    body: bytes
+
+
+class GetCheckpoints(Request[JsonAnswer], frozen=True):
+    """Flink's /jobs/:id/checkpoints; with `config`, .../config; with an id, .../details/:id. Refused: `not-found`."""
+
+    job_id: JobId
+    checkpoint_id: int | None = None
+    config: bool = False
+
+
+class CancelJob(Request[Done], frozen=True):
+    """Answered when the cancellation has begun. A job that has ended is refused with `conflict`."""
+
+    job_id: JobId
+
+
+class JobEnded(Request[Done], frozen=True):
+    """JobMaster -> Dispatcher: the job is in a terminal state; what it was, for the result store."""
+
+    details: JobDetails
