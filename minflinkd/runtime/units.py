@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, Self
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Self, TypeVar
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 _DURATIONS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATIONS |= {
-    "seconds": 1.0,
-    "second": 1.0,
-    "minutes": 60.0,
-    "minute": 60.0,
-    "hours": 3600.0,
-    "hour": 3600.0,
-}
-_DURATIONS |= {"day": 86400.0, "days": 86400.0}
+_DURATIONS |= {"second": 1.0, "seconds": 1.0, "minute": 60.0, "minutes": 60.0}
+_DURATIONS |= {"hour": 3600.0, "hours": 3600.0, "day": 86400.0, "days": 86400.0}
 _SIZES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
 _SIZES |= {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "k": 1024, "m": 1024**2, "g": 1024**3}
 _VALUE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+_Factor = TypeVar("_Factor", int, float)
 
 
 class InvalidUnit(MinflinkError):
@@ -32,10 +31,19 @@ class Duration(float):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        return cls(_parse(value, _DURATIONS, 1.0, "a duration such as 500 ms, 10 s, 2 min, 1 h"))
+        """Raises InvalidUnit."""
+        number, factor = _parse(value, _DURATIONS, 1.0, "a duration such as 500 ms, 10 s, 2 min, 1 h")
+        return cls(float(number) * factor)
 
     def __str__(self) -> str:
-        return f"{float(self) * 1000:g} ms" if self < 1 and self != 0 else f"{float(self):g} s"
+        """In the largest unit that says it in a whole number; `parse` gives back exactly this value."""
+        seconds = float(self)
+        if seconds > 0 and math.isfinite(seconds):
+            for unit in ("d", "h", "min", "s", "ms"):
+                number = round(seconds / _DURATIONS[unit])
+                if number * _DURATIONS[unit] == seconds:
+                    return f"{number} {unit}"
+        return f"{_decimal(seconds)} s"
 
     __repr__ = __str__
 
@@ -45,7 +53,9 @@ class MemorySize(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        return cls(round(_parse(value, _SIZES, 1, "a size such as 512 KiB, 64 MiB, 1 GiB")))
+        """Raises InvalidUnit. A part of a byte is rounded."""
+        number, factor = _parse(value, _SIZES, 1, "a size such as 512 KiB, 64 MiB, 1 GiB")
+        return cls(round(Decimal(number) * factor))  # exact, where a float would lose the last bytes
 
     def __str__(self) -> str:
         for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
@@ -56,14 +66,20 @@ class MemorySize(int):
     __repr__ = __str__
 
 
-def _parse(value: object, units: dict[str, Any], bare: float, want: str) -> float:
+def _decimal(value: float) -> str:
+    """All digits of a float, without an exponent."""
+    text = format(Decimal(float.__repr__(value)), "f")
+    return text.removesuffix(".0")
+
+
+def _parse(value: object, units: Mapping[str, _Factor], bare: _Factor, want: str) -> tuple[str, _Factor]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InvalidUnit(f"{value!r} is not {want}")
-    match = _VALUE.fullmatch(str(value))
+    match = _VALUE.fullmatch(_decimal(value) if isinstance(value, float) else str(value))
     factor = bare if match and not match[2] else units.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise InvalidUnit(f"{value!r} is not {want}")
-    return float(match[1]) * factor
+    return match[1], factor
 
 
 def encode_unit(value: object) -> object:
