@@ -1,0 +1,418 @@
+"""The decisions of a job's checkpoint coordinator, as a pure machine (C20 - C23, C4): no I/O, no clock.
+
+A checkpoint goes: request -> set-up (id) -> checked again -> triggered at all tasks -> acknowledged by all -> metadata
+written (from here on it is the job's latest) -> older ones subsumed -> tasks told to publish -> confirmed by each.
+Responsible for when a checkpoint begins, what ends it, and when a file may go. `driver` carries out the commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.causes import COUNTED, CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
+from minflinkd.checkpoint.state import (
+    Doomed,
+    Final,
+    Request,
+    SettingUp,
+    State,
+    available_files,
+    obstacle,
+    protected_files,
+    refusal,
+    retained_files,
+)
+from minflinkd.checkpoint.statistics import CheckpointStatus
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId
+from minflinkd.runtime.machine import InvariantViolated
+
+FINAL_RETRY = 1.0  # seconds after a final checkpoint that did not come about
+
+
+def initial(
+    job_id: JobId,
+    options: CheckpointOptions,
+    completed: tuple[CompletedCheckpoint, ...] = (),
+    *,
+    last_id: int = 0,
+    graph_digest: str = "",
+) -> State:
+    """A coordinator over what the store holds. What was published before it began is not known: all is owed again."""
+    return State(
+        job_id=job_id,
+        options=options,
+        graph_digest=graph_digest,
+        completed=completed,
+        unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
+        last_id=max([last_id, *(c.checkpoint_id for c in completed)]),
+    )
+
+
+def step(state: State, event: e.Event, now: float) -> tuple[State, tuple[e.Command, ...]]:
+    """One event, then whatever it and the time make possible. Pure; `now` is monotonic, in seconds."""
+    this = _Step(state, now)
+    this.handle(event)
+    this.settle()
+    return this.state, tuple(this.commands)
+
+
+class _Step:
+    """One step being taken: the state so far, and the commands in the order in which they must begin."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.commands: list[e.Command] = []
+
+    def handle(self, event: e.Event) -> None:
+        match event:
+            case e.Tick():
+                pass
+            case e.TriggerRequested(number, kind, forced):
+                self.request(Request(number, kind, forced))
+            case e.FinalRequested():
+                if self.state.attempts and self.state.final is None:
+                    self.set(final=Final(retry_at=self.now))
+            case e.TasksRunning(attempts):
+                self.tasks_running(dict(attempts))
+            case e.TasksStopped():
+                self.tasks_stopped(FailureCause.TASK_FAILURE)
+            case e.RestorePointTaken(checkpoint_id):
+                self.set(restored=checkpoint_id)
+            case e.SetUpDone(number, checkpoint_id, at_ms):
+                self.set_up_done(number, checkpoint_id, at_ms)
+            case e.SetUpFailed(number, error):
+                if self.state.setting_up is not None and self.state.setting_up.request.number == number:
+                    self.set_up_failed(error)
+            case e.TriggerTaken(checkpoint_id, attempt):
+                self.trigger_taken(checkpoint_id, attempt)
+            case e.TriggerFailed(checkpoint_id, attempt, error):
+                self.abort_for(checkpoint_id, attempt, FailureCause.TRIGGER_FAILURE, error)
+            case e.Acknowledged(snapshot):
+                self.acknowledged(snapshot)
+            case e.Declined(checkpoint_id, attempt, error):
+                cause = FailureCause.STORAGE if error.code.startswith("storage") else FailureCause.DECLINED
+                self.abort_for(checkpoint_id, attempt, cause, error)
+            case e.MetadataWritten(checkpoint_id):
+                self.complete(self.state.pending[checkpoint_id])
+            case e.MetadataFailed(checkpoint_id, error):
+                self.abort(self.state.pending[checkpoint_id], FailureCause.FINALIZE_FAILURE, error)
+            case e.TaskNotified(checkpoint_id, attempt):
+                self.confirm([checkpoint_id], {t for t, a in self.state.attempts.items() if a == attempt})
+            case e.MetadataDiscarded(checkpoint_id):
+                files = self.state.discarding.get(checkpoint_id, frozenset())
+                self.set(discarding=_without(self.state.discarding, checkpoint_id))
+                self.doom(files)
+            case e.Stopped():
+                self.set(stopped=True)
+                self.tasks_stopped(FailureCause.SHUT_DOWN)
+
+    def settle(self) -> None:
+        """What the time and the new state make possible; leaves nothing that could be done now."""
+        self.expire()
+        self.periodic()
+        self.begin_queued()
+        self.begin_final()
+        self.subsume()
+        self.delete_doomed()
+
+    # --- triggering (C20) ----------------------------------------------------------------------------------------
+
+    def request(self, request: Request) -> None:
+        state = self.state
+        if reason := refusal(state, request):
+            self.refuse(request, reason)
+        elif state.setting_up is None and not state.queued and obstacle(state, request, self.now) is None:
+            self.begin(request)
+        elif request.forced:
+            self.set(queued=(request, *state.queued))
+        else:
+            self.enqueue(request)
+
+    def enqueue(self, request: Request) -> None:
+        """One place; a periodic request gives way to one that somebody made, which serves it too."""
+        waiting = next((queued for queued in self.state.queued if not queued.forced), None)
+        if waiting is not None and (
+            waiting.kind is not CheckpointKind.PERIODIC or request.kind is CheckpointKind.PERIODIC
+        ):
+            self.refuse(request, Refusal.ALREADY_QUEUED)
+            return
+        if waiting is not None:
+            self.refuse(waiting, Refusal.ALREADY_QUEUED)
+        self.set(queued=(*(queued for queued in self.state.queued if queued is not waiting), request))
+
+    def begin_queued(self) -> None:
+        for request in self.state.queued:
+            if reason := refusal(self.state, request):
+                self.set(queued=tuple(queued for queued in self.state.queued if queued is not request))
+                self.refuse(request, reason)
+            elif self.state.setting_up is None and obstacle(self.state, request, self.now) is None:
+                self.set(queued=tuple(queued for queued in self.state.queued if queued is not request))
+                self.begin(request)
+
+    def periodic(self) -> None:
+        state = self.state
+        if state.next_trigger is not None and self.now >= state.next_trigger and state.final is None:
+            self.set(next_trigger=self.now + state.options.interval)
+            self.request(self.own_request(CheckpointKind.PERIODIC))
+
+    def begin_final(self) -> None:
+        """After everything else in flight, since its tasks have nothing more to come."""
+        state, final = self.state, self.state.final
+        if final is None or final.request is not None or final.checkpoint_id is not None:
+            return
+        if self.now < final.retry_at or state.setting_up is not None or state.pending or state.queued:
+            return
+        request = self.own_request(CheckpointKind.FINAL)
+        if refusal(state, request) is None:
+            self.set(final=replace(final, request=request.number))
+            self.begin(request)
+
+    def begin(self, request: Request) -> None:
+        self.set(setting_up=SettingUp(request, self.now + self.state.options.timeout))
+        self.commands.append(e.SetUp(request.number))
+
+    def set_up_done(self, number: int, checkpoint_id: int, at_ms: int) -> None:
+        self.set(last_id=max(self.state.last_id, checkpoint_id))  # also of a set-up that came too late
+        setting_up = self.state.setting_up
+        if setting_up is None or setting_up.request.number != number:
+            return
+        request = setting_up.request
+        self.set(setting_up=None)
+        # The world may have changed during the set-up.
+        if reason := refusal(self.state, request) or obstacle(self.state, request, self.now):
+            self.refuse(request, reason)
+            return
+        checkpoint = PendingCheckpoint(
+            checkpoint_id=checkpoint_id,
+            request=number,
+            kind=request.kind,
+            tasks=dict(self.state.attempts),
+            triggered_ms=at_ms,
+            triggered_at=self.now,
+            deadline=self.now + self.state.options.timeout,
+        )
+        self.put(checkpoint)
+        self.commands.append(e.Report(checkpoint.record()))
+        self.commands += [e.SendTrigger(attempt, checkpoint_id) for attempt in checkpoint.tasks.values()]
+
+    def set_up_failed(self, error: ErrorInfo | None, cause: FailureCause = FailureCause.TRIGGER_FAILURE) -> None:
+        setting_up = self.state.setting_up
+        if setting_up is None:
+            return
+        self.set(setting_up=None)
+        if cause is FailureCause.TRIGGER_FAILURE:
+            self.set(trigger_failures=self.state.trigger_failures + 1)
+        self.final_missed(setting_up.request.number)
+        self.answer(e.Fail(setting_up.request.number, None, cause, error))
+
+    def trigger_taken(self, checkpoint_id: int, attempt: AttemptId) -> None:
+        checkpoint = self.state.pending.get(checkpoint_id)
+        if checkpoint is None or attempt not in checkpoint.tasks.values():
+            return
+        checkpoint = replace(checkpoint, triggered=checkpoint.triggered | {attempt})
+        self.put(checkpoint)
+        if len(checkpoint.triggered) == len(checkpoint.tasks):
+            self.set(trigger_failures=0)
+
+    # --- acknowledgements (C21) ----------------------------------------------------------------------------------
+
+    def acknowledged(self, snapshot: TaskSnapshot) -> None:
+        checkpoint = self.state.pending.get(snapshot.checkpoint_id)
+        if checkpoint is None or not checkpoint.waits_for(snapshot):
+            self.doom(frozenset(snapshot.physical_files))  # late or doubled: only what nobody refers to will go
+            return
+        wanted = {file.handle.file for file in snapshot.files} - set(snapshot.physical_files)
+        if lost := wanted - available_files(self.state):
+            self.doom(frozenset(snapshot.physical_files))
+            self.abort(checkpoint, FailureCause.DECLINED, _lost(snapshot, lost))
+            return
+        checkpoint = checkpoint.acknowledge(snapshot, self.now)
+        if checkpoint.acknowledged_by_all:
+            checkpoint = checkpoint.move(Phase.FINALIZING)
+            self.commands.append(e.WriteMetadata(self.finished(checkpoint)))
+        self.put(checkpoint)
+        self.commands.append(e.Report(checkpoint.record()))
+
+    def finished(self, checkpoint: PendingCheckpoint) -> CompletedCheckpoint:
+        return checkpoint.complete(self.state.job_id, self.state.options.epoch, self.state.graph_digest)
+
+    # --- completion (C22) ----------------------------------------------------------------------------------------
+
+    def complete(self, checkpoint: PendingCheckpoint) -> None:
+        checkpoint = checkpoint.move(Phase.COMPLETED)
+        state, number, completed = self.state, checkpoint.checkpoint_id, self.finished(checkpoint)
+        self.set(
+            pending=_without(state.pending, number),
+            completed=tuple(sorted([*state.completed, completed], key=lambda c: c.checkpoint_id)),
+            unconfirmed={**state.unconfirmed, number: frozenset(checkpoint.tasks)},
+            failures=0,
+            last_ended=self.now,
+        )
+        self.commands.append(e.Report(checkpoint.record(CheckpointStatus.COMPLETED)))
+        for older in [c for c in self.state.pending.values() if c.checkpoint_id < number]:
+            if older.phase is Phase.PENDING:
+                self.abort(older, FailureCause.SUBSUMED)
+        self.subsume()
+        current = set(self.state.attempts.values())
+        self.commands += [e.NotifyComplete(a, number) for a in checkpoint.tasks.values() if a in current]
+        final = self.state.final
+        if final is not None and final.request == checkpoint.request:
+            self.set(final=replace(final, checkpoint_id=number))
+        self.answer(e.Complete(checkpoint.request, completed))
+
+    def confirm(self, checkpoints: list[int], tasks: set[Any]) -> None:
+        left = {n: w - tasks if n in checkpoints else w for n, w in self.state.unconfirmed.items()}
+        self.set(unconfirmed={number: waiting for number, waiting in left.items() if waiting})
+
+    def subsume(self) -> None:
+        """Beyond those retained, drop what is published; until then its metadata is the only proof of what is owed."""
+        state = self.state
+        beyond = state.completed[: -state.options.num_retained]
+        for checkpoint in [c for c in beyond if c.checkpoint_id not in state.unconfirmed]:
+            number = checkpoint.checkpoint_id
+            self.set(
+                completed=tuple(c for c in self.state.completed if c.checkpoint_id != number),
+                discarding={**self.state.discarding, number: checkpoint.physical_files()},
+            )
+            self.commands.append(e.DiscardMetadata(number))
+
+    # --- failure (C23) -------------------------------------------------------------------------------------------
+
+    def abort_for(self, checkpoint_id: int, attempt: AttemptId, cause: FailureCause, error: ErrorInfo) -> None:
+        """A task's word ends a checkpoint only while that attempt's part of it is open."""
+        checkpoint = self.state.pending.get(checkpoint_id)
+        if checkpoint is None or checkpoint.phase is not Phase.PENDING:
+            return
+        if any(a == attempt and task not in checkpoint.snapshots for task, a in checkpoint.tasks.items()):
+            self.abort(checkpoint, cause, error)
+
+    def abort(self, checkpoint: PendingCheckpoint, cause: FailureCause, error: ErrorInfo | None = None) -> None:
+        number, finalizing = checkpoint.checkpoint_id, checkpoint.phase is Phase.FINALIZING
+        checkpoint = checkpoint.move(Phase.FAILED)
+        self.set(pending=_without(self.state.pending, number), last_ended=self.now)
+        current = set(self.state.attempts.values())
+        self.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
+        if finalizing:  # the write may have succeeded all the same: the metadata goes before the files
+            self.set(discarding={**self.state.discarding, number: checkpoint.written_files()})
+            self.commands.append(e.DiscardMetadata(number))
+        else:
+            self.doom(checkpoint.written_files())
+        failed_ms = checkpoint.time_of_day_ms(self.now)
+        self.commands.append(
+            e.Report(checkpoint.record(CheckpointStatus.FAILED, failed_ms=failed_ms, cause=cause, error=error))
+        )
+        self.final_missed(checkpoint.request)
+        self.answer(e.Fail(checkpoint.request, number, cause, error))
+        if cause is FailureCause.TRIGGER_FAILURE:
+            self.set(trigger_failures=self.state.trigger_failures + 1)
+        elif cause in COUNTED:
+            self.count_failure(number, cause, error)
+
+    def count_failure(self, number: int, cause: FailureCause, error: ErrorInfo | None) -> None:
+        self.set(failures=self.state.failures + 1)
+        if self.state.failures > self.state.options.tolerable_failed:
+            self.set(failures=0)  # the restarted job is given as many again
+            self.commands.append(e.FailJob(number, cause, error))
+
+    def expire(self) -> None:
+        for checkpoint in list(self.state.pending.values()):
+            if checkpoint.phase is Phase.PENDING and self.now >= checkpoint.deadline:
+                self.abort(checkpoint, FailureCause.EXPIRED)
+        if self.state.setting_up is not None and self.now >= self.state.setting_up.deadline:
+            self.set_up_failed(None)
+
+    # --- the job's tasks -----------------------------------------------------------------------------------------
+
+    def tasks_running(self, attempts: dict[Any, AttemptId]) -> None:
+        if self.state.stopped or attempts == self.state.attempts:
+            return
+        if any(checkpoint.phase is Phase.FINALIZING for checkpoint in self.state.pending.values()):
+            raise InvariantViolated(
+                "tasks run although the latest checkpoint is not settled", hint="ask for the restore point first"
+            )
+        if self.state.attempts:
+            self.tasks_stopped(FailureCause.TASK_FAILURE)
+        interval, restored = self.state.options.interval, self.state.restored
+        self.set(attempts=attempts, restored=None, next_trigger=self.now + interval if interval > 0 else None)
+        if restored is not None:  # a restored attempt publishes what is owed before it runs
+            self.confirm([number for number in self.state.unconfirmed if number <= restored], set(attempts))
+        for number, waiting in sorted(self.state.unconfirmed.items()):
+            self.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
+
+    def tasks_stopped(self, cause: FailureCause) -> None:
+        self.set(attempts={}, next_trigger=None, final=None)
+        self.set_up_failed(None, cause)
+        for checkpoint in list(self.state.pending.values()):
+            if checkpoint.phase is Phase.PENDING:
+                self.abort(checkpoint, cause)
+
+    # --- files (F5) ----------------------------------------------------------------------------------------------
+
+    def doom(self, files: frozenset[str]) -> None:
+        if files:
+            self.set(doomed=(*self.state.doomed, Doomed(files, self.state.last_id)))
+
+    def delete_doomed(self) -> None:
+        """Delete what no checkpoint refers to and none in flight may still take for granted."""
+        if not self.state.doomed:
+            return
+        state = self.state
+        kept = retained_files(state).union(*state.discarding.values())  # doomed anew with their last referrer
+        doomed = [replace(d, files=d.files - kept) for d in state.doomed]
+        protected, oldest = protected_files(state), min(state.pending, default=None)
+        waiting, deletable = [], frozenset[str]()
+        for entry in doomed:
+            held = entry.files if oldest is not None and oldest <= entry.horizon else entry.files & protected
+            deletable |= entry.files - held
+            if held:
+                waiting.append(replace(entry, files=held))
+        self.set(doomed=tuple(waiting))
+        deletable -= frozenset().union(*(entry.files for entry in waiting))
+        if deletable:
+            self.commands.append(e.DeleteFiles(deletable))
+
+    # --- small moves ---------------------------------------------------------------------------------------------
+
+    def set(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
+
+    def put(self, checkpoint: PendingCheckpoint) -> None:
+        self.set(pending={**self.state.pending, checkpoint.checkpoint_id: checkpoint})
+
+    def own_request(self, kind: CheckpointKind) -> Request:
+        self.set(own_requests=self.state.own_requests + 1)
+        return Request(-self.state.own_requests, kind)
+
+    def refuse(self, request: Request, reason: Refusal) -> None:
+        self.final_missed(request.number)
+        self.commands.append(e.Refuse(request.number, reason))
+
+    def final_missed(self, number: int) -> None:
+        final = self.state.final
+        if final is not None and final.request == number:
+            self.set(final=Final(retry_at=self.now + FINAL_RETRY))
+
+    def answer(self, command: e.Fail | e.Complete) -> None:
+        """Only the driver's callers wait for one."""
+        if command.request > 0:
+            self.commands.append(command)
+
+
+def _without(mapping: Any, key: int) -> dict[int, Any]:
+    return {number: value for number, value in mapping.items() if number != key}
+
+
+def _lost(snapshot: TaskSnapshot, files: set[str]) -> ErrorInfo:
+    return ErrorInfo(
+        code="checkpoint-file-not-retained",
+        message=f"task {snapshot.task_id} refers to {', '.join(sorted(files)[:3])}, which no retained checkpoint has",
+        hint="the task must upload again what it cannot find in a checkpoint that was confirmed to it",
+    )

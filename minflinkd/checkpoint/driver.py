@@ -1,0 +1,370 @@
+"""The checkpoint coordinator of a job as a component: carries out what the machine decides, and reports back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import stamina
+import structlog
+
+from minflinkd.checkpoint import coordinator, layout, metadata, statistics
+from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.causes import (
+    CheckpointFailed,
+    CheckpointKind,
+    CheckpointNotPending,
+    CheckpointRefused,
+    FailureCause,
+    Refusal,
+)
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.state import State, all_published, check_invariants, holds, may_restore, next_wakeup, owed_to
+from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
+from minflinkd.checkpoint.store import CheckpointStore, Recovered
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
+from minflinkd.runtime.machine import Machine
+
+log = structlog.get_logger(__name__)
+
+FEW = 3  # tries of what may be given up
+WAIT_MAX = 10.0  # seconds between tries of what may not
+
+
+class TaskGateway(Protocol):
+    """The running tasks, as the coordinator speaks to them. Every call may be repeated; each has its own timeout."""
+
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+        """Returns when the task has taken it. Raises what the task or the way to it answers."""
+        ...
+
+    async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
+        """Returns when the task's sinks have published the checkpoint."""
+        ...
+
+    async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None: ...
+
+
+class CheckpointCoordinator(Component):
+    """Everything about the checkpoints of one job. Started before the job's first deployment.
+
+    A (re)start of the tasks goes: `tasks_stopped`, `await restore_point()`, deploy from it, `tasks_running`.
+    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23).
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: JobId,
+        options: CheckpointOptions,
+        store: CheckpointStore,
+        clock: Clock,
+        tasks: TaskGateway,
+        on_failure: Callable[[CheckpointFailed], None],
+        graph_digest: str = "",
+    ) -> None:
+        super().__init__(f"checkpoint coordinator of {job_id}")
+        self.options = options
+        self._store = store
+        self._clock = clock
+        self._gateway = tasks
+        self._on_failure = on_failure
+        self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
+        self._statistics = CheckpointStatistics()
+        self._requests = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
+        self._changed = asyncio.Event()  # replaced by every step
+        self._notifying: set[AttemptId] = set()
+        self._closed = False
+
+    # --- the job's tasks -----------------------------------------------------------------------------------------
+
+    def tasks_running(self, attempts: Mapping[TaskId, AttemptId]) -> None:
+        """All tasks of the job are RUNNING, as these attempts."""
+        self._feed(e.TasksRunning(dict(attempts)))
+
+    def tasks_stopped(self) -> None:
+        """A failover or cancellation begins: what is pending is aborted, what is being finalised is not."""
+        self._feed(e.TasksStopped())
+
+    async def restore_point(self) -> CompletedCheckpoint | None:
+        """From which the next attempts must start, with all that they have to publish before they run; None: afresh.
+
+        Waits until it is settled which checkpoint is the latest. Raises CheckpointRefused (shut down), and
+        CheckpointFailed where the storage leaves it unsettled for `timeout`.
+        """
+        await self._until(may_restore, self.options.timeout)
+        if (point := self.latest()) is not None:
+            self._feed(e.RestorePointTaken(point.checkpoint_id))
+            record = RestoreRecord(
+                checkpoint_id=point.checkpoint_id,
+                restored_ms=self._clock.epoch_ms(),
+                path=self._store.path_of(point.checkpoint_id),
+            )
+            self._statistics = statistics.restored(self._statistics, record)
+        return point
+
+    def acknowledge(self, snapshot: TaskSnapshot) -> None:
+        """A task's part is uploaded; its files are the coordinator's now. May be repeated.
+
+        Raises CheckpointNotPending where it comes too late, InvalidPhysicalFile for a name that is not one.
+        """
+        for name in {*snapshot.physical_files, *(file.handle.file for file in snapshot.files)}:
+            layout.parse_physical_file(name)
+        self._feed(e.Acknowledged(snapshot))
+        if not holds(self._state, snapshot):
+            raise CheckpointNotPending(
+                f"checkpoint {snapshot.checkpoint_id} does not wait for task {snapshot.task_id}",
+                hint="delete the files that were written for it",
+            )
+
+    def decline(self, attempt_id: AttemptId, checkpoint_id: int, error: ErrorInfo) -> None:
+        """A task could not take its snapshot, or could not upload it."""
+        self._feed(e.Declined(checkpoint_id, attempt_id, error))
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def trigger(
+        self,
+        kind: CheckpointKind = CheckpointKind.MANUAL,
+        *,
+        forced: bool = False,
+        timeout: float | None = None,
+    ) -> CompletedCheckpoint:
+        """Take a checkpoint; returns when it is in the store. Without a `timeout`: twice the checkpoints'.
+
+        Raises CheckpointRefused, CheckpointFailed.
+        """
+        number = next(self._requests)
+        answer: asyncio.Future[CompletedCheckpoint] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            self._feed(e.TriggerRequested(number, kind, forced))
+            async with asyncio.timeout(2 * self.options.timeout if timeout is None else timeout):
+                return await answer
+        except TimeoutError as error:
+            raise CheckpointFailed(None, FailureCause.EXPIRED) from error
+        finally:
+            del self._answers[number]
+
+    async def final_checkpoint(self) -> None:
+        """All input is exhausted: returns when a last checkpoint is complete and all tasks have published it (C4).
+
+        Tried again until it succeeds or the tasks stop; more failures than tolerated stop them by `on_failure`.
+        Raises CheckpointFailed when the tasks stop before, CheckpointRefused on shut-down.
+        """
+        self._feed(e.FinalRequested())
+        await self._until(lambda state: state.final is None or all_published(state), None)
+        if self._state.final is None:
+            raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
+
+    # --- inspection ----------------------------------------------------------------------------------------------
+
+    def latest(self) -> CompletedCheckpoint | None:
+        """The latest completed checkpoint, for display; a restart asks `restore_point`."""
+        return metadata.restore_point(self._state.completed)
+
+    def statistics(self) -> CheckpointStatistics:
+        return msgspec.structs.replace(
+            self._statistics,
+            consecutive_failures=self._state.failures,
+            consecutive_trigger_failures=self._state.trigger_failures,
+        )
+
+    # --- lifecycle -----------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        recovered = await self._store.recover()
+        self._machine = self._machine_of(
+            coordinator.initial(
+                self._state.job_id,
+                self.options,
+                recovered.completed,
+                last_id=recovered.last_id,
+                graph_digest=self._state.graph_digest,
+            )
+        )
+        self.tasks.loop("timer", self._timer)
+        self.tasks.job("sweep of orphans", self._sweep(recovered))
+
+    async def _before_stop(self) -> None:
+        self._feed(e.Stopped())
+
+    async def _stop(self) -> None:
+        self._closed = True
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(CheckpointRefused(Refusal.SHUT_DOWN))
+
+    def _machine_of(self, state: State) -> Machine[State, e.Event, e.Command]:
+        return Machine(state, coordinator.step, check_invariants, name=self.name)
+
+    # --- the machine and the world -------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> State:
+        return self._machine.state
+
+    def _feed(self, event: e.Event) -> None:
+        if self._closed:
+            return  # a late message; what it was about is aborted
+        for command in self._machine.feed(event, self._clock.monotonic()):
+            self._carry_out(command)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _carry_out(self, command: e.Command) -> None:
+        match command:
+            case e.SetUp(request):
+                self.tasks.job(f"set-up {request}", self._set_up(request))
+            case e.SendTrigger(attempt, number):
+                self.tasks.job(f"trigger {number} at {attempt}", self._send_trigger(attempt, number))
+            case e.WriteMetadata(checkpoint):
+                self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))
+            case e.NotifyComplete(attempt, _):
+                if attempt not in self._notifying:
+                    self._notifying.add(attempt)
+                    self.tasks.job(f"completions for {attempt}", self._notify_complete(attempt))
+            case e.NotifyAborted(attempt, number):
+                self._try(f"abort of {number} at {attempt}", lambda: self._gateway.notify_aborted(attempt, number))
+            case e.DiscardMetadata(number):
+                self.tasks.job(f"discard {number}", self._discard(number))
+            case e.DeleteFiles(files):
+                self._try("deletion of unreferenced files", lambda: self._store.delete_files(files))
+            case e.FailJob(number, cause, error):
+                # Not from within: the callee will stop the tasks, which is the next event.
+                failure = CheckpointFailed(number, cause, error)
+                asyncio.get_running_loop().call_soon(self._on_failure, failure)
+            case e.Refuse(request, reason):
+                self._statistics = statistics.refused(self._statistics, reason)
+                self._answer(request, CheckpointRefused(reason))
+            case e.Fail(request, checkpoint_id, cause, error):
+                self._answer(request, CheckpointFailed(checkpoint_id, cause, error))
+            case e.Complete(request, checkpoint):
+                self._answer(request, checkpoint)
+            case e.Report(record):
+                self._report(record)
+
+    async def _set_up(self, request: int) -> None:
+        try:
+            number = await self._store.allocate_id()
+        except Exception as error:
+            log.warning("a checkpoint could not be set up", component=self.name, error=str(error))
+            self._feed(e.SetUpFailed(request, error_info(error)))
+        else:
+            self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
+
+    async def _send_trigger(self, attempt: AttemptId, number: int) -> None:
+        try:
+            async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
+                with trial:
+                    await self._gateway.send_trigger(attempt, number, self.options.epoch)
+        except Exception as error:
+            self._feed(e.TriggerFailed(number, attempt, error_info(error)))
+        else:
+            self._feed(e.TriggerTaken(number, attempt))
+
+    async def _write(self, checkpoint: CompletedCheckpoint) -> None:
+        try:
+            await self._store.write(checkpoint)
+        except Exception as error:
+            self._feed(e.MetadataFailed(checkpoint.checkpoint_id, error_info(error)))
+        else:
+            self._feed(e.MetadataWritten(checkpoint.checkpoint_id))
+
+    async def _notify_complete(self, attempt: AttemptId) -> None:
+        """One at a time and in order, each until it is confirmed or the attempt is gone."""
+        try:
+            while (number := owed_to(self._state, attempt)) is not None:
+                async for trial in _until_done():
+                    with trial:
+                        if owed_to(self._state, attempt) != number:
+                            return
+                        await self._gateway.notify_complete(attempt, number)
+                self._feed(e.TaskNotified(number, attempt))
+        finally:
+            self._notifying.discard(attempt)
+
+    async def _discard(self, number: int) -> None:
+        async for trial in _until_done():
+            with trial:
+                await self._store.discard(number)
+        self._feed(e.MetadataDiscarded(number))
+
+    def _try(self, what: str, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What may fail without harm: tried a few times, then logged."""
+
+        async def attempt() -> None:
+            async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
+                with trial:
+                    await action()
+
+        def given_up(error: Exception) -> None:
+            log.warning("given up", component=self.name, what=what, error=str(error))
+
+        self.tasks.job(what, attempt(), on_error=given_up)
+
+    async def _sweep(self, recovered: Recovered) -> None:
+        if swept := await self._store.sweep(recovered):
+            log.info("orphans of earlier leaders deleted", component=self.name, files=len(swept))
+
+    async def _timer(self) -> None:
+        while True:
+            changed, now = self._changed, self._clock.monotonic()
+            due = next_wakeup(self._state, now)
+            try:
+                async with asyncio.timeout(None if due is None else due - now):
+                    await changed.wait()
+            except TimeoutError:
+                self._feed(e.Tick())
+
+    async def _until(self, condition: Callable[[State], bool], timeout: float | None) -> None:
+        """Raises CheckpointRefused on shut-down, CheckpointFailed after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not condition(self._state):
+                    if self._state.stopped:
+                        raise CheckpointRefused(Refusal.SHUT_DOWN)
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise CheckpointFailed(None, FailureCause.EXPIRED) from error
+
+    def _answer(self, request: int, outcome: CompletedCheckpoint | MinflinkError) -> None:
+        answer = self._answers.get(request)
+        if answer is None or answer.done():
+            return
+        if isinstance(outcome, MinflinkError):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    def _report(self, record: CheckpointRecord) -> None:
+        number = record.checkpoint_id
+        if record.status is CheckpointStatus.COMPLETED:
+            record = msgspec.structs.replace(record, path=self._store.path_of(number))
+            log.info("checkpoint complete", component=self.name, checkpoint=number, ms=record.duration_ms)
+        elif record.status is CheckpointStatus.FAILED:
+            log.warning(
+                "checkpoint failed",
+                component=self.name,
+                checkpoint=number,
+                cause=record.cause,
+                error=str(record.error) if record.error else "",
+            )
+        self._statistics = statistics.recorded(self._statistics, record)
+
+
+def _retryable(error: Exception) -> bool:
+    return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+
+
+def _until_done() -> Any:
+    return stamina.retry_context(on=Exception, attempts=None, timeout=None, wait_initial=0.1, wait_max=WAIT_MAX)

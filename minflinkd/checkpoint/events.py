@@ -1,0 +1,250 @@
+"""What the coordinator's machine is told (events), and what it wants done (commands).
+
+The result of a command is the next event; `request` and `checkpoint_id` tie them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.statistics import CheckpointRecord
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, TaskId
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; `next_wakeup` says when one is due."""
+
+
+@dataclass(frozen=True)
+class TriggerRequested:
+    request: int
+    kind: CheckpointKind = CheckpointKind.MANUAL
+    forced: bool = False  # skips: already queued, too many in flight, too soon
+
+
+@dataclass(frozen=True)
+class FinalRequested:
+    """All tasks have exhausted their input: one more checkpoint, then the job may finish (C4)."""
+
+
+@dataclass(frozen=True)
+class TasksRunning:
+    """All tasks of the job are RUNNING, as these attempts."""
+
+    attempts: Mapping[TaskId, AttemptId]
+
+
+@dataclass(frozen=True)
+class TasksStopped:
+    """A failover or a cancellation has begun: no attempt counts any more."""
+
+
+@dataclass(frozen=True)
+class RestorePointTaken:
+    """The next attempts start from this checkpoint, and publish all that is owed up to it before they run."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class SetUpDone:
+    request: int
+    checkpoint_id: int
+    at_ms: int  # the time of day; what follows is measured from here, so that a clock that jumps does no harm
+
+
+@dataclass(frozen=True)
+class SetUpFailed:
+    request: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class TriggerTaken:
+    checkpoint_id: int
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
+class TriggerFailed:
+    checkpoint_id: int
+    attempt_id: AttemptId
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    snapshot: TaskSnapshot = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Declined:
+    checkpoint_id: int
+    attempt_id: AttemptId
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class MetadataWritten:
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class MetadataFailed:
+    checkpoint_id: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class TaskNotified:
+    """The task's sinks have published the checkpoint."""
+
+    checkpoint_id: int
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
+class MetadataDiscarded:
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The coordinator shuts down."""
+
+
+Event = (
+    Tick
+    | TriggerRequested
+    | FinalRequested
+    | TasksRunning
+    | TasksStopped
+    | RestorePointTaken
+    | SetUpDone
+    | SetUpFailed
+    | TriggerTaken
+    | TriggerFailed
+    | Acknowledged
+    | Declined
+    | MetadataWritten
+    | MetadataFailed
+    | TaskNotified
+    | MetadataDiscarded
+    | Stopped
+)
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """Allocate an id -> SetUpDone, SetUpFailed."""
+
+    request: int
+
+
+@dataclass(frozen=True)
+class SendTrigger:
+    """-> TriggerTaken, TriggerFailed."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class WriteMetadata:
+    """-> MetadataWritten, MetadataFailed."""
+
+    checkpoint: CompletedCheckpoint = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NotifyComplete:
+    """Repeat until -> TaskNotified, or until the attempt is gone."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class NotifyAborted:
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class DiscardMetadata:
+    """Repeat until -> MetadataDiscarded: nobody shall restore from this one any more."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class DeleteFiles:
+    """Nothing refers to these physical files and nothing ever will; a failure leaves orphans, no more."""
+
+    files: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FailJob:
+    checkpoint_id: int
+    cause: FailureCause
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Answers a request: not begun."""
+
+    request: int
+    reason: Refusal
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Answers a request: begun, and failed."""
+
+    request: int
+    checkpoint_id: int | None
+    cause: FailureCause
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Answers a request: in the store."""
+
+    request: int
+    checkpoint: CompletedCheckpoint = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Report:
+    """For the statistics: a checkpoint as it stands now."""
+
+    record: CheckpointRecord = field(repr=False)
+
+
+Command = (
+    SetUp
+    | SendTrigger
+    | WriteMetadata
+    | NotifyComplete
+    | NotifyAborted
+    | DiscardMetadata
+    | DeleteFiles
+    | FailJob
+    | Refuse
+    | Fail
+    | Complete
+    | Report
+)

@@ -1,0 +1,30 @@
+"""How a job is checkpointed: the settled values, after the job's own settings and the daemon's options were merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minflinkd.jobgraph.model import CheckpointMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Times in seconds."""
+
+    interval: float = 0.0
+    """Between two periodic triggers; 0 turns them off."""
+    timeout: float = 600.0
+    """Until a checkpoint that is not acknowledged by all tasks expires."""
+    min_pause: float = 0.0
+    """Between the end of one checkpoint and the next trigger."""
+    max_concurrent: int = 1
+    """Checkpoints in flight at the same time."""
+    num_retained: int = 1
+    """Completed checkpoints that are kept."""
+    tolerable_failed: int = 0
+    """Failed checkpoints in a row that the job survives."""
+    epoch: int = 1
+    """Of the leader; part of every physical file's name."""
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
+    retain_on_cancellation: bool = False
+    """Keep the checkpoints of a cancelled job."""

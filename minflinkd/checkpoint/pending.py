@@ -1,0 +1,116 @@
+"""One checkpoint from its trigger until it is complete or has failed (C21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from minflinkd.checkpoint.causes import CheckpointKind, FailureCause
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatus, TaskRecord
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
+from minflinkd.runtime.machine import move, table
+
+
+class Phase(Enum):
+    PENDING = "pending"  # waits for the tasks
+    FINALIZING = "finalizing"  # acknowledged by all; the metadata is being written
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+LEGAL = table(
+    {
+        Phase.PENDING: [Phase.FINALIZING, Phase.FAILED],
+        # Only a failed write ends it here: once begun, the metadata may be there, so nothing else may decide.
+        Phase.FINALIZING: [Phase.COMPLETED, Phase.FAILED],
+        Phase.COMPLETED: [],
+        Phase.FAILED: [],
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingCheckpoint:
+    checkpoint_id: int
+    request: int
+    kind: CheckpointKind
+    tasks: Mapping[TaskId, AttemptId]
+    triggered_ms: int
+    triggered_at: float  # monotonic seconds, as `now` everywhere
+    deadline: float
+    phase: Phase = Phase.PENDING
+    triggered: frozenset[AttemptId] = frozenset()  # have taken the trigger
+    snapshots: Mapping[TaskId, TaskSnapshot] = field(default_factory=dict)
+    acknowledged_ms: Mapping[TaskId, int] = field(default_factory=dict)
+
+    def move(self, target: Phase) -> PendingCheckpoint:
+        """Raises IllegalTransition."""
+        return replace(self, phase=move(LEGAL, self.phase, target, what=f"checkpoint {self.checkpoint_id}"))
+
+    def waits_for(self, snapshot: TaskSnapshot) -> bool:
+        """Whether this acknowledgement is the first one of an attempt that takes part."""
+        return (
+            self.phase is Phase.PENDING
+            and self.tasks.get(snapshot.task_id) == snapshot.attempt_id
+            and snapshot.task_id not in self.snapshots
+        )
+
+    def acknowledge(self, snapshot: TaskSnapshot, now: float) -> PendingCheckpoint:
+        return replace(
+            self,
+            snapshots={**self.snapshots, snapshot.task_id: snapshot},
+            acknowledged_ms={**self.acknowledged_ms, snapshot.task_id: self.time_of_day_ms(now)},
+        )
+
+    def time_of_day_ms(self, now: float) -> int:
+        return self.triggered_ms + round((now - self.triggered_at) * 1000)
+
+    @property
+    def acknowledged_by_all(self) -> bool:
+        return self.snapshots.keys() == self.tasks.keys()
+
+    def written_files(self) -> frozenset[str]:
+        """Physical files that tasks have handed over with their acknowledgements."""
+        return frozenset(name for snapshot in self.snapshots.values() for name in snapshot.physical_files)
+
+    def referenced_files(self) -> frozenset[str]:
+        handles = {file.handle.file for snapshot in self.snapshots.values() for file in snapshot.files}
+        return self.written_files() | handles
+
+    def complete(self, job_id: JobId, epoch: int, graph_digest: str) -> CompletedCheckpoint:
+        return CompletedCheckpoint(
+            job_id=job_id,
+            checkpoint_id=self.checkpoint_id,
+            epoch=epoch,
+            kind=self.kind,
+            triggered_ms=self.triggered_ms,
+            completed_ms=max(self.acknowledged_ms.values(), default=self.triggered_ms),
+            graph_digest=graph_digest,
+            tasks=tuple(self.snapshots[task] for task in sorted(self.snapshots)),
+        )
+
+    def record(
+        self,
+        status: CheckpointStatus = CheckpointStatus.IN_PROGRESS,
+        *,
+        failed_ms: int = 0,
+        cause: FailureCause | None = None,
+        error: ErrorInfo | None = None,
+    ) -> CheckpointRecord:
+        return CheckpointRecord(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            status=status,
+            triggered_ms=self.triggered_ms,
+            num_tasks=len(self.tasks),
+            tasks=tuple(
+                TaskRecord.of(self.snapshots[task], self.acknowledged_ms[task]) for task in sorted(self.snapshots)
+            ),
+            failed_ms=failed_ms,
+            cause=cause,
+            error=error,
+        )

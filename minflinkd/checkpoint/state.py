@@ -1,0 +1,181 @@
+"""What the coordinator of one job knows, and the questions that are answered from it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minflinkd.checkpoint.causes import CheckpointKind, Refusal
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
+from minflinkd.runtime.machine import InvariantViolated
+
+MAX_CLEANING = 10  # completed checkpoints beyond the retained ones: not yet published, or not yet deleted
+
+
+@dataclass(frozen=True)
+class Request:
+    """Positive numbers are the driver's, whose callers wait for an answer; negative ones are the machine's own."""
+
+    number: int
+    kind: CheckpointKind
+    forced: bool = False
+
+
+@dataclass(frozen=True)
+class SettingUp:
+    request: Request
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Final:
+    """The wish for a final checkpoint, until the tasks stop."""
+
+    retry_at: float
+    request: int | None = None  # under way
+    checkpoint_id: int | None = None  # complete
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """Files that lost their last reference; checkpoints up to `horizon` may still have taken them for granted (F5)."""
+
+    files: frozenset[str]
+    horizon: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    job_id: JobId
+    options: CheckpointOptions
+    graph_digest: str = ""
+    attempts: Mapping[TaskId, AttemptId] = field(default_factory=dict)  # empty: not all tasks are running
+    setting_up: SettingUp | None = None
+    queued: tuple[Request, ...] = ()  # at most one that is not forced
+    pending: Mapping[int, PendingCheckpoint] = field(default_factory=dict)
+    completed: tuple[CompletedCheckpoint, ...] = ()  # in the store, by id
+    unconfirmed: Mapping[int, frozenset[TaskId]] = field(default_factory=dict)  # completed, not published by these
+    discarding: Mapping[int, frozenset[str]] = field(default_factory=dict)  # metadata being deleted: its files
+    doomed: tuple[Doomed, ...] = ()
+    restored: int | None = None  # the next attempts start from this checkpoint
+    final: Final | None = None
+    next_trigger: float | None = None
+    last_ended: float | None = None
+    last_id: int = 0
+    own_requests: int = 0
+    failures: int = 0  # counted ones in a row (C23)
+    trigger_failures: int = 0  # in a row
+    stopped: bool = False
+
+
+def refusal(state: State, request: Request) -> Refusal | None:
+    """The checks of C20 that no request skips and no waiting cures."""
+    if state.stopped:
+        return Refusal.SHUT_DOWN
+    if request.kind is CheckpointKind.PERIODIC and (state.options.interval <= 0 or state.final is not None):
+        return Refusal.PERIODIC_OFF
+    if not state.attempts:
+        return Refusal.NOT_ALL_TASKS_RUNNING
+    beyond = len(state.completed) - state.options.num_retained
+    if beyond + len(state.discarding) >= MAX_CLEANING:
+        return Refusal.TOO_MANY_TO_CLEAN
+    return None
+
+
+def obstacle(state: State, request: Request, now: float) -> Refusal | None:
+    """The checks that a request may wait for, and that a forced one skips."""
+    if request.forced:
+        return None
+    if len(state.pending) >= state.options.max_concurrent:
+        return Refusal.TOO_MANY_IN_FLIGHT
+    if now < pause_ends(state):
+        return Refusal.TOO_SOON
+    return None
+
+
+def pause_ends(state: State) -> float:
+    return 0.0 if state.last_ended is None else state.last_ended + state.options.min_pause
+
+
+def retained_files(state: State) -> frozenset[str]:
+    return frozenset().union(*(checkpoint.physical_files() for checkpoint in state.completed))
+
+
+def available_files(state: State) -> frozenset[str]:
+    """Files of earlier checkpoints that an acknowledgement may refer to: none of them is deleted yet."""
+    lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed)]
+    return retained_files(state).union(*lingering)
+
+
+def protected_files(state: State) -> frozenset[str]:
+    """Files that somebody refers to: checkpoints retained, pending, or with metadata that is still there."""
+    pending = (checkpoint.referenced_files() for checkpoint in state.pending.values())
+    return retained_files(state).union(*state.discarding.values(), *pending)
+
+
+def may_restore(state: State) -> bool:
+    """Whether it is settled which checkpoint is the latest: no write in flight, no failed one left half deleted."""
+    newest = state.completed[-1].checkpoint_id if state.completed else 0
+    finalizing = any(checkpoint.phase is Phase.FINALIZING for checkpoint in state.pending.values())
+    return not finalizing and all(checkpoint_id < newest for checkpoint_id in state.discarding)
+
+
+def all_published(state: State) -> bool:
+    """Whether a final checkpoint is complete and everything is published: the job may finish (C4)."""
+    return state.final is not None and state.final.checkpoint_id is not None and not state.unconfirmed
+
+
+def owed_to(state: State, attempt_id: AttemptId) -> int | None:
+    """The oldest checkpoint that this attempt has yet to publish."""
+    tasks = {task for task, attempt in state.attempts.items() if attempt == attempt_id}
+    return min((number for number, waiting in state.unconfirmed.items() if waiting & tasks), default=None)
+
+
+def holds(state: State, snapshot: TaskSnapshot) -> bool:
+    """Whether what a task acknowledged has become the coordinator's, also where this is its second telling (F4)."""
+    pending = state.pending.get(snapshot.checkpoint_id)
+    if pending is not None:
+        taken = pending.snapshots.get(snapshot.task_id)
+        if taken is not None and taken.attempt_id == snapshot.attempt_id:
+            return True
+    completed = any(checkpoint.checkpoint_id == snapshot.checkpoint_id for checkpoint in state.completed)
+    return completed or not protected_files(state).isdisjoint(snapshot.physical_files)
+
+
+def next_wakeup(state: State, now: float) -> float | None:
+    """When the next Tick is due; None: not before something else happens."""
+    times = [c.deadline for c in state.pending.values() if c.phase is Phase.PENDING]
+    if state.setting_up is not None:
+        times.append(state.setting_up.deadline)
+    if state.next_trigger is not None:
+        times.append(state.next_trigger)
+    if state.final is not None and state.final.request is None and state.final.checkpoint_id is None:
+        times.append(state.final.retry_at)
+    if state.queued and state.setting_up is None:
+        times.append(pause_ends(state))
+    # Every step looks at the time; what is overdue after one waits for an event.
+    return min((time for time in times if time > now), default=None)
+
+
+def check_invariants(state: State) -> None:
+    """Raises InvariantViolated."""
+    ids = [checkpoint.checkpoint_id for checkpoint in state.completed]
+    problems = {
+        "completed checkpoints out of order": ids != sorted(set(ids)),
+        "an id is both pending and completed": bool(state.pending.keys() & set(ids)),
+        "an id is both completed and being deleted": bool(state.discarding.keys() & set(ids)),
+        "an id beyond the last one": max([*ids, *state.pending, *state.discarding], default=0) > state.last_id,
+        "a checkpoint unconfirmed that is not retained": not state.unconfirmed.keys() <= set(ids),
+        "unconfirmed by nobody": not all(state.unconfirmed.values()),
+        "two requests queued": sum(not request.forced for request in state.queued) > 1,
+        "doomed files that are referenced": bool(
+            frozenset().union(*(d.files for d in state.doomed)) & retained_files(state)
+        ),
+        "a pending checkpoint without attempts": any(not c.tasks for c in state.pending.values()),
+    }
+    if broken := [name for name, is_broken in problems.items() if is_broken]:
+        raise InvariantViolated(f"checkpoint coordinator: {', '.join(broken)}")

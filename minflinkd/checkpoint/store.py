@@ -1,0 +1,183 @@
+"""A job's completed checkpoints in the storage: the metadata files *are* the store (C22, C25).
+
+A checkpoint exists from the moment its metadata is there, and no longer from the moment it is deleted; physical files
+are deleted after it. So a crash between any two steps leaves a store that is whole, and at worst orphans, which the
+sweep of a later leader removes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from minflinkd.checkpoint import layout
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import ObjectExists, ObjectNotFound
+from minflinkd.storage.location import Location
+
+log = structlog.get_logger(__name__)
+
+ID_BLOCK = 16  # ids reserved at a time: one small write for so many checkpoints
+
+
+class WrongJob(MinflinkError):
+    """The directory holds the checkpoints of another job."""
+
+    code = "checkpoint-wrong-job"
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Metadata that cannot be read. It is left where it is, and so is everything that it may refer to."""
+
+    checkpoint_id: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a coordinator begins with. `completed` is in the order of ids."""
+
+    completed: tuple[CompletedCheckpoint, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    last_id: int = 0  # the highest that was ever given away, as far as the storage shows
+
+
+class CheckpointStore:
+    """The checkpoint directory of one job, as the coordinator of one leader uses it."""
+
+    def __init__(self, location: Location, *, job_id: JobId, epoch: int) -> None:
+        self.location = location
+        self._job_id = job_id
+        self._epoch = epoch
+        self._next_id = 1
+        self._reserved = 1  # ids below this one are ours
+        self._allocating = asyncio.Lock()
+
+    def path_of(self, checkpoint_id: int) -> str:
+        """URI of the checkpoint's metadata, from which any job can be started."""
+        return self.location.child(layout.metadata_file(checkpoint_id)).uri
+
+    async def recover(self) -> Recovered:
+        """Read the store. Unreadable metadata is reported and set aside.
+
+        Raises StorageError where the storage does not answer, MetadataTooNew, WrongJob: then nothing is known about
+        what the latest checkpoint is, and to go on with an older one would lose data.
+        """
+        completed: list[CompletedCheckpoint] = []
+        set_aside: list[SetAside] = []
+        seen = 0
+        async for entry in self.location.list():
+            name = self.location.relative(entry.path)
+            seen = max(seen, _highest_id(name))
+            if (checkpoint_id := layout.parse_metadata_file(name)) is None:
+                continue
+            try:
+                completed.append(await self._read(checkpoint_id))
+            except ObjectNotFound:
+                continue  # deleted since it was listed
+            except CorruptMetadata as error:
+                log.error("checkpoint metadata set aside", path=self.path_of(checkpoint_id), reason=str(error))
+                set_aside.append(SetAside(checkpoint_id, self.path_of(checkpoint_id), str(error)))
+        self._next_id = self._reserved = seen + 1
+        completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
+        return Recovered(tuple(completed), tuple(set_aside), seen)
+
+    async def allocate_id(self) -> int:
+        """An id that no coordinator of this job has had or will have. After `recover`. Raises StorageError."""
+        async with self._allocating:
+            if self._next_id >= self._reserved:
+                await self._reserve()
+            self._next_id += 1
+            return self._next_id - 1
+
+    async def write(self, checkpoint: CompletedCheckpoint) -> None:
+        """Add it to the store, whole or not at all. After an error the outcome is not known: `discard` it."""
+        await self.location.child(layout.metadata_file(checkpoint.checkpoint_id)).write_bytes(encode(checkpoint))
+
+    async def discard(self, checkpoint_id: int) -> None:
+        """Take it out of the store; its physical files stay. Idempotent."""
+        await self.location.delete_children([layout.metadata_file(checkpoint_id)])
+
+    async def delete_files(self, names: Iterable[str]) -> None:
+        """Delete physical files. Idempotent. Raises InvalidPhysicalFile before any is deleted."""
+        checked = sorted(names)
+        for name in checked:
+            layout.parse_physical_file(name)
+        if checked:
+            await self.location.delete_children(checked)
+
+    async def sweep(self, recovered: Recovered) -> tuple[str, ...]:
+        """Delete the orphans of earlier leaders; returns their names.
+
+        Only files of epochs that have ended (A11), with names that are ours, and none while any metadata is
+        unreadable: it may refer to them.
+        """
+        if recovered.set_aside:
+            log.warning("no sweep while checkpoint metadata is unreadable", directory=self.location.uri)
+            return ()
+        kept = frozenset[str]().union(*(checkpoint.physical_files() for checkpoint in recovered.completed))
+        orphans = []
+        async for entry in self.location.child(layout.FILES).list():
+            name = self.location.relative(entry.path)
+            try:
+                epoch, _ = layout.parse_physical_file(name)
+            except layout.InvalidPhysicalFile:
+                log.warning("a file that no checkpoint writes", path=entry.path)
+                continue
+            if epoch < self._epoch and name not in kept:
+                orphans.append(name)
+        await self.delete_files(orphans)
+        return tuple(orphans)
+
+    async def discard_all(self) -> None:
+        """The job has ended for good: metadata first, then everything. Idempotent."""
+        names = [self.location.relative(entry.path) async for entry in self.location.list()]
+        await self.location.delete_children(name for name in names if layout.parse_metadata_file(name) is not None)
+        await self.location.delete_tree()
+
+    async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
+        checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
+        if checkpoint.job_id != self._job_id:
+            raise WrongJob(
+                f"{self.path_of(checkpoint_id)} is a checkpoint of job {checkpoint.job_id}, not of {self._job_id}"
+            )
+        if checkpoint.checkpoint_id != checkpoint_id:
+            raise CorruptMetadata(f"it says that it is checkpoint {checkpoint.checkpoint_id}")
+        return checkpoint
+
+    async def _reserve(self) -> None:
+        """Take the next block; where another coordinator has it, the one after."""
+        first = self._next_id
+        while True:
+            try:
+                await self.location.child(layout.id_block(first)).create_exclusive(b"")
+                break
+            except ObjectExists:
+                first += ID_BLOCK
+        self._next_id, self._reserved = first, first + ID_BLOCK
+        old = [self.location.relative(entry.path) async for entry in self.location.child(layout.IDS).list()]
+        await self.location.delete_children(n for n in old if (layout.parse_id_block(n) or 0) + ID_BLOCK <= first)
+
+
+async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
+    """Any job's checkpoint, by its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
+    return decode(await metadata.read_bytes())
+
+
+def _highest_id(name: str) -> int:
+    """The highest checkpoint id that the object `name` shows to be taken."""
+    if (checkpoint_id := layout.parse_metadata_file(name)) is not None:
+        return checkpoint_id
+    if (first := layout.parse_id_block(name)) is not None:
+        return first + ID_BLOCK - 1
+    try:
+        return layout.parse_physical_file(name)[1]
+    except layout.InvalidPhysicalFile:
+        return 0
