@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -48,6 +48,13 @@ class StorageFull(StorageError):
 
 class StorageCorrupt(StorageError):
     code = "storage-corrupt"
+
+
+class InvalidPath(StorageError):
+    """A path that leaves its directory, or that no backend can hold; raised before it touches the storage."""
+
+    code = "storage-invalid-path"
+    consequence = Consequence.REFUSED
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +101,8 @@ class Writer(ABC):
 class Storage(ABC):
     """One backend. Instances are made per process and closed with it."""
 
-    scheme: ClassVar[tuple[str, ...]]
-    capabilities: ClassVar[Capabilities]
+    scheme: tuple[str, ...]  # of the class, except for wrappers
+    capabilities: Capabilities
 
     @abstractmethod
     def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -113,8 +120,13 @@ class Storage(ABC):
         """Every object below the directory `prefix`, in the order of paths; nothing if it does not exist."""
 
     @abstractmethod
-    async def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects; one that does not exist is no error. Directories left empty go as well where they exist."""
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        """Delete objects; one that does not exist is no error.
+
+        Where directories exist, those left empty go as well: of each object its own directory, and with `below` all
+        directories under that one, which stays itself. The bound keeps what other programs work in. A path that is
+        a directory is removed with the empty directories in it if it holds no object, and is left alone otherwise.
+        """
 
     @abstractmethod
     async def stat(self, path: str) -> Entry:
@@ -124,6 +136,10 @@ class Storage(ABC):
     async def rename(self, source: str, target: str) -> None:
         """Atomic where capabilities say so. Raises ObjectNotFound when `source` is missing."""
 
+    async def sync(self, paths: Sequence[str]) -> None:
+        """Make objects durable that were not written through `create`, e.g. by Spark. Nothing to do for most."""
+        return
+
     async def aclose(self) -> None:
         """Free connections. Idempotent."""
-        return None
+        return

@@ -1,0 +1,49 @@
+"""The operating system's errors as the few kinds of storage errors (S4), for whatever works on local files."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minflinkd.storage.interface import (
+    InvalidPath,
+    ObjectExists,
+    ObjectNotFound,
+    PermissionDenied,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
+
+_NO_SPACE = "free space there, or point the option at another file system"
+_KINDS: dict[int, tuple[type[StorageError], str]] = {
+    errno.ENOENT: (ObjectNotFound, ""),
+    errno.ENOTDIR: (ObjectNotFound, ""),
+    errno.EISDIR: (ObjectNotFound, "it is a directory"),
+    errno.EEXIST: (ObjectExists, ""),
+    errno.EACCES: (PermissionDenied, "give the process's user access to it"),
+    errno.EPERM: (PermissionDenied, "give the process's user access to it"),
+    errno.EROFS: (PermissionDenied, "the file system is mounted read-only"),
+    errno.ENOSPC: (StorageFull, _NO_SPACE),
+    errno.EDQUOT: (StorageFull, _NO_SPACE),
+    errno.ENAMETOOLONG: (InvalidPath, "shorten the name"),
+    errno.EINVAL: (InvalidPath, ""),
+    errno.EIO: (StorageUnavailable, "look at the disk's health in the system log"),
+    errno.ESTALE: (StorageUnavailable, ""),
+    errno.EMFILE: (StorageUnavailable, "raise LimitNOFILE"),
+    errno.ENFILE: (StorageUnavailable, ""),
+    errno.ETIMEDOUT: (StorageUnavailable, ""),
+}
+
+
+@contextmanager
+def os_errors(path: object) -> Iterator[None]:
+    """Raise every OSError of the block as a StorageError that names `path` and the cause."""
+    try:
+        yield
+    except OSError as error:
+        kind, hint = _KINDS.get(error.errno or 0, (StorageError, ""))
+        raise kind(f"file: {path}: {error.strerror or error}", hint=hint) from error
+    except ValueError as error:  # NUL in a path
+        raise InvalidPath(f"file: {str(path)!r}: {error}") from error

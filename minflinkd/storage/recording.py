@@ -1,0 +1,158 @@
+"""Counting requests (S6): for metrics, and as the measuring instrument of tests and benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import msgspec
+
+from minflinkd.storage.interface import Entry, Storage, Writer
+
+
+class RequestStatistics(msgspec.Struct, frozen=True):
+    """Requests of one kind. A stream or a written object is one request, whatever it is cut into."""
+
+    requests: int = 0
+    errors: int = 0
+    bytes: int = 0
+    seconds: float = 0.0  # spent in the backend, not in the caller between two pieces
+
+
+T = TypeVar("T")
+_END = object()
+
+StorageStatistics = dict[str, RequestStatistics]  # by kind: open_read, create, create_exclusive, list, delete, ...
+
+
+@dataclass
+class _Request:
+    bytes: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+
+    @contextmanager
+    def time(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        except Exception:
+            self.errors = 1
+            raise
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+class RecordedStorage(Storage):
+    """Any backend, counted."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.scheme = inner.scheme
+        self.capabilities = inner.capabilities
+        self._kinds: StorageStatistics = {}
+
+    def statistics(self) -> StorageStatistics:
+        return dict(self._kinds)
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        with self._request("open_read") as request:
+            async with aclosing(_timed(self.inner.open_read(path, offset, length), request)) as pieces:
+                async for data in pieces:
+                    request.bytes += len(data)
+                    yield data
+
+    async def create(self, path: str) -> Writer:
+        return _RecordedWriter(self, await self.inner.create(path))
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        with self._request("create_exclusive") as request, request.time():
+            request.bytes = len(data)
+            await self.inner.create_exclusive(path, data)
+
+    async def list(self, prefix: str) -> AsyncIterator[Entry]:
+        with self._request("list") as request:
+            async with aclosing(_timed(self.inner.list(prefix), request)) as entries:
+                async for entry in entries:
+                    yield entry
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        with self._request("delete") as request, request.time():
+            await self.inner.delete(paths, below=below)
+
+    async def stat(self, path: str) -> Entry:
+        with self._request("stat") as request, request.time():
+            return await self.inner.stat(path)
+
+    async def rename(self, source: str, target: str) -> None:
+        with self._request("rename") as request, request.time():
+            await self.inner.rename(source, target)
+
+    async def sync(self, paths: Sequence[str]) -> None:
+        with self._request("sync") as request, request.time():
+            await self.inner.sync(paths)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+    @contextmanager
+    def _request(self, kind: str) -> Iterator[_Request]:
+        request = _Request()
+        try:
+            yield request
+        finally:
+            self.record(kind, request)
+
+    def record(self, kind: str, request: _Request) -> None:
+        before = self._kinds.get(kind, RequestStatistics())
+        self._kinds[kind] = RequestStatistics(
+            before.requests + 1,
+            before.errors + request.errors,
+            before.bytes + request.bytes,
+            before.seconds + request.seconds,
+        )
+
+
+class _RecordedWriter(Writer):
+    def __init__(self, storage: RecordedStorage, inner: Writer) -> None:
+        self._storage = storage
+        self._inner = inner
+        self._request: _Request | None = _Request()
+
+    async def append(self, data: bytes | memoryview) -> None:
+        request = self._request or _Request()
+        with request.time():
+            await self._inner.append(data)
+        request.bytes += len(data)
+
+    async def commit(self) -> Entry:
+        with (self._request or _Request()).time():
+            entry = await self._inner.commit()
+        self._finish()
+        return entry
+
+    async def abort(self) -> None:
+        await self._inner.abort()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._request is not None:
+            self._storage.record("create", self._request)
+            self._request = None
+
+
+async def _timed(items: AsyncIterator[T], request: _Request) -> AsyncGenerator[T, None]:
+    """The items, counting the time until each one came. Closes the stream when it is itself closed."""
+    try:
+        while True:
+            with request.time():
+                item = await anext(items, _END)
+            if item is _END:
+                return
+            yield cast(T, item)
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()

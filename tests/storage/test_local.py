@@ -1,0 +1,158 @@
+"""The local backend against the conformance tests that ship with minflinkd, and what is its own."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minflinkd.storage.conformance import StorageConformance, names, read, write
+from minflinkd.storage.interface import InvalidPath, ObjectExists, PermissionDenied, Storage, StorageFull
+from minflinkd.storage.recording import RecordedStorage
+from minflinkd_local import LocalStorage, files
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+def all_files(directory: Path) -> list[str]:
+    """Hidden ones too, as no listing of the backend would show them."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+class TestLocalStorage(StorageConformance):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return LocalStorage()
+
+
+class TestLocalStorageWithoutUnnamedFiles(StorageConformance):
+    """As on file systems that have none, e.g. NFS."""
+
+    @pytest.fixture
+    def storage(self, monkeypatch: pytest.MonkeyPatch) -> Storage:
+        monkeypatch.delattr(os, "O_TMPFILE")
+        return LocalStorage()
+
+
+class TestRecordedLocalStorage(StorageConformance):
+    """S6: a recorded backend is still that backend."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return RecordedStorage(LocalStorage())
+
+
+WRITER = """
+import asyncio, sys
+from minflinkd_local import LocalStorage
+async def main():
+    writer = await LocalStorage().create(sys.argv[1])
+    while True:
+        await writer.append(bytes(1 << 20))
+        print("more", flush=True)
+asyncio.run(main())
+"""
+
+
+def test_a_process_killed_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    """S5: kill -9 in the middle of a write."""
+    argv = [sys.executable, "-c", WRITER, str(tmp_path / "d" / "x")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "more\n"
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert all_files(tmp_path) == []
+
+
+def test_an_exclusive_loser_leaves_no_temporary_file(tmp_path: Path) -> None:
+    for unnamed in (True, False):
+        target = str(tmp_path / f"x{unnamed}")
+        winner, loser = files.Draft(target, unnamed=unnamed), files.Draft(target, unnamed=unnamed)
+        for draft in (winner, loser):
+            draft.write(b"1")
+        winner.publish(exclusive=True)
+        with pytest.raises(FileExistsError):
+            loser.publish(exclusive=True)
+        winner.discard()
+        loser.discard()
+    assert all_files(tmp_path) == ["xFalse", "xTrue"]
+
+
+async def test_deleting_stops_below_the_given_directory(tmp_path: Path) -> None:
+    storage, root = LocalStorage(), tmp_path / "root"
+    for path in ("a/b/c/x", "a/b/c/y", "d/x"):
+        await write(storage, f"{root}/{path}", b"")
+    await storage.delete([f"{root}/a/b/c/x"], below=str(root))
+    assert os.listdir(root / "a/b/c") == ["y"]
+    await storage.delete([f"{root}/a/b/c/y"], below=str(root / "a"))
+    assert os.listdir(root / "a") == []
+    await storage.delete([f"{root}/d/x"])
+    assert os.listdir(root) == ["a"]
+
+
+async def test_empty_directories_go_with_the_one_that_holds_them(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    (tmp_path / "a/d").mkdir()
+    await LocalStorage().delete([f"{tmp_path}/a"], below=str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_directory_is_not_replaced_by_an_object(tmp_path: Path) -> None:
+    storage = LocalStorage()
+    await write(storage, f"{tmp_path}/d/x", b"1")
+    with pytest.raises(ObjectExists):
+        await storage.create_exclusive(f"{tmp_path}/d", b"")
+    assert await names(storage, str(tmp_path)) == ["d/x"]
+
+
+@pytest.mark.parametrize("path", ["relative", "", "/a/../b", "/a\0b"])
+async def test_paths_that_lead_elsewhere_are_refused(path: str) -> None:
+    storage = LocalStorage()
+    with pytest.raises(InvalidPath):
+        await read(storage, path)
+    with pytest.raises(InvalidPath):
+        await write(storage, path, b"")
+    with pytest.raises(InvalidPath):
+        await storage.delete([path])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+async def test_a_forbidden_directory_is_a_permission_error(tmp_path: Path) -> None:
+    """S4"""
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(PermissionDenied, match="locked"):
+        await write(LocalStorage(), f"{tmp_path}/locked/x", b"1")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+async def test_a_full_disk_is_said_to_be_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4"""
+    real = os.open
+    full = real("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(files.Draft, "_open", lambda draft: os.dup(full))
+    try:
+        with pytest.raises(StorageFull, match=r"x: No space left"):
+            await write(LocalStorage(), f"{tmp_path}/x", b"1")
+    finally:
+        os.close(full)
+
+
+async def test_many_cancelled_reads_leave_no_open_file(tmp_path: Path) -> None:
+    storage = LocalStorage()
+    await write(storage, f"{tmp_path}/x", bytes(8 * files.CHUNK))
+    before = len(os.listdir("/proc/self/fd"))
+    tasks = [asyncio.create_task(read(storage, f"{tmp_path}/x")) for _ in range(20)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.to_thread(lambda: None)
+    assert len(os.listdir("/proc/self/fd")) <= before + 8  # the threads of the pool have none, the loop a few
