@@ -1,0 +1,60 @@
+"""One task's present execution attempt, as the JobMaster sees it. The smallest example of the state machine pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from minflinkd.rpc.jobs import ExecutionState as State
+from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
+from minflinkd.runtime.machine import move, table
+
+LEGAL = table(
+    {
+        State.CREATED: {State.SCHEDULED, State.CANCELED},
+        State.SCHEDULED: {State.DEPLOYING, State.CANCELED, State.FAILED},
+        State.DEPLOYING: {State.INITIALIZING, State.RUNNING, State.CANCELING, State.CANCELED, State.FAILED},
+        State.INITIALIZING: {State.RUNNING, State.CANCELING, State.CANCELED, State.FAILED},
+        State.RUNNING: {State.CANCELING, State.CANCELED, State.FAILED, State.FINISHED},
+        State.CANCELING: {State.CANCELED, State.FAILED, State.FINISHED},
+        # An ended attempt is replaced by a new one, in CREATED.
+        State.FINISHED: {State.CREATED},
+        State.CANCELED: {State.CREATED},
+        State.FAILED: {State.CREATED},
+    }
+)
+
+ON_TASK_MANAGER = frozenset({State.DEPLOYING, State.INITIALIZING, State.RUNNING, State.CANCELING})
+ENDED = frozenset({State.FINISHED, State.CANCELED, State.FAILED})
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Immutable; every change makes a new one. Times are seconds of the injected clock."""
+
+    task_id: TaskId
+    state: State = State.CREATED
+    number: int = 0  # of the attempt, from 0
+    attempt_id: AttemptId | None = None
+    allocation_id: AllocationId | None = None
+    resource_id: ResourceId | None = None
+    metrics: TaskMetrics = field(default_factory=TaskMetrics)
+    input_ended: bool = False
+    entered: tuple[tuple[State, float], ...] = ()  # when this attempt came into each state
+
+    @property
+    def on_task_manager(self) -> bool:
+        """Whether the TaskManager may still run something of it."""
+        return self.state in ON_TASK_MANAGER
+
+    def to(self, state: State, now: float) -> Execution:
+        """Raises IllegalTransition."""
+        if state is self.state:
+            return self
+        moved = move(LEGAL, self.state, state, what=f"task {self.task_id}, attempt {self.number}")
+        return replace(self, state=moved, entered=(*self.entered, (moved, now)))
+
+    def next_attempt(self) -> Execution:
+        """A new attempt of the task, to be scheduled."""
+        move(LEGAL, self.state, State.CREATED, what=f"task {self.task_id}, attempt {self.number}")
+        return Execution(self.task_id, number=self.number + 1)
