@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
@@ -344,15 +345,6 @@ class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
     job_id: JobId
     leader_id: LeaderId
     allocations: tuple[AllocationId, ...]
-
-
-class GraphFault(Message, frozen=True):
-    """One fault of a submission (J4): where in the document, what is wrong, what would be right."""
-
-    path: str
-    problem: str
-    hint: str = ""
-    traceback: str = ""
 
 
 class Analysis(Message, frozen=True):

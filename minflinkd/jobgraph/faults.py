@@ -1,0 +1,125 @@
+"""What is wrong with a job, told all at once (J4): every fault with its place in the document.
+
+Responsible for how faults are written, collected and placed in a document; not for finding them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+DOCUMENT = "job"  # the path of the document as a whole
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_SHOWN = 80  # characters of a wrong value that are repeated
+
+
+class GraphFault(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault of a submission (J4): where in the document, what is wrong, what would be right."""
+
+    path: str  # `vertices.delays.inputs[0]`; a vertex is named by its id also where the document has a list
+    problem: str
+    hint: str = ""
+    traceback: str = ""  # of user code or of Spark
+    line: int | None = None  # in the job file, where there is one; 1 is the first
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, {self.path}" if self.line else self.path
+        return f"{place}: {self.problem}" + (f" ({self.hint})" if self.hint else "")
+
+
+class InvalidJobGraph(MinflinkError):
+    """A job that is refused before anything of it started, with every fault that was found."""
+
+    code = "invalid-job-graph"
+    consequence = Consequence.REFUSED
+
+    def __init__(self, faults: Iterable[GraphFault]) -> None:
+        self.faults = tuple(faults)
+        count = f"{len(self.faults)} faults" if len(self.faults) != 1 else "1 fault"
+        super().__init__("\n  ".join([f"the job has {count}:", *map(str, self.faults)]))
+
+
+class Faults:
+    """The faults found so far, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], GraphFault] = {}
+
+    def add(self, path: str, problem: str, hint: str = "") -> None:
+        self._found.setdefault((path, problem), GraphFault(path=path, problem=problem, hint=hint))
+
+    def touch(self, path: str) -> bool:
+        """Whether `path` or something below it is at fault, so that a rule does not complain about the consequence."""
+        return any(at == path or at.startswith((f"{path}.", f"{path}[")) for at, _ in self._found)
+
+    def raise_if_any(self, positions: Mapping[str, int] | None = None) -> None:
+        """Raises InvalidJobGraph."""
+        if self._found:
+            raise InvalidJobGraph(located(self._found.values(), positions or {}))
+
+
+def at(path: str, key: str | int) -> str:
+    """The path of an entry: `a.b`, `a[0]`, `a["spark.sql.x"]`; the entries of the document itself have no prefix."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if not _PLAIN_KEY.fullmatch(key):
+        return f"{'' if path == DOCUMENT else path}[{show(key)}]"
+    return key if path == DOCUMENT else f"{path}.{key}"
+
+
+def vertex_path(vertex_id: str) -> str:
+    return at("vertices", vertex_id)
+
+
+def located(faults: Iterable[GraphFault], positions: Mapping[str, int]) -> tuple[GraphFault, ...]:
+    """The faults with the lines of their paths; what is missing in the file has the line of what it is missing from."""
+    return tuple(msgspec.structs.replace(f, line=_line(f.path, positions)) if positions else f for f in faults)
+
+
+def _line(path: str, positions: Mapping[str, int]) -> int | None:
+    while path not in positions:
+        cut = max(path.rfind("."), path.rfind("["))
+        if cut <= 0:
+            return positions.get(DOCUMENT)
+        path = path[:cut]
+    return positions[path]
+
+
+def show(value: object) -> str:
+    """A wrong value as an error repeats it: quoted, one line, never long."""
+    if isinstance(value, str):
+        quoted = ascii(value) if any(0xD800 <= ord(c) < 0xE000 for c in value[:_SHOWN]) else repr(value)
+        text = f'"{quoted[1:-1]}"' if '"' not in value else quoted
+    elif isinstance(value, Mapping):
+        text = "a mapping"
+    elif isinstance(value, list | tuple):
+        text = "a list"
+    elif value is None or isinstance(value, bool):
+        text = {None: "nothing", True: "true", False: "false"}[value]
+    elif isinstance(value, int) and value.bit_length() > 256:
+        text = "a number of more than 77 digits"
+    else:
+        text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known word that `word` was most likely meant to be: neither case nor the kind of dash counts."""
+    names = {name.lower().replace("_", "-"): name for name in sorted(known)}
+    close = difflib.get_close_matches(word.lower().replace("_", "-")[:_SHOWN], names, n=1, cutoff=cutoff)
+    return names[close[0]] if close else None
+
+
+def meant(word: str, known: Iterable[str], what: str = "known here") -> str:
+    """A hint for an unknown word: the nearest known one, or all of them."""
+    names = sorted(known)
+    close = nearest(word, names)
+    if close is not None:
+        return f"did you mean {close}?"
+    return f"{what}: {', '.join(names)}" if names else ""

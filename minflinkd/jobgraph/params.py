@@ -1,0 +1,86 @@
+"""`${name}` in a job's SQL, paths and options stands for the job's param of that name.
+
+The value is put in as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from minflinkd.jobgraph.faults import meant, show
+from minflinkd.jobgraph.model import Sink, Source, Vertex
+from minflinkd.jobgraph.reading import option_text
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+_PLACE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+class InvalidParam(MinflinkError):
+    """A `${name}` that has no value, or one that is no text."""
+
+    code = "invalid-param"
+    consequence = Consequence.REFUSED
+
+
+def is_param_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def substitute(text: str, params: Mapping[str, Any]) -> str:
+    """`text` with every `${name}` replaced. Raises InvalidParam for the first that has no value."""
+    for error in problems(text, params):
+        raise error
+    return _PLACE.sub(lambda m: m[1] or str(option_text(params[m[2]])), text)
+
+
+def problems(text: str, params: Mapping[str, Any]) -> Iterator[InvalidParam]:
+    """Every placeholder of `text` that cannot be replaced, once a name."""
+    for name in dict.fromkeys(m[2] for m in _PLACE.finditer(text) if not m[1]):
+        if name not in params:
+            hint = meant(name, params, "the params are") or "the job has no params"
+            yield InvalidParam(f"${{{show(name)[1:-1]}}} has no value in params", hint=hint)
+        elif option_text(params[name]) is None:
+            problem = f"${{{name}}} is {show(params[name])}, which cannot stand in a text"
+            yield InvalidParam(problem, hint="give it a text, a number, true or false")
+
+
+def resolve(vertex: Vertex, params: Mapping[str, Any]) -> Vertex:
+    """The vertex as it is run: SQL, schema, watermark delay, paths and options with the params in. InvalidParam."""
+
+    def filled(part: Source | Sink) -> dict[str, Any]:
+        path = part.path and substitute(part.path, params)
+        return {"path": path, "options": {k: substitute(v, params) for k, v in part.options.items()}}
+
+    changes: dict[str, Any] = {}
+    if vertex.sql is not None:
+        changes["sql"] = substitute(vertex.sql, params)
+    if vertex.source is not None:
+        schema = vertex.source.schema and substitute(vertex.source.schema, params)
+        changes["source"] = msgspec.structs.replace(vertex.source, schema=schema, **filled(vertex.source))
+    if vertex.sink is not None:
+        changes["sink"] = msgspec.structs.replace(vertex.sink, **filled(vertex.sink))
+    if vertex.watermark is not None:
+        delay = substitute(vertex.watermark.delay, params)
+        changes["watermark"] = msgspec.structs.replace(vertex.watermark, delay=delay)
+    return msgspec.structs.replace(vertex, **changes)
+
+
+def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text of a vertex in which params may stand, with its keys below the vertex."""
+    if vertex.sql is not None:
+        yield ("sql",), vertex.sql
+    if vertex.watermark is not None:
+        yield ("watermark", "delay"), vertex.watermark.delay
+    if vertex.source is not None and vertex.source.schema is not None:
+        yield ("source", "schema"), vertex.source.schema
+    for key, part in (("source", vertex.source), ("sink", vertex.sink)):
+        if part is not None:
+            if part.path is not None:
+                yield (key, "path"), part.path
+            for name, value in part.options.items():
+                yield (key, "options", name), value

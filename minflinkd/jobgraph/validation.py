@@ -1,0 +1,83 @@
+"""From a document to a JobGraph, or to every fault at once (J4).
+
+Responsible for the order of the checks. SQL and user code are analysed later, by Spark on a TaskManager.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from minflinkd.jobgraph.chaining import check_exchanges
+from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.reading import Reader
+from minflinkd.jobgraph.rules import check_job
+from minflinkd.jobgraph.topology import check_topology
+
+_DEEPEST = 64  # levels of nesting in a document
+
+
+def parse_job(document: object, positions: Mapping[str, int] | None = None, *, base: Path | None = None) -> JobGraph:
+    """The JobGraph that a document (plain JSON values) describes. Raises InvalidJobGraph, and nothing else.
+
+    `positions` gives the faults their lines in the job file. With `base`, the directory of the job file, the artifacts
+    must be there: the client checks that, before it uploads them.
+    """
+    faults = Faults()
+    for path, problem in _not_json(document):
+        faults.add(path, problem)
+    faults.raise_if_any(positions)
+
+    fields = Reader(faults).fields(JobGraph, document, DOCUMENT)
+    if fields is not None:
+        graph = JobGraph(**({"name": "", "vertices": ()} | fields))
+        check_job(graph, faults)
+        check_topology(graph, faults)
+        if base is not None:
+            _check_files(graph, base, faults)
+        check_exchanges(graph, faults)
+        faults.raise_if_any(positions)
+        return graph
+    faults.raise_if_any(positions)
+    raise AssertionError("a document that is no mapping is a fault")
+
+
+def _check_files(graph: JobGraph, base: Path, faults: Faults) -> None:
+    for i, artifact in enumerate(graph.artifacts):
+        if artifact.path is not None and artifact.key is None and not faults.touch(at("artifacts", i)):
+            file = base / artifact.path
+            if not file.is_file():
+                faults.add(at("artifacts", i), f"there is no file {file}", "paths are relative to the job file")
+
+
+def _not_json(document: object) -> Iterator[tuple[str, str]]:
+    """What no JSON text can hold, or what could not be written again."""
+    rest: list[tuple[str, object, int]] = [(DOCUMENT, document, 0)]
+    while rest:
+        path, value, depth = rest.pop()
+        if depth > _DEEPEST:
+            yield path, f"the document is nested more than {_DEEPEST} levels deep"
+        elif isinstance(value, Mapping):
+            for key, entry in value.items():
+                if not isinstance(key, str) or not _encodable(key):
+                    yield path, f"the key {show(key)} is not text"
+                else:
+                    rest.append((at(path, key), entry, depth + 1))
+        elif isinstance(value, list | tuple):
+            rest.extend((at(path, i), entry, depth + 1) for i, entry in enumerate(value))
+        elif isinstance(value, str):
+            if not _encodable(value):
+                yield path, f"{show(value)} is not valid Unicode"
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                yield path, f"{value} is not a finite number"
+        elif not isinstance(value, int | bool | None):
+            yield path, f"a {type(value).__name__} is not JSON"
+        elif isinstance(value, int) and value.bit_length() > 64:
+            yield path, f"{show(value)} does not fit into 64 bits"
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in text)
