@@ -4,16 +4,28 @@ Layout below the sink's directory `root`:
 
     _minflinkd/<job>/<sink>/staged/<attempt>/<epoch>/...   what micro-batches wrote, not yet visible
     _minflinkd/<job>/<sink>/manifests/<checkpoint>.json    what checkpoint n published; its presence is the commit
-    part-<checkpoint>-....parquet                          published, each file whole, each row once
+    part-<writer>-<epoch>-....parquet                      published, each file whole, each row once
 
-Everything here is idempotent, and runs wherever the storage can be reached.
+A file's final name is chosen when it is staged and never changes, so that to publish twice is to publish once: each
+file is renamed, in any order, and then the manifest is written. Everything here is idempotent, and runs wherever the
+storage can be reached.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+
 import msgspec
 
+from minflinkd.runtime.errors import Consequence
+from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt, StorageError
+from minflinkd.storage.location import Location
+from minflinkd.storage.parallel import for_each
+from minflinkd.storage.registry import Storages
+
 SERVICE_DIRECTORY = "_minflinkd"
+_PARALLEL = 16  # renames at a time
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -32,3 +44,164 @@ class SinkTransaction(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     checkpoint_id: int
     files: tuple[StagedFile, ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one checkpoint published, for readers that want all of it at once. Names are relative to the root."""
+
+    version: int = 1
+    job_id: str
+    sink: str
+    checkpoint_id: int
+    files: tuple[tuple[str, int], ...]  # (name, bytes)
+
+
+class SinkNotSupported(StorageError):
+    """The storage cannot publish a file atomically."""
+
+    code = "sink-needs-atomic-rename"
+    consequence = Consequence.REFUSED
+
+
+def staged_directory(job_id: str, sink: str, attempt: str, epoch: int) -> str:
+    """Where one micro-batch of one attempt writes, relative to the root."""
+    return f"{_service(job_id, sink)}/staged/{attempt}/{epoch}"
+
+
+def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> str:
+    """The published name of a file that was staged as `name` (relative to its staged directory; a partitioned sink's
+    `column=value/` stays), relative to the root. No other file of any job or attempt gets it."""
+    directory, _, file = name.rpartition("/")
+    writer = hashlib.sha256(f"{job_id}/{sink}/{attempt}".encode()).hexdigest()[:12]
+    file = f"part-{writer}-{epoch:09d}-{file.removeprefix('part-')}"
+    return f"{directory}/{file}" if directory else file
+
+
+async def staged_files(
+    storages: Storages, root: str, job_id: str, sink: str, attempt: str, epoch: int
+) -> tuple[StagedFile, ...]:
+    """What a micro-batch wrote, made durable. Hidden files and Spark's `_SUCCESS` are no data."""
+    place = _atomic(storages.at(root))
+    directory = place.child(staged_directory(job_id, sink, attempt, epoch))
+    found, paths = list[StagedFile](), list[str]()
+    async for entry in directory.list():
+        name = directory.relative(entry.path)
+        if not any(part.startswith(("_", ".")) for part in name.split("/")):
+            final = final_name(job_id, sink, attempt, epoch, name)
+            found.append(StagedFile(place.relative(entry.path), final, entry.size))
+            paths.append(entry.path)
+    await place.storage.sync(paths)
+    return tuple(found)
+
+
+async def publish(storages: Storages, transaction: SinkTransaction) -> int:
+    """Make a completed checkpoint's files visible; returns how many this call moved (0: it was published before).
+
+    Raises StorageCorrupt naming a file that is neither staged nor published, or a checkpoint that published others.
+    """
+    if not transaction.files:
+        return 0  # without a manifest, lest an idle sink grows one file a checkpoint
+    place = _atomic(storages.at(transaction.root))
+    service = place.child(_service(transaction.job_id, transaction.sink))
+    leftovers = sorted({_epoch_directory(transaction, file) for file in transaction.files})
+    manifest = service.child("manifests", f"{transaction.checkpoint_id:09d}.json")
+    content = _manifest(transaction)
+    if await _published(manifest, content):
+        moved = 0
+    else:
+        moved = sum(await for_each(transaction.files, lambda file: _publish_file(place, file), limit=_PARALLEL))
+        await manifest.write_bytes(content)
+    for directory in leftovers:
+        await place.child(directory).delete_tree()  # what Spark left beside the data
+    return moved
+
+
+async def discard_staged(
+    storages: Storages, root: str, job_id: str, sink: str, keep: Iterable[str] = frozenset()
+) -> int:
+    """Delete what is staged, except the paths in `keep` (relative to the root): what no completed checkpoint covers.
+    Returns how many files it deleted. For the start of a restored task, before anything stages anew."""
+    place = storages.at(root)
+    staged = place.child(_service(job_id, sink), "staged")
+    kept, doomed = frozenset(keep), list[str]()
+    async for entry in staged.list():
+        if place.relative(entry.path) not in kept:
+            doomed.append(entry.path)
+    await place.storage.delete([*doomed, staged.path], below=staged.path)
+    return len(doomed)
+
+
+async def remove_service_directories(storages: Storages, root: str, job_id: str, *, manifests: bool = False) -> None:
+    """At the end of a job: what its sinks staged below this root goes; the manifests stay, unless told."""
+    place = storages.at(root)
+    service = place.child(SERVICE_DIRECTORY, job_id)
+    doomed = list[str]()
+    async for entry in service.list():
+        _, _, below_sink = service.relative(entry.path).partition("/")
+        if manifests or not below_sink.startswith("manifests/"):
+            doomed.append(entry.path)
+    await place.storage.delete([*doomed, service.path], below=place.path)
+
+
+def _service(job_id: str, sink: str) -> str:
+    return f"{SERVICE_DIRECTORY}/{job_id}/{sink}"
+
+
+def _epoch_directory(transaction: SinkTransaction, file: StagedFile) -> str:
+    """Raises StorageCorrupt where the file does not lie in one, since that directory is going to be deleted."""
+    prefix = f"{_service(transaction.job_id, transaction.sink)}/staged/"
+    attempt, _, rest = file.staged.removeprefix(prefix).partition("/")
+    epoch, _, name = rest.partition("/")
+    if not (file.staged.startswith(prefix) and attempt and epoch and name):
+        raise StorageCorrupt(f"{file.staged!r} is no staged file of sink {transaction.sink}")
+    return f"{prefix}{attempt}/{epoch}"
+
+
+def _atomic(place: Location) -> Location:
+    if not place.storage.capabilities.atomic_rename:
+        raise SinkNotSupported(
+            f"{place.uri}: the sink needs atomic rename, which this storage does not have",
+            hint="write to a local directory or to HDFS",
+        )
+    return place
+
+
+def _manifest(transaction: SinkTransaction) -> bytes:
+    files = tuple(sorted((file.final, file.size) for file in transaction.files))
+    manifest = Manifest(
+        job_id=transaction.job_id,
+        sink=transaction.sink,
+        checkpoint_id=transaction.checkpoint_id,
+        files=files,
+    )
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+async def _published(manifest: Location, content: bytes) -> bool:
+    try:
+        before = await manifest.read_bytes()
+    except ObjectNotFound:
+        return False
+    if before != content:
+        raise StorageCorrupt(
+            f"{manifest.uri} says that this checkpoint published other files",
+            hint="two runs share one job id and checkpoint number: start the job under a new id",
+        )
+    return True
+
+
+async def _publish_file(place: Location, file: StagedFile) -> int:
+    """1 where this call moved it."""
+    final = place.child(file.final)
+    try:
+        await place.child(file.staged).rename(final)
+        return 1
+    except ObjectNotFound:
+        pass
+    try:
+        found = await final.stat()
+    except ObjectNotFound:
+        raise StorageCorrupt(f"{place.uri}: {file.staged} is neither staged nor published as {file.final}") from None
+    if file.size and found.size != file.size:
+        raise StorageCorrupt(f"{final.uri} has {found.size} bytes, but {file.size} were staged")
+    return 0
