@@ -1,0 +1,354 @@
+"""The coordinator's decisions, told as lists of events with the exact commands that they lead to."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.state import MAX_CLEANING, all_published, may_restore, next_wakeup, owed_to
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.machine import InvariantViolated
+from tests.unit.checkpoint.builders import A1, A2, B1, B2, ERROR, NOON, TASKS, A, B, Story, completed, name, snapshot
+
+
+def test_a_checkpoint_goes_from_the_request_to_the_confirmed_publication() -> None:
+    """C20 - C22: every step waits for the result of the one before it, in this order."""
+    story = Story().running()
+    assert story.tell(e.TriggerRequested(1)) == [e.SetUp(1)]
+    assert story.tell(e.SetUpDone(1, 7, NOON)) == [e.SendTrigger(A1, 7), e.SendTrigger(B1, 7)]
+    assert story.tell(e.TriggerTaken(7, A1), e.TriggerTaken(7, B1)) == []
+    assert story.tell(e.Acknowledged(snapshot(7, A, A1))) == []
+    story.now = 0.5
+    [write] = story.tell(e.Acknowledged(snapshot(7, B, B1)))
+    assert isinstance(write, e.WriteMetadata)
+    assert write.checkpoint.checkpoint_id == 7
+    assert [task.task_id for task in write.checkpoint.tasks] == [A, B]
+    assert (write.checkpoint.triggered_ms, write.checkpoint.completed_ms) == (NOON, NOON + 500)
+    assert story.tell(e.MetadataWritten(7)) == [
+        e.NotifyComplete(A1, 7),
+        e.NotifyComplete(B1, 7),
+        e.Complete(1, write.checkpoint),
+    ]
+    assert owed_to(story.state, A1) == 7
+    assert story.tell(e.TaskNotified(7, A1)) == []
+    assert owed_to(story.state, A1) is None
+    assert owed_to(story.state, B1) == 7
+
+
+def test_periodic_checkpoints_come_every_interval_without_anybody_asking() -> None:
+    """C20: one own request an interval; the next wake-up says when."""
+    story = Story(interval=10.0).running()
+    assert next_wakeup(story.state, 0.0) == 10.0
+    assert story.at(9.9) == []
+    [set_up] = story.at(10.0)
+    assert isinstance(set_up, e.SetUp)
+    assert story.state.next_trigger == 20.0
+
+
+def test_periodic_checkpoints_stop_with_the_tasks() -> None:
+    """C20: nothing is triggered while the tasks are not running."""
+    story = Story(interval=10.0).running()
+    assert story.at(5.0, e.TasksStopped()) == []
+    assert story.at(50.0) == []
+    assert next_wakeup(story.state, 50.0) is None
+
+
+@pytest.mark.parametrize(
+    ("prepare", "kind", "reason"),
+    [
+        ((e.TasksRunning(TASKS), e.Stopped()), CheckpointKind.MANUAL, Refusal.SHUT_DOWN),
+        ((e.TasksRunning(TASKS),), CheckpointKind.PERIODIC, Refusal.PERIODIC_OFF),
+        ((), CheckpointKind.MANUAL, Refusal.NOT_ALL_TASKS_RUNNING),
+        (
+            (e.TasksRunning(TASKS), e.TriggerRequested(1), e.TriggerRequested(2)),
+            CheckpointKind.MANUAL,
+            Refusal.ALREADY_QUEUED,
+        ),
+    ],
+)
+def test_a_request_is_refused_for_a_named_reason(
+    prepare: tuple[e.Event, ...], kind: CheckpointKind, reason: Refusal
+) -> None:
+    """C20: a refusal has a name, and counts as no failure."""
+    story = Story()
+    story.tell(*prepare)
+    assert story.tell(e.TriggerRequested(9, kind)) == [e.Refuse(9, reason)]
+    assert story.state.failures == story.state.trigger_failures == 0
+
+
+def test_one_request_waits_in_the_queue_until_the_checkpoint_in_flight_ends() -> None:
+    """C20: looked at again whenever a pending one completes, expires or is aborted."""
+    story = Story().running().pending(1)
+    assert story.tell(e.TriggerRequested(2)) == []
+    commands = story.tell(e.Declined(1, A1, ERROR))
+    assert commands[-1] == e.SetUp(2)
+
+
+def test_a_queued_periodic_request_gives_way_to_one_that_somebody_made() -> None:
+    """C20: one further request is kept; the one made by hand serves the period too."""
+    story = Story(interval=1.0).running()
+    story.at(1.0)
+    story.at(2.0)
+    assert [request.kind for request in story.state.queued] == [CheckpointKind.PERIODIC]
+    assert story.tell(e.TriggerRequested(5)) == [e.Refuse(-2, Refusal.ALREADY_QUEUED)]
+    assert [request.number for request in story.state.queued] == [5]
+
+
+def test_min_pause_counts_from_the_end_of_the_last_checkpoint() -> None:
+    """C20: too soon; the request waits, and the wake-up is when the pause ends."""
+    story = Story(min_pause=5.0).running()
+    story.now = 3.0
+    story.completed(1)
+    assert story.at(4.0, e.TriggerRequested(2)) == []
+    assert next_wakeup(story.state, 4.0) == 8.0
+    assert story.at(7.9) == []
+    assert story.at(8.0) == [e.SetUp(2)]
+
+
+def test_a_forced_request_skips_three_checks_and_no_other() -> None:
+    """C20: already queued, too many in flight, too soon are skipped; not running is not."""
+    story = Story(min_pause=100.0).running().pending(1)
+    story.tell(e.TriggerRequested(2))
+    assert story.tell(e.TriggerRequested(3, forced=True)) == [e.SetUp(3)]
+    assert story.tell(e.SetUpDone(3, 2, NOON))[0] == e.SendTrigger(A1, 2)
+    assert sorted(story.state.pending) == [1, 2]
+    story.tell(e.TasksStopped())
+    assert story.tell(e.TriggerRequested(4, forced=True)) == [e.Refuse(4, Refusal.NOT_ALL_TASKS_RUNNING)]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "answer"),
+    [
+        (e.TasksStopped(), e.Fail(1, None, FailureCause.TASK_FAILURE, None)),
+        (e.Stopped(), e.Fail(1, None, FailureCause.SHUT_DOWN, None)),
+    ],
+)
+def test_a_set_up_that_the_world_overtook_leads_to_nothing(meanwhile: e.Event, answer: e.Command) -> None:
+    """C20: its id is spent, and no task hears of it."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1))
+    assert story.tell(meanwhile) == [answer]
+    assert story.tell(e.SetUpDone(1, 7, NOON)) == []
+    assert story.state.pending == {}
+    assert story.state.last_id == 7
+
+
+def test_the_checks_are_made_again_after_the_set_up() -> None:
+    """C20: a final checkpoint was wished for meanwhile, so the periodic one is off."""
+    story = Story(interval=1.0).running()
+    story.at(1.0)
+    story.tell(e.FinalRequested())
+    assert story.tell(e.SetUpDone(-1, 1, NOON)) == [e.Refuse(-1, Refusal.PERIODIC_OFF), e.SetUp(-2)]
+
+
+def test_a_failed_set_up_counts_as_a_failed_trigger_until_one_succeeds() -> None:
+    """C23: counted apart, consecutively, and no reason to fail the job."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1))
+    assert story.tell(e.SetUpFailed(1, ERROR)) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, ERROR)]
+    story.pending(1, request=2)
+    assert e.NotifyAborted(B1, 1) in story.tell(e.TriggerFailed(1, A1, ERROR))
+    assert (story.state.trigger_failures, story.state.failures) == (2, 0)
+    story.pending(2, request=3).tell(e.TriggerTaken(2, A1))
+    assert story.state.trigger_failures == 2
+    story.tell(e.TriggerTaken(2, B1))
+    assert story.state.trigger_failures == 0
+
+
+def test_a_set_up_without_an_end_expires() -> None:
+    """A5: the wait for an id has a timeout."""
+    story = Story(timeout=60.0).running()
+    story.tell(e.TriggerRequested(1))
+    assert next_wakeup(story.state, 0.0) == 60.0
+    assert story.at(60.0) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, None)]
+
+
+def test_a_checkpoint_expires_and_what_it_wrote_is_deleted() -> None:
+    """C21, C22: tasks are told, files of this checkpoint alone go, the caller learns why."""
+    story = Story(timeout=60.0, tolerable_failed=1).running().pending(1)
+    story.tell(e.Acknowledged(snapshot(1, A, A1)))
+    assert story.at(60.0) == [
+        e.NotifyAborted(A1, 1),
+        e.NotifyAborted(B1, 1),
+        e.Fail(1, 1, FailureCause.EXPIRED, None),
+        e.DeleteFiles(frozenset({name(1, A1)})),
+    ]
+
+
+def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
+    """C23: counted once a checkpoint; a completed one sets the count back."""
+    story = Story(tolerable_failed=1).running()
+    story.pending(1).tell(e.Declined(1, A1, ERROR), e.Declined(1, B1, ERROR))
+    assert story.state.failures == 1
+    story.completed(2)
+    assert story.state.failures == 0
+    story.pending(3).tell(e.Declined(3, A1, ERROR))
+    full = ErrorInfo(code="storage-full", message="no space")
+    assert story.pending(4).tell(e.Declined(4, A1, full))[-1] == e.FailJob(4, FailureCause.STORAGE, full)
+
+
+def test_a_late_or_doubled_acknowledgement_changes_nothing() -> None:
+    """C21: of another attempt, of a task that has acknowledged, of a checkpoint that is gone; its files go."""
+    story = Story().running().pending(1)
+    story.tell(e.Acknowledged(snapshot(1, A, A1)))
+    before = story.state.pending
+    other = snapshot(1, A, A1, writes=(name(1, A1, 9),))
+    story.tell(e.Acknowledged(snapshot(1, A, A1)), e.Acknowledged(snapshot(1, B, B2)), e.Acknowledged(other))
+    assert story.state.pending == before
+    aborted = story.tell(e.Declined(1, B1, ERROR))
+    [deleted] = [command.files for command in aborted if isinstance(command, e.DeleteFiles)]
+    assert deleted == {name(1, A1), name(1, A1, 9), name(1, B2)}
+    assert story.tell(e.Acknowledged(snapshot(1, B, B1))) == [e.DeleteFiles(frozenset({name(1, B1)}))]
+
+
+def test_a_repeated_acknowledgement_of_a_completed_checkpoint_deletes_none_of_its_files() -> None:
+    """C21, F5: the answer to the first one may have been lost."""
+    story = Story().running().completed(1)
+    assert story.tell(e.Acknowledged(snapshot(1, A, A1))) == []
+    assert story.state.doomed == ()
+
+
+def test_an_old_attempt_can_neither_decline_nor_fail_a_checkpoint() -> None:
+    """C21: a message of an older attempt changes nothing."""
+    story = Story().running().pending(1)
+    assert story.tell(e.Declined(1, A2, ERROR), e.TriggerFailed(1, A2, ERROR)) == []
+    story.tell(e.Acknowledged(snapshot(1, A, A1)))
+    assert story.tell(e.Declined(1, A1, ERROR)) == []
+
+
+def test_files_of_a_subsumed_checkpoint_go_after_its_metadata_and_only_if_no_later_one_uses_them() -> None:
+    """C22, F5: metadata first, then physical files, without those that the next checkpoint refers to."""
+    story = Story().running().completed(1).pending(2)
+    story.tell(e.Acknowledged(snapshot(2, A, A1, reuses=(name(1, A1),))), e.Acknowledged(snapshot(2, B, B1)))
+    commands = story.tell(e.MetadataWritten(2))
+    assert commands[:3] == [e.DiscardMetadata(1), e.NotifyComplete(A1, 2), e.NotifyComplete(B1, 2)]
+    assert not any(isinstance(command, e.DeleteFiles) for command in commands)
+    assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, B1)}))]
+
+
+def test_files_that_a_checkpoint_in_flight_may_refer_to_wait_for_its_end() -> None:
+    """F5: never while a pending checkpoint, triggered before, may still refer to the file."""
+    story = Story(max_concurrent=2).running().completed(1)
+    story.pending(2).pending(3)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(2, task, attempt)))
+    story.tell(e.MetadataWritten(2))
+    assert story.tell(e.MetadataDiscarded(1)) == []
+    assert story.tell(e.Acknowledged(snapshot(3, A, A1, reuses=(name(1, A1),)))) == []
+    story.tell(e.Acknowledged(snapshot(3, B, B1)))
+    assert e.DeleteFiles(frozenset({name(1, B1)})) in story.tell(e.MetadataWritten(3))
+    assert name(1, A1) in story.state.completed[-1].physical_files()
+
+
+def test_a_snapshot_that_refers_to_a_file_nobody_retains_is_declined() -> None:
+    """F4: what cannot be restored never completes."""
+    story = Story().running().pending(1)
+    commands = story.tell(e.Acknowledged(snapshot(1, A, A1, reuses=("files/e1-c9-zz-0",))))
+    [answer] = [command for command in commands if isinstance(command, e.Fail)]
+    assert answer.cause is FailureCause.DECLINED
+    assert answer.error is not None
+    assert answer.error.code == "checkpoint-file-not-retained"
+    assert e.DeleteFiles(frozenset({name(1, A1)})) in commands
+
+
+def test_a_checkpoint_is_retained_until_its_tasks_have_published_it() -> None:
+    """C22: its metadata is the only proof of what is owed; a later one subsumes it when nothing is."""
+    story = Story().running().pending(1)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(1, task, attempt)))
+    story.tell(e.MetadataWritten(1), e.TaskNotified(1, A1))
+    story.completed(2)
+    assert [checkpoint.checkpoint_id for checkpoint in story.state.completed] == [1, 2]
+    assert story.tell(e.TaskNotified(1, B1)) == [e.DiscardMetadata(1)]
+
+
+def test_too_many_old_checkpoints_stop_the_making_of_new_ones() -> None:
+    """C20: a storage that deletes too slowly is not given more to delete."""
+    story = Story(max_concurrent=1).running()
+    for number in range(1, MAX_CLEANING + 2):
+        story.completed(number)
+    assert story.tell(e.TriggerRequested(99)) == [e.Refuse(99, Refusal.TOO_MANY_TO_CLEAN)]
+    story.tell(e.MetadataDiscarded(1))
+    assert story.tell(e.TriggerRequested(100)) == [e.SetUp(100)]
+
+
+def test_metadata_that_could_not_be_written_is_deleted_before_anything_else_may_happen() -> None:
+    """C22: after a failed write the outcome is unknown, so no restore until the deletion is certain."""
+    story = Story(tolerable_failed=1).running().pending(1)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(1, task, attempt)))
+    assert not may_restore(story.state)
+    assert story.tell(e.MetadataFailed(1, ERROR)) == [
+        e.NotifyAborted(A1, 1),
+        e.NotifyAborted(B1, 1),
+        e.DiscardMetadata(1),
+        e.Fail(1, 1, FailureCause.FINALIZE_FAILURE, ERROR),
+    ]
+    assert not may_restore(story.state)
+    assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, A1), name(1, B1)}))]
+    assert may_restore(story.state)
+
+
+def test_a_failover_aborts_what_is_pending_but_waits_for_what_is_being_finalised() -> None:
+    """C21, C22: once the metadata may be there, only the write itself decides."""
+    story = Story(max_concurrent=2).running().pending(1).pending(2)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(1, task, attempt)))
+    assert story.tell(e.TasksStopped()) == [e.Fail(2, 2, FailureCause.TASK_FAILURE, None)]
+    assert story.state.failures == 0
+    with pytest.raises(InvariantViolated):
+        story.tell(e.TasksRunning({A: A2, B: B2}))
+    commands = story.tell(e.MetadataWritten(1))
+    assert [type(command) for command in commands] == [e.Complete]  # nobody is there to be notified
+    assert may_restore(story.state)
+
+
+def test_attempts_restored_from_a_checkpoint_have_published_it() -> None:
+    """C22, J12: a restored attempt publishes what is owed before it runs, so it is not asked again."""
+    story = Story(store=(completed(3), completed(4)))
+    assert sorted(story.state.unconfirmed) == [3, 4]
+    assert story.tell(e.RestorePointTaken(4), e.TasksRunning({A: A2, B: B2})) == [e.DiscardMetadata(3)]
+    assert story.state.unconfirmed == {}
+
+
+def test_attempts_that_were_not_restored_are_told_what_is_owed() -> None:
+    """C22: a notification is repeated until it is confirmed."""
+    story = Story(store=(completed(4),))
+    assert story.tell(e.TasksRunning(TASKS)) == [e.NotifyComplete(A1, 4), e.NotifyComplete(B1, 4)]
+
+
+def test_an_older_checkpoint_ends_when_a_later_one_is_complete() -> None:
+    """C22: it could never become the latest."""
+    story = Story(max_concurrent=2).running().pending(1).pending(2)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(2, task, attempt)))
+    assert e.Fail(1, 1, FailureCause.SUBSUMED, None) in story.tell(e.MetadataWritten(2))
+    assert story.state.failures == 0
+
+
+def test_a_final_checkpoint_waits_for_the_one_in_flight_and_the_job_for_its_publication() -> None:
+    """C4: FINISHED only when a final checkpoint is complete and its sinks have committed."""
+    story = Story(interval=10.0).running().pending(1)
+    assert story.tell(e.FinalRequested()) == []
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(1, task, attempt)))
+    commands = story.tell(e.MetadataWritten(1))
+    assert commands[-1] == e.SetUp(-1)
+    story.tell(e.SetUpDone(-1, 2, NOON))
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(2, task, attempt)))
+    story.tell(e.MetadataWritten(2), e.TaskNotified(1, A1), e.TaskNotified(1, B1), e.TaskNotified(2, A1))
+    assert not all_published(story.state)
+    story.tell(e.TaskNotified(2, B1))
+    assert all_published(story.state)
+    assert story.at(100.0) == []  # and no periodic one after it
+
+
+def test_a_final_checkpoint_that_failed_is_tried_again() -> None:
+    """C4: until it succeeds, or too many failures fail the job."""
+    story = Story(tolerable_failed=1).running()
+    assert story.tell(e.FinalRequested()) == [e.SetUp(-1)]
+    story.tell(e.SetUpDone(-1, 1, NOON), e.Declined(1, A1, ERROR))
+    assert next_wakeup(story.state, 0.0) == 1.0
+    assert story.at(1.0) == [e.SetUp(-2)]

@@ -1,0 +1,198 @@
+"""Random histories of a coordinator, its tasks and its storage: what must hold after every step, and when it is quiet."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from minflinkd.checkpoint import coordinator
+from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.state import check_invariants, may_restore, owed_to
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, TaskId
+from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
+
+OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, max_concurrent=2, num_retained=2, tolerable_failed=3)
+
+
+class CoordinatorModel(RuleBasedStateMachine):
+    """The machine for real; storage, tasks and the way between them as simple as can be, and unreliable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata: dict[int, CompletedCheckpoint] = {}  # in the storage
+        self.files: set[str] = set()  # in the storage
+        self.ids: list[int] = []  # ever given away
+        self.generation = 0
+        self.now = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A coordinator that knows nothing but the storage."""
+        stored = tuple(self.metadata[number] for number in sorted(self.metadata))
+        self.state = coordinator.initial(JOB, OPTIONS, stored, last_id=max(self.ids, default=0))
+        self.todo: list[e.Command] = []
+        self.attempts: dict[TaskId, AttemptId] = {}
+        self.triggered: list[tuple[TaskId, AttemptId, int]] = []
+        self.sent: list[TaskSnapshot] = []
+        self.confirmed: dict[TaskId, frozenset[str]] = {A: frozenset(), B: frozenset()}
+
+    def tell(self, event: e.Event) -> None:
+        self.state, commands = coordinator.step(self.state, event, self.now)
+        check_invariants(self.state)
+        self.todo += [c for c in commands if not isinstance(c, e.Report | e.Refuse | e.Fail | e.Complete | e.FailJob)]
+        if any(isinstance(c, e.FailJob) for c in commands):
+            self.failover()
+
+    # --- what may happen -----------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.1, 10.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(e.Tick())
+
+    @rule()
+    def somebody_asks(self) -> None:
+        self.tell(e.TriggerRequested(1_000_000 + len(self.ids)))
+
+    @rule()
+    def all_input_ends(self) -> None:
+        self.tell(e.FinalRequested())
+
+    @precondition(lambda self: self.todo)
+    @rule(data=st.data(), works=st.sampled_from([True, True, True, False]), landed=st.booleans())
+    def a_command_is_carried_out(self, data: st.DataObject, works: bool, landed: bool) -> None:
+        command = self.todo.pop(data.draw(st.integers(0, len(self.todo) - 1)))
+        self.carry_out(command, works, landed)
+
+    def carry_out(self, command: e.Command, works: bool = True, landed: bool = True) -> None:
+        match command:
+            case e.SetUp(request) if works:
+                self.ids.append(max(self.ids, default=0) + 1)
+                self.tell(e.SetUpDone(request, self.ids[-1], NOON))
+            case e.SetUp(request):
+                self.tell(e.SetUpFailed(request, ERROR))
+            case e.SendTrigger(attempt, number):
+                task = next((t for t, a in self.attempts.items() if a == attempt), None)
+                if works and task is not None:
+                    self.triggered.append((task, attempt, number))
+                    self.tell(e.TriggerTaken(number, attempt))
+                else:
+                    self.tell(e.TriggerFailed(number, attempt, ERROR))
+            case e.WriteMetadata(checkpoint):
+                if works or landed:
+                    self.metadata[checkpoint.checkpoint_id] = checkpoint
+                number = checkpoint.checkpoint_id
+                self.tell(e.MetadataWritten(number) if works else e.MetadataFailed(number, ERROR))
+            case e.NotifyComplete(attempt, _):
+                number = owed_to(self.state, attempt)
+                if number is not None and works:
+                    for task in self.metadata[number].tasks:
+                        self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
+                    self.tell(e.TaskNotified(number, attempt))
+                if owed_to(self.state, attempt) is not None:
+                    self.todo.append(command)  # repeated
+            case e.NotifyAborted(attempt, number):
+                self.triggered = [t for t in self.triggered if t[1:] != (attempt, number)]
+            case e.DiscardMetadata(number):
+                if works:
+                    self.metadata.pop(number, None)
+                    self.tell(e.MetadataDiscarded(number))
+                else:
+                    self.todo.append(command)
+            case e.DeleteFiles(files):
+                self.files -= files
+
+    @precondition(lambda self: self.triggered)
+    @rule(data=st.data(), reuses=st.booleans(), nothing_new=st.booleans())
+    def a_task_acknowledges(self, data: st.DataObject, reuses: bool, nothing_new: bool) -> None:
+        task, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
+        old = tuple(sorted(self.confirmed[task])) if reuses else ()
+        sent = snapshot(number, task, attempt, reuses=old, writes=() if reuses and nothing_new else None)
+        self.files.update(sent.physical_files)
+        self.sent.append(sent)
+        self.tell(e.Acknowledged(sent))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def an_acknowledgement_comes_twice(self, data: st.DataObject) -> None:
+        self.tell(e.Acknowledged(data.draw(st.sampled_from(self.sent))))
+
+    @precondition(lambda self: self.triggered)
+    @rule(data=st.data())
+    def a_task_declines(self, data: st.DataObject) -> None:
+        _, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
+        self.tell(e.Declined(number, attempt, ERROR))
+
+    @precondition(lambda self: self.attempts)
+    @rule()
+    def failover(self) -> None:
+        self.attempts, self.triggered = {}, []
+        self.tell(e.TasksStopped())
+
+    @precondition(lambda self: not self.attempts and may_restore(self.state))
+    @rule()
+    def the_tasks_run_from_the_latest_checkpoint(self) -> None:
+        self.generation += 1
+        self.attempts = {t: AttemptId(f"{t}{self.generation:031d}") for t in (A, B)}
+        self.confirmed = {A: frozenset(), B: frozenset()}
+        if self.state.completed:
+            latest = self.state.completed[-1]
+            self.tell(e.RestorePointTaken(latest.checkpoint_id))
+            for task in latest.tasks:
+                self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
+        self.tell(e.TasksRunning(self.attempts))
+
+    @rule(data=st.data())
+    def the_coordinator_is_killed(self, data: st.DataObject) -> None:
+        """Whatever was under way may or may not have been done; then the orphans are swept."""
+        for command in self.todo:
+            if data.draw(st.booleans()):
+                match command:
+                    case e.WriteMetadata(checkpoint):
+                        self.metadata[checkpoint.checkpoint_id] = checkpoint
+                    case e.DiscardMetadata(number):
+                        self.metadata.pop(number, None)
+                    case e.DeleteFiles(files):
+                        self.files -= files
+        self.files &= self.referenced()
+        self.begin()
+
+    # --- what must hold ------------------------------------------------------------------------------------------
+
+    def referenced(self) -> frozenset[str]:
+        return frozenset().union(*(checkpoint.physical_files() for checkpoint in self.metadata.values()))
+
+    @invariant()
+    def every_checkpoint_in_the_storage_can_be_restored(self) -> None:
+        assert self.referenced() <= self.files
+
+    @invariant()
+    def never_more_in_flight_than_allowed(self) -> None:
+        assert len(self.state.pending) <= OPTIONS.max_concurrent
+
+    @invariant()
+    def no_id_comes_twice(self) -> None:
+        assert len(self.ids) == len(set(self.ids))
+
+    @invariant()
+    def the_latest_is_the_same_for_the_coordinator_and_for_one_after_a_crash(self) -> None:
+        if may_restore(self.state):
+            known = self.state.completed[-1].checkpoint_id if self.state.completed else None
+            assert max(self.metadata, default=None) == known
+
+    def teardown(self) -> None:
+        """Once quiet, nothing is left but what the retained checkpoints refer to."""
+        self.attempts = {}
+        self.tell(e.TasksStopped())
+        while self.todo:
+            self.carry_out(self.todo.pop(0))
+        assert self.state.pending == {}
+        assert self.files == self.referenced()
+
+
+CoordinatorModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestCoordinatorModel = CoordinatorModel.TestCase

@@ -1,0 +1,69 @@
+"""The metadata file: read back as written, refused when damaged, readable for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew, decode, encode, restore_point
+from minflinkd.storage.publication import SinkTransaction, StagedFile
+from tests.unit.checkpoint.builders import A1, B1, JOB, A, B, completed, snapshot
+
+GOLDEN = Path(__file__).parent / "golden" / "metadata-v1"
+
+
+def transaction(checkpoint_id: int) -> SinkTransaction:
+    return SinkTransaction(
+        job_id=JOB, sink="out", root="file:///out", checkpoint_id=checkpoint_id, files=(StagedFile("s", "f", 3),)
+    )
+
+
+def test_what_is_written_is_read_back() -> None:
+    """C22: one file with a version and a checksum."""
+    checkpoint = completed(7, snapshot(7, A, A1, transactions=(transaction(7),)), snapshot(7, B, B1))
+    assert decode(encode(checkpoint)) == checkpoint
+
+
+def test_metadata_of_version_1_is_still_read() -> None:
+    """F9: a file that was written once is readable for ever; this one is never written anew."""
+    assert decode(GOLDEN.read_bytes()) == completed(
+        7, snapshot(7, A, A1, transactions=(transaction(7),)), snapshot(7, B, B1)
+    )
+
+
+@given(st.data())
+def test_a_damaged_file_is_never_taken_for_a_checkpoint(data: st.DataObject) -> None:
+    """C25: any byte changed, or any tail cut off."""
+    whole = encode(completed(7))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
+    damaged = data.draw(st.sampled_from([whole[:at], whole[:at] + flipped + whole[at + 1 :]]))
+    with pytest.raises((CorruptMetadata, MetadataTooNew)):
+        decode(damaged)
+
+
+def test_a_later_version_is_no_damage() -> None:
+    """F9: the error says what to do, and nobody sets the file aside."""
+    with pytest.raises(MetadataTooNew, match="version 2"):
+        decode(encode(completed(7)).replace(b"checkpoint 1 ", b"checkpoint 2 ", 1))
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"{}", b"minflinkd-checkpoint 0 xxh3-128:" + b"0" * 32 + b" 0\n"])
+def test_something_else_is_no_checkpoint(data: bytes) -> None:
+    """C25: whatever lies there under the name."""
+    with pytest.raises(CorruptMetadata):
+        decode(data)
+
+
+def test_a_restore_publishes_what_earlier_checkpoints_still_owe_in_their_order() -> None:
+    """J12: repeated from the snapshots until it is confirmed; each once."""
+    first = completed(3, snapshot(3, A, A1, transactions=(transaction(3),)))
+    second = completed(4, snapshot(4, A, A1, transactions=(transaction(3), transaction(4))), snapshot(4, B, B1))
+    point = restore_point((first, second))
+    assert point is not None
+    assert point.checkpoint_id == 4
+    assert [task.transactions for task in point.tasks] == [(transaction(3), transaction(4)), ()]
+    assert restore_point(()) is None
