@@ -1,0 +1,78 @@
+"""Physical files and the segments in them (F1): names, header, checksums, and the plan by which segments are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import xxhash
+
+from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.runtime.ids import AttemptId, ResourceId
+
+HEADER = b"MFDSEG\x00\x01"  # magic, then the version of the format; the first segment begins behind it
+CHUNK = 1024 * 1024  # bytes
+
+
+def physical_file_name(
+    epoch: int, checkpoint_id: int, attempt_id: AttemptId, resource_id: ResourceId, sequence: int
+) -> str:
+    """Relative to the job's checkpoint directory. Never given twice: an attempt makes a checkpoint only once (F5)."""
+    return f"{epoch}-{checkpoint_id:09d}-{resource_id}-{attempt_id}-{sequence:03d}.seg"
+
+
+def checksum(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment and the files that are made of it: one handle may stand for several of the same content."""
+
+    handle: StateHandle
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RangedRead:
+    """One request: a range of a physical file that holds `segments`, in their order, without overlap."""
+
+    file: str
+    offset: int
+    length: int
+    segments: tuple[Segment, ...]
+
+
+def plan_reads(
+    wanted: Mapping[str, StateHandle], *, max_gap: int = 64 * 1024, max_length: int = 64 * 1024 * 1024
+) -> list[RangedRead]:
+    """The requests that fetch `wanted` (path -> handle).
+
+    Neighbours in a physical file share a request, also across a gap of `max_gap` bytes, as long as the request stays
+    within `max_length`, so that a large file is still fetched by several at once. Empty segments need none.
+    """
+    paths: dict[StateHandle, list[str]] = defaultdict(list)
+    for path, handle in wanted.items():
+        paths[handle].append(path)
+    reads: list[RangedRead] = []
+    group: list[Segment] = []
+
+    def close() -> None:
+        if group:
+            first, last = group[0].handle, group[-1].handle
+            length = last.offset + last.length - first.offset
+            reads.append(RangedRead(first.file, first.offset, length, tuple(group)))
+            group.clear()
+
+    for handle in sorted(paths, key=lambda h: (h.file, h.offset, h.length)):
+        if handle.length and group:
+            first, last = group[0].handle, group[-1].handle
+            gap = handle.offset - (last.offset + last.length)
+            length = handle.offset + handle.length - first.offset
+            if handle.file != last.file or not 0 <= gap <= max_gap or length > max_length:
+                close()
+        if handle.length:
+            group.append(Segment(handle, tuple(paths[handle])))
+    close()
+    return reads

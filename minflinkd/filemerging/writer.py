@@ -1,0 +1,173 @@
+"""Writing the state files of one checkpoint one after another into physical files (F1, F2, F3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import xxhash
+
+from minflinkd.filemerging.segments import CHUNK, HEADER
+from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.storage.interface import Writer
+from minflinkd.storage.location import Location
+from minflinkd.storage.os_errors import os_errors
+
+DEFAULT_MAX_FILE_SIZE = 256 * 1024 * 1024  # bytes
+
+
+class WriterClosed(MinflinkError):
+    """The writer was committed or aborted, or an append failed: only `abort` is left."""
+
+    code = "physical-file-closed"
+
+
+class PhysicalFileWriter:
+    """The physical files of one TaskManager and checkpoint; none exists before the first append.
+
+    `root` is the job's checkpoint directory, `name(n)` gives the n-th file's name in it. A file is finished when the
+    next segment would take it over `max_file_size`; a larger segment gets a file of its own. Appends may come from
+    several tasks. Leaving the context without `commit` leaves nothing.
+    """
+
+    def __init__(
+        self, root: Location, name: Callable[[int], str], *, max_file_size: int = DEFAULT_MAX_FILE_SIZE
+    ) -> None:
+        self._root = root
+        self._name = name
+        self._max = max_file_size
+        self._lock = asyncio.Lock()
+        self._usable = True
+        self._committed = False
+        self._names: list[str] = []  # of all files begun, finished or not
+        self._writer: Writer | None = None
+        self._offset = 0  # in the open file
+
+    async def append(self, source: bytes | Path) -> StateHandle:
+        """Add one state file. Raises StorageError; then the writer takes nothing more."""
+        async with self._lock:
+            if not self._usable:
+                raise WriterClosed(f"the physical files in {self._root.uri} take no more segments")
+            self._usable = False
+            handle = await (self._append_file(source) if isinstance(source, Path) else self._append_bytes(source))
+            self._usable = True
+            return handle
+
+    async def commit(self) -> tuple[str, ...]:
+        """Make all files durable and visible; their names. Nothing can be added after."""
+        async with self._lock:
+            if not self._committed:
+                if not self._usable:
+                    raise WriterClosed(f"the physical files in {self._root.uri} cannot be committed")
+                self._usable = False
+                await self._finish_file()
+                self._committed = True
+            return tuple(self._names)
+
+    async def abort(self) -> None:
+        """Leave nothing; after `commit` it does nothing. Idempotent."""
+        async with self._lock:
+            if self._committed:
+                return
+            self._usable = False
+            if self._writer is not None:
+                await self._writer.abort()
+            await self._root.delete_children(self._names)
+            self._names.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.abort()
+
+    async def _append_bytes(self, data: bytes) -> StateHandle:
+        digest = await asyncio.to_thread(xxhash.xxh3_128_hexdigest, data) if len(data) > CHUNK else None
+        writer = await self._room_for(len(data))
+        await writer.append(data)
+        return self._handle(len(data), digest or xxhash.xxh3_128_hexdigest(data))
+
+    async def _append_file(self, path: Path) -> StateHandle:
+        source = _StateFile(path)
+        length = 0
+        try:
+            with os_errors(path):
+                piece = await asyncio.to_thread(source.read)
+            writer = await self._room_for(source.size)
+            while piece:
+                await writer.append(piece)
+                length += len(piece)
+                if source.at_end:
+                    break
+                with os_errors(path):
+                    piece = await asyncio.to_thread(source.read)
+        finally:
+            if not source.at_end:
+                await asyncio.to_thread(source.close)
+        return self._handle(length, source.hasher.hexdigest())
+
+    def _handle(self, length: int, digest: str) -> StateHandle:
+        handle = StateHandle(self._names[-1], self._offset, length, digest)
+        self._offset += length
+        return handle
+
+    async def _room_for(self, size: int) -> Writer:
+        if self._writer is not None and self._offset > len(HEADER) and self._offset + size > self._max:
+            await self._finish_file()
+        if self._writer is None:
+            name = self._name(len(self._names))
+            self._names.append(name)
+            self._writer = await self._root.child(name).create()
+            await self._writer.append(HEADER)
+            self._offset = len(HEADER)
+        return self._writer
+
+    async def _finish_file(self) -> None:
+        if self._writer is not None:
+            await self._writer.commit()
+            self._writer = None
+
+
+class _StateFile:
+    """A local file, read and hashed in threads; a small one in a single trip. Locked, since a cancelled append closes
+    it while its last read may still be under way."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        self.at_end = False
+        self.hasher = xxhash.xxh3_128()
+        self._path = path
+        self._read = 0
+        self._file: BinaryIO | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> bytes:
+        with self._lock:
+            if self.at_end:
+                return b""
+            if self._file is None:
+                self._file = self._path.open("rb", buffering=0)
+                self.size = os.fstat(self._file.fileno()).st_size
+            data = self._file.read(CHUNK)
+            self.hasher.update(data)
+            self._read += len(data)
+            if not data or self._read >= self.size:
+                self._close()
+            return data
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        self.at_end = True
+        if self._file is not None:
+            self._file.close()
