@@ -1,0 +1,69 @@
+"""`minflinkd check-config`: is this configuration one that the daemon starts with?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from minflinkd.config import Config, ConfigError, load_config
+from minflinkd.config.load import configuration_file
+
+
+@click.command("check-config")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option, as `serve` does.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def check_config(context: click.Context, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check a configuration and show what differs from the defaults.
+
+    FILE is what `minflinkd serve` would read: $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml. Overrides from the
+    environment (MINFLINKD_...) count, as they do for the daemon.
+
+    \b
+    Exit codes: 0 the daemon starts with it; 2 it does not, and every fault is named.
+    \b
+    Examples:
+      minflinkd check-config
+      minflinkd check-config new.yaml --json
+    """
+    file = file or configuration_file(os.environ)
+    try:
+        config = load_config(file, os.environ, parse_overrides(overrides))
+    except ConfigError as error:
+        _print_faults(error, as_json=as_json)
+        context.exit(2)
+    _print_config(config, file, as_json=as_json)
+
+
+def parse_overrides(arguments: tuple[str, ...]) -> dict[str, str]:
+    """The values of `--set KEY=VALUE`. Raises click.BadParameter."""
+    overrides = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{argument!r} is not KEY=VALUE", param_hint="--set")
+        overrides[key.strip()] = value
+    return overrides
+
+
+def _print_faults(error: ConfigError, *, as_json: bool) -> None:
+    if as_json:
+        faults = [{"origin": f.origin, "key": f.key, "value": f.value, "problem": f.problem} for f in error.faults]
+        click.echo(json.dumps({"valid": False, "code": error.code, "faults": faults}, indent=2))
+    else:
+        click.echo(str(error), err=True)
+
+
+def _print_config(config: Config, file: Path | None, *, as_json: bool) -> None:
+    changed = [item for item in config.as_items() if not item.is_default]
+    if as_json:
+        values = {item.key: item.value for item in changed}
+        click.echo(json.dumps({"valid": True, "file": str(file) if file else None, "changed": values}, indent=2))
+        return
+    click.echo(f"{file or 'The defaults'}: no faults; {len(changed)} of {len(config.as_items())} options changed.")
+    for item in changed:
+        click.echo(f"  {item.key}: {item.value}")

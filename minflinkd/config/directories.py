@@ -1,0 +1,33 @@
+"""Where files lie when the options that say so are empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from minflinkd.config.options import Config
+
+
+def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
+    """`process.working-dir`, else systemd's state directory, else the user's."""
+    if config.cluster.working_dir:
+        return Path(config.cluster.working_dir).absolute()
+    if granted := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(granted)
+    home = Path(environ.get("HOME") or Path.home())
+    return Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "minflinkd"
+
+
+def checkpoint_uri(config: Config, state: Path) -> str:
+    """`execution.checkpointing.dir`, else a directory of the state directory."""
+    return config.checkpointing.dir or (state / "checkpoints").as_uri()
+
+
+def ha_storage_uri(config: Config, state: Path) -> str:
+    """`high-availability.storageDir`, else a directory of the state directory."""
+    return config.cluster.storage_dir or (state / "ha").as_uri()
+
+
+def blob_directory(config: Config, state: Path) -> Path:
+    """`blob.storage.directory`, else a directory of the state directory."""
+    return Path(config.blob.storage_directory) if config.blob.storage_directory else state / "blobs"

@@ -1,0 +1,179 @@
+"""Options that jobs take as their defaults: checkpoints, restarts, slots. A job file overrides them for its job."""
+# ruff: noqa: RUF009 - option() is dataclasses.field with the declaration as its metadata
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from minflinkd.config.declaration import Reload, option
+from minflinkd.runtime.units import Duration, MemorySize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """Checkpoints, where a job file does not say otherwise."""
+
+    dir: str = option(
+        "execution.checkpointing.dir",
+        "",
+        "URI under which checkpoints are stored, such as s3://bucket/checkpoints. Empty: in the state directory.",
+    )
+    interval: Duration = option(
+        "execution.checkpointing.interval",
+        Duration(10),
+        "Time between the triggers of two checkpoints; 0 turns periodic checkpoints off.",
+        reload=Reload.LIVE,
+    )
+    timeout: Duration = option(
+        "execution.checkpointing.timeout",
+        Duration(600),
+        "A checkpoint that is not complete after this time is given up.",
+        reload=Reload.LIVE,
+        at_least=0.01,
+    )
+    min_pause: Duration = option(
+        "execution.checkpointing.min-pause",
+        Duration(0),
+        "Least time between the end of one checkpoint and the trigger of the next.",
+        reload=Reload.LIVE,
+    )
+    num_retained: int = option(
+        "execution.checkpointing.num-retained",
+        1,
+        "How many completed checkpoints of a job are kept.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
+    tolerable_failed_checkpoints: int = option(
+        "execution.checkpointing.tolerable-failed-checkpoints",
+        3,
+        "How many checkpoints in a row may fail before the job is restarted.",
+        reload=Reload.LIVE,
+        at_least=0,
+    )
+    max_file_size: MemorySize = option(
+        "execution.checkpointing.file-merging.max-file-size",
+        MemorySize(256 << 20),
+        "The state files of a checkpoint are written one after another into one physical file, until it has this size.",
+        at_least=1,
+        aliases=("file-merging.max-file-size",),
+    )
+
+
+class RestartStrategyType(StrEnum):
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialDelay:
+    initial_backoff: Duration = option(
+        "restart-strategy.exponential-delay.initial-backoff",
+        Duration(0.1),
+        "Delay before the first restart.",
+        reload=Reload.LIVE,
+    )
+    max_backoff: Duration = option(
+        "restart-strategy.exponential-delay.max-backoff",
+        Duration(60),
+        "The delay grows no longer than this.",
+        reload=Reload.LIVE,
+    )
+    backoff_multiplier: float = option(
+        "restart-strategy.exponential-delay.backoff-multiplier",
+        1.5,
+        "Every further failure makes the delay this many times longer.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
+    jitter_factor: float = option(
+        "restart-strategy.exponential-delay.jitter-factor",
+        0.1,
+        "Part of the delay that is added or taken at random, so that jobs do not restart all at once.",
+        reload=Reload.LIVE,
+        at_least=0,
+        at_most=1,
+    )
+    reset_backoff_threshold: Duration = option(
+        "restart-strategy.exponential-delay.reset-backoff-threshold",
+        Duration(600),
+        "A job that ran this long without a failure begins again with the first delay.",
+        reload=Reload.LIVE,
+    )
+    attempts: int | None = option(
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        None,
+        "How often a job is restarted, since its delay was last reset, before it is FAILED; null: without limit.",
+        reload=Reload.LIVE,
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedDelay:
+    attempts: int = option(
+        "restart-strategy.fixed-delay.attempts",
+        3,
+        "How often a job is restarted before it is FAILED.",
+        reload=Reload.LIVE,
+        at_least=0,
+    )
+    delay: Duration = option(
+        "restart-strategy.fixed-delay.delay", Duration(1), "Delay before a restart.", reload=Reload.LIVE
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate:
+    max_failures_per_interval: int = option(
+        "restart-strategy.failure-rate.max-failures-per-interval",
+        3,
+        "A job that fails more often than this within the interval is FAILED.",
+        reload=Reload.LIVE,
+        at_least=0,
+    )
+    interval: Duration = option(
+        "restart-strategy.failure-rate.failure-rate-interval",
+        Duration(60),
+        "The time in which failures are counted.",
+        reload=Reload.LIVE,
+        at_least=0.001,
+    )
+    delay: Duration = option(
+        "restart-strategy.failure-rate.delay", Duration(1), "Delay before a restart.", reload=Reload.LIVE
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartStrategy:
+    """Restarts after a failure, where a job file does not say otherwise."""
+
+    type: RestartStrategyType = option(
+        "restart-strategy.type",
+        RestartStrategyType.EXPONENTIAL_DELAY,
+        "When a failed job is restarted.",
+        reload=Reload.LIVE,
+    )
+    exponential_delay: ExponentialDelay = field(default_factory=ExponentialDelay)
+    fixed_delay: FixedDelay = field(default_factory=FixedDelay)
+    failure_rate: FailureRate = field(default_factory=FailureRate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """How jobs ask for slots."""
+
+    request_timeout: Duration = option(
+        "slot.request.timeout",
+        Duration(300),
+        "A request for slots that is not served within this time fails, and says why no TaskManager could serve it.",
+        at_least=0.1,
+    )
+    idle_timeout: Duration = option(
+        "slot.idle.timeout",
+        Duration(50),
+        "A running job gives back slots that it did not use for this long.",
+    )

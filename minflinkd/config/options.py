@@ -1,0 +1,76 @@
+"""The tree of all options. An instance is one complete, immutable configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+from minflinkd.config.cluster_options import Blob, Cluster, Heartbeat, JobManager, Log, Rest, Security
+from minflinkd.config.declaration import Option, declared
+from minflinkd.config.job_options import Checkpointing, RestartStrategy, Slot
+from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
+from minflinkd.config.values import format_value, masked
+
+
+class Item(NamedTuple):
+    """An option as it is shown to people."""
+
+    key: str
+    value: str  # masked where the option is sensitive
+    is_default: bool
+    sensitive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """`Config()` is the defaults; files and overrides are read by `load_config`."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    rest: Rest = field(default_factory=Rest)
+    security: Security = field(default_factory=Security)
+    jobmanager: JobManager = field(default_factory=JobManager)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    resourcemanager: ResourceManager = field(default_factory=ResourceManager)
+    taskmanager: TaskManager = field(default_factory=TaskManager)
+    slot: Slot = field(default_factory=Slot)
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
+    blob: Blob = field(default_factory=Blob)
+    log: Log = field(default_factory=Log)
+
+    def with_values(self, values: Mapping[Option, object]) -> Config:
+        """This configuration with other values; neither their types nor their combinations are checked."""
+        config: Config = _replaced(self, {option.path: value for option, value in values.items()})
+        return config
+
+    def as_items(self) -> list[Item]:
+        """Every option with its value as text, in the order of their declaration; secrets are masked."""
+        items = []
+        for option in options():
+            value = option.value_in(self)
+            text = format_value(masked(option, value))
+            items.append(Item(option.key, text, value == option.default, option.sensitive))
+        return items
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """All options, in the order of their declaration."""
+    return tuple(declared(Config))
+
+
+@cache
+def option_named(key: str) -> Option | None:
+    """The option with this key or alias."""
+    return next((option for option in options() if key == option.key or key in option.aliases), None)
+
+
+def _replaced(tree: Any, values: Mapping[tuple[str, ...], object]) -> Any:
+    changes = {path[0]: value for path, value in values.items() if len(path) == 1}
+    for name in {path[0] for path in values if len(path) > 1}:
+        below = {path[1:]: value for path, value in values.items() if path[0] == name}
+        changes[name] = _replaced(getattr(tree, name), below)
+    return dataclasses.replace(tree, **changes)

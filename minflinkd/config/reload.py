@@ -1,0 +1,33 @@
+"""What a reload (SIGHUP, POST /config/reload) can apply, and what waits for a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from minflinkd.config.declaration import Option, Reload
+from minflinkd.config.options import Config, options
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The difference between two configurations."""
+
+    config: Config  # the old one with the new values of what can change at run time
+    live: tuple[str, ...]  # keys that `config` took over
+    restart: tuple[str, ...]  # keys that keep their old values until the daemon is started again
+
+
+def changes(old: Config, new: Config) -> Changes:
+    """What becomes of `old` when `new` is loaded into a running daemon."""
+    changed = [option for option in options() if option.value_in(old) != option.value_in(new)]
+    live = [option for option in changed if option.reload is Reload.LIVE]
+    return Changes(
+        config=old.with_values({option: option.value_in(new) for option in live}),
+        live=_keys(live),
+        restart=_keys(option for option in changed if option.reload is Reload.RESTART),
+    )
+
+
+def _keys(found: Iterable[Option]) -> tuple[str, ...]:
+    return tuple(option.key for option in found)

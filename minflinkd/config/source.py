@@ -1,0 +1,112 @@
+"""Where settings come from: YAML with line numbers, the environment, the command line. All give texts by key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+
+from minflinkd.config.options import option_named, options
+
+_PREFIX: Final = "MINFLINKD_"
+_DEEPEST: Final = 50
+
+# Variables with the prefix that are no options: the file to read, and what the command line tools use.
+RESERVED_VARIABLES: Final = frozenset({"MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN"})
+
+# Kubernetes sets such variables in every pod for a Service named `minflinkd`.
+_SERVICE_LINK: Final = re.compile(r"MINFLINKD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One text for one key; None stands for YAML's null."""
+
+    key: str
+    value: str | None
+    origin: str  # as an error names it: `minflinkd.yaml:12`
+    structure: bool = False  # a list or an empty map, where a value should be
+
+
+class Malformed(Exception):
+    """The text is no YAML map. `line` is 1 for the first."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def from_yaml(text: str, name: str) -> list[Setting]:
+    """The settings of a document with nested or dotted keys, or both. Raises Malformed."""
+    try:
+        root = YAML(typ="rt", pure=True).compose(text)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise Malformed(line, ": ".join(str(part) for part in (error.context, error.problem) if part)) from error
+    except YAMLError as error:
+        raise Malformed(1, str(error)) from error
+    if root is None:
+        return []
+    if not isinstance(root, MappingNode):
+        raise Malformed(root.start_mark.line + 1, "a map of options is wanted, such as `rest.port: 8081`")
+    return list(_settings(root, "", name))
+
+
+def _settings(node: Node, prefix: str, name: str) -> Iterator[Setting]:
+    if prefix.count(".") > _DEEPEST:  # a YAML alias may contain itself
+        raise Malformed(node.start_mark.line + 1, "nested too deeply")
+    for key_node, value in node.value:
+        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
+        origin = f"{name}:{key_node.start_mark.line + 1}"
+        if isinstance(value, MappingNode) and value.value:
+            yield from _settings(value, key, name)
+        elif isinstance(value, ScalarNode):
+            missing = value.tag == "tag:yaml.org,2002:null"
+            if not (missing and (_is_section(key) or _is_map(key))):  # its entries are all commented out
+                yield Setting(key, None if missing else value.value, origin)
+        elif not (isinstance(value, MappingNode) and (_is_section(key) or _is_map(key))):
+            yield Setting(key, "[...]" if value.value else "", origin, structure=True)
+
+
+def _is_section(key: str) -> bool:
+    return any(option.key.startswith(key + ".") for option in options())
+
+
+def _is_map(key: str) -> bool:
+    option = option_named(key)
+    return option is not None and option.kind is dict
+
+
+def from_environment(environ: Mapping[str, str]) -> list[Setting]:
+    """The settings in `MINFLINKD_...` variables. One that fits no option keeps its own name as its key."""
+    keys = {option.variable: option.key for option in options()}
+    found: list[Setting] = []
+    for variable in sorted(environ):
+        foreign = variable in RESERVED_VARIABLES or (variable not in keys and _SERVICE_LINK.fullmatch(variable))
+        if variable.startswith(_PREFIX) and not foreign:
+            key = keys.get(variable, variable)
+            found += _text_setting(key, environ[variable], f"environment variable {variable}")
+    return found
+
+
+def from_overrides(overrides: Mapping[str, str]) -> list[Setting]:
+    """The settings of the command line."""
+    found: list[Setting] = []
+    for key, text in overrides.items():
+        found += _text_setting(key, text, "command line")
+    return found
+
+
+def _text_setting(key: str, text: str, origin: str) -> list[Setting]:
+    if not _is_map(key):
+        return [Setting(key, text, origin)]
+    try:  # a map as one text: JSON or YAML
+        entries = from_yaml(text, "")
+    except Malformed:
+        return [Setting(key, text, origin)]
+    return [Setting(f"{key}.{entry.key}", entry.value, origin, entry.structure) for entry in entries]
