@@ -1,4 +1,4 @@
-"""Random histories of a coordinator, its tasks and its storage: what must hold after every step, and when it is quiet."""
+"""Random histories of a coordinator, its tasks and its storage: what holds after every step, and once it is quiet."""
 
 from __future__ import annotations
 
