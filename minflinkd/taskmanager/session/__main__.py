@@ -1,0 +1,136 @@
+"""Entry of the session child: `python -m minflinkd.taskmanager.session --fd N --config FILE`.
+
+Lives exactly as long as its supervisor: the kernel kills it with its parent, a closed socket ends it, and the JVM ends
+with it (its standard input is a pipe from here).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.messages import Notice
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime import log as logging
+from minflinkd.runtime.errors import error_info
+from minflinkd.taskmanager.session_protocol import (
+    SESSION,
+    SUPERVISOR,
+    JvmLost,
+    SessionConfig,
+    SessionFailed,
+    SessionReady,
+    read_config,
+)
+
+if TYPE_CHECKING:
+    from minflinkd.taskmanager.session.child import SessionChild
+
+log = structlog.get_logger(__name__)
+_PR_SET_PDEATHSIG = 1
+_JVM_POLL = 0.5  # seconds
+
+
+def die_with_parent() -> None:
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
+
+
+async def serve(fd: int, config: SessionConfig) -> None:
+    """Returns when the supervisor is gone, or the JVM."""
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
+    mailboxes: dict[str, Mailbox] = {}
+    connection = Connection(reader, writer, local=mailboxes.get, name="supervisor")
+    connection.start()
+
+    def tell(notice: Notice) -> None:
+        connection.tell(SUPERVISOR, notice)
+
+    begun = asyncio.create_task(_begin(config, tell, mailboxes), name="begin")
+    closed = asyncio.create_task(connection.wait_closed(), name="closed")
+    await asyncio.wait([begun, closed], return_when=asyncio.FIRST_COMPLETED)
+    if closed.done():
+        return
+    jvm_pid = await begun
+    while jvm_pid is not None and not closed.done():
+        await asyncio.wait([closed], timeout=_JVM_POLL)
+        if not _lives(jvm_pid):
+            tell(JvmLost(reason=f"the JVM (pid {jvm_pid}) is gone"))
+            break
+    await connection.aclose()
+
+
+async def _begin(config: SessionConfig, tell: Callable[[Notice], None], mailboxes: dict[str, Mailbox]) -> int | None:
+    """Build the session, say so, and return the JVM's pid; None where that failed."""
+    try:
+        child, jvm_pid, phases = await asyncio.to_thread(_build, config, tell)
+    except Exception as error:
+        log.exception("the session could not be built")
+        tell(SessionFailed(error=error_info(error, with_traceback=True)))
+        return None
+    await child.start()
+    mailboxes[SESSION] = child.mailbox
+    tell(SessionReady(jvm_pid=jvm_pid, phases=phases))
+    return jvm_pid
+
+
+def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[SessionChild, int, dict[str, float]]:
+    began = time.monotonic()
+    # Here, not above: what importing pyspark costs is one of the phases.
+    from minflinkd.taskmanager.session import spark, warmup
+    from minflinkd.taskmanager.session.callback import BatchCallback
+    from minflinkd.taskmanager.session.child import SessionChild
+    from minflinkd.taskmanager.session.code import CodeCache
+    from minflinkd.taskmanager.session.query import Engine
+    from minflinkd.taskmanager.session.stores import StateStores
+
+    imported = time.monotonic()
+    session = spark.launch(config)
+    engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session))
+    launched = time.monotonic()
+    phases = {"import": imported - began, "session": launched - imported}
+    if config.warm_up:
+        phases |= warmup.warm_up(engine)
+    return SessionChild(engine, tell=tell), session.jvm_pid, phases
+
+
+def _lives(pid: int) -> bool:
+    try:
+        # Our own child: once dead it is a zombie until somebody asks for it.
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="minflinkd session child")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    die_with_parent()
+    logging.configure(json=True, stream=sys.stderr)
+    try:
+        asyncio.run(serve(arguments.fd, read_config(arguments.config)))
+    finally:
+        # Not sys.exit: threads in user code, and py4j's, would keep the process for as long as they like.
+        sys.stderr.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

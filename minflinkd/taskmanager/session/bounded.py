@@ -1,0 +1,53 @@
+"""Bounded input (J8a): what exists at the start is read, then the watermark goes to the end of time.
+
+Spark's own `availableNow` ends a query without writing its last windows. So a task of a batch job runs with an
+ordinary trigger, its sources are told to stop at what they see now, and when they have nothing more the watermark is
+set so far ahead that every open window, join and timer fires in a micro-batch without data.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+
+from minflinkd.taskmanager.session.metrics import END_OF_TIME_MS
+from minflinkd.taskmanager.session.spark import Session
+
+_STREAMING = "org.apache.spark.sql.connector.read.streaming"
+
+
+def run_to_end(session: Session, java_query: Any) -> bool:
+    """Blocks until the input is exhausted and nothing more fires. False where the query ended before."""
+    execution = java_query.streamingQuery()
+    if not _hold_sources(session, execution):
+        return False
+    execution.processAllAvailable()
+    if not execution.isActive():
+        return False
+    execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
+    execution.processAllAvailable()
+    return bool(execution.isActive())
+
+
+def _hold_sources(session: Session, execution: Any) -> bool:
+    """Bind every source to what it sees now."""
+    while execution.uniqueSources().isEmpty():  # they are made on the query's own thread
+        if not execution.isActive():
+            return False
+        time.sleep(0.002)
+    sources = execution.uniqueSources()
+    held = sources
+    pairs = sources.toSeq()
+    for position in range(pairs.size()):
+        source, limit = pairs.apply(position)._1(), pairs.apply(position)._2()
+        if is_instance_of(session.gateway, source, f"{_STREAMING}.SupportsTriggerAvailableNow"):
+            source.prepareForTriggerAvailableNow()
+        else:
+            wrapper = session.jvm.org.apache.spark.sql.execution.streaming.runtime.AvailableNowDataStreamWrapper(source)
+            wrapper.prepareForTriggerAvailableNow()
+            held = held.removed(source).updated(wrapper, limit)
+    if held is not sources:
+        getattr(execution, "uniqueSources_$eq")(held)
+    return True

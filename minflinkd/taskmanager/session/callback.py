@@ -1,0 +1,70 @@
+"""The one foreachBatch callback of a child, shared by all of its queries.
+
+pyspark registers a new Java proxy with every `foreachBatch`, and never forgets one. Here there is one proxy; a
+micro-batch names its attempt in a setting of its session. The other thing that would pile up is py4j's: each query's
+JVM thread opens a connection, and with it a thread, to this process. They are closed when the attempt ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from minflinkd.runtime.ids import AttemptId
+from minflinkd.taskmanager.session.spark import Session
+
+ATTEMPT_KEY = "minflinkd.attempt"
+
+Batch = Callable[[DataFrame, int], None]
+
+
+class BatchCallback:
+    """Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._handlers: dict[AttemptId, Batch] = {}
+        self._connections: dict[AttemptId, weakref.WeakSet[Any]] = {}
+
+    def register(self, attempt_id: AttemptId, handler: Batch) -> None:
+        with self._lock:
+            self._handlers[attempt_id] = handler
+            self._connections[attempt_id] = weakref.WeakSet()
+
+    def release(self, attempt_id: AttemptId) -> None:
+        """Forget an ended attempt and end its threads here. Idempotent."""
+        with self._lock:
+            self._handlers.pop(attempt_id, None)
+            connections = list(self._connections.pop(attempt_id, ()))
+        for connection in connections:
+            with suppress(OSError, AttributeError):  # its thread then reads the end, and closes
+                connection.socket.shutdown(socket.SHUT_RDWR)
+
+    def attach(self, writer: Any) -> None:
+        """Make this the sink of a DataStreamWriter."""
+        helper = self._session.jvm.org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper
+        helper.callForeachBatch(writer._jwrite, self)
+
+    def call(self, java_frame: Any, epoch: int) -> None:
+        """Called by the JVM, on a thread that belongs to the query's thread there."""
+        spark = SparkSession(self._session.spark.sparkContext, java_frame.sparkSession())
+        attempt_id = AttemptId(java_frame.sparkSession().conf().get(ATTEMPT_KEY))
+        with self._lock:
+            handler = self._handlers.get(attempt_id)
+            if handler is not None:
+                connection = self._session.gateway._gateway_client.get_thread_connection()
+                self._connections[attempt_id].add(connection)
+        if handler is None:
+            raise Py4JError(f"attempt {attempt_id} has ended")
+        handler(DataFrame(java_frame, spark), epoch)
+
+    class Java:
+        implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)

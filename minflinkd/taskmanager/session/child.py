@@ -1,0 +1,188 @@
+"""The session child's side of the protocol: requests of the supervisor, carried out on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.rpc.messages import Analysis, Done, Notice
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
+from minflinkd.taskmanager.session import plan
+from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
+from minflinkd.taskmanager.session_protocol import (
+    SESSION,
+    AbortSnapshot,
+    AnalyzeTasks,
+    BatchFinished,
+    ConfirmCheckpoint,
+    InputEnded,
+    Ping,
+    Pong,
+    RunTask,
+    SnapshotTaken,
+    StopTask,
+    TakeSnapshot,
+    TaskFailed,
+    TaskRunning,
+    TaskStopped,
+    UnknownAttempt,
+)
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+_THREADS = 256  # a ceiling, not a reserve: threads are made as they are needed, and used again
+
+
+class _Attempt:
+    """One attempt, from its request on."""
+
+    def __init__(self, task: RunningTask, started: asyncio.Future[TaskRunning]) -> None:
+        self.task = task
+        self.started = started
+        self.stopped: asyncio.Future[TaskStopped] | None = None
+
+
+class SessionChild(Component):
+    """Attempts by id. All of Spark is behind threads, so the loop answers while user code runs or blocks."""
+
+    def __init__(self, engine: Engine, *, tell: Callable[[Notice], None]) -> None:
+        super().__init__("session child")
+        self._engine = engine
+        self._tell = tell
+        self._attempts: dict[AttemptId, _Attempt] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="session")
+        self.mailbox = Mailbox(SESSION)
+        self.mailbox.on(RunTask, self._run_task)
+        self.mailbox.on(StopTask, self._stop_task)
+        self.mailbox.on(TakeSnapshot, self._take_snapshot)
+        self.mailbox.on(ConfirmCheckpoint, self._confirm)
+        self.mailbox.on(AbortSnapshot, self._abort_snapshot)
+        self.mailbox.on(AnalyzeTasks, self._analyze)
+        self.mailbox.on(Ping, self._ping)
+
+    def _blocking(self, work: Callable[[], R]) -> asyncio.Future[R]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # --- attempts ------------------------------------------------------------------------------------------------
+
+    async def _run_task(self, request: RunTask) -> TaskRunning:
+        attempt = self._attempts.get(request.attempt_id)
+        if attempt is None:
+            task = RunningTask(self._engine, request, self._events(request.attempt_id))
+            attempt = _Attempt(task, self._blocking(lambda: _start(task)))
+            self._attempts[request.attempt_id] = attempt
+            attempt.started.add_done_callback(lambda future: self._on_started(request, future))
+        return await asyncio.shield(attempt.started)
+
+    def _on_started(self, request: RunTask, started: asyncio.Future[TaskRunning]) -> None:
+        attempt = self._attempts.get(request.attempt_id)
+        if started.cancelled() or started.exception() is not None:
+            self._attempts.pop(request.attempt_id, None)
+        elif attempt is not None:
+            # Beside the loop, and on threads of the pool: they end when the query does.
+            self._threads.submit(attempt.task.watch)
+            if request.job.mode == "batch":
+                self._threads.submit(attempt.task.run_to_end)
+
+    def _events(self, attempt_id: AttemptId) -> Events:
+        loop = asyncio.get_running_loop()
+
+        def tell(notice: Notice) -> None:
+            loop.call_soon_threadsafe(self._tell, notice)
+
+        return Events(
+            batch_finished=lambda metrics: tell(BatchFinished(attempt_id=attempt_id, metrics=metrics)),
+            input_ended=lambda metrics: tell(InputEnded(attempt_id=attempt_id, metrics=metrics)),
+            failed=lambda error: tell(TaskFailed(attempt_id=attempt_id, error=error)),
+        )
+
+    async def _stop_task(self, request: StopTask) -> TaskStopped:
+        attempt = self._attempts.get(request.attempt_id)
+        if attempt is None:
+            return TaskStopped(ended=True, unloaded=True)
+        try:
+            async with asyncio.timeout(request.timeout):
+                if attempt.stopped is None:
+                    attempt.task.request_stop()
+                    await asyncio.wait([attempt.started])
+                    if attempt.started.exception() is not None:
+                        return TaskStopped(ended=True, unloaded=True)
+                    if attempt.stopped is None:
+                        attempt.stopped = self._blocking(attempt.task.stop)
+                answer = await asyncio.shield(attempt.stopped)
+        except TimeoutError:
+            log.error("user code does not come back", attempt=request.attempt_id, timeout=request.timeout)
+            return TaskStopped(ended=False, unloaded=False)
+        self._attempts.pop(request.attempt_id, None)
+        return answer
+
+    def _task(self, attempt_id: AttemptId) -> RunningTask:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None or not attempt.started.done():
+            raise UnknownAttempt(f"attempt {attempt_id} does not run here")
+        return attempt.task
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    async def _take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
+        task = self._task(request.attempt_id)
+        return await self._blocking(lambda: task.take_snapshot(request))
+
+    async def _confirm(self, request: ConfirmCheckpoint) -> Done:
+        self._task(request.attempt_id).confirm(request.checkpoint_id)
+        return Done()
+
+    async def _abort_snapshot(self, request: AbortSnapshot) -> Done:
+        if request.attempt_id in self._attempts:
+            self._task(request.attempt_id).abort_snapshot(request.checkpoint_id)
+        return Done()
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    async def _analyze(self, request: AnalyzeTasks) -> Analysis:
+        return await self._blocking(lambda: _analysis(self._engine, request))
+
+    async def _ping(self, _: Ping) -> Pong:
+        await self._blocking(lambda: self._engine.session.jvm.System.nanoTime())
+        return Pong(attempts=tuple(self._attempts), threads=threading.active_count())
+
+
+def _start(task: RunningTask) -> TaskRunning:
+    """What goes over the wire is an error with a code and, for user code, its traceback."""
+    try:
+        return task.start()
+    except MinflinkError:
+        raise
+    except BaseException as error:
+        raise RemoteError(build_failure(error)) from error
+
+
+def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
+    try:
+        code = engine.code.load(request.artifacts)
+    except MinflinkError as error:
+        return Analysis(faults=(GraphFault(path="artifacts", problem=error.message, hint=error.hint),))
+    faults: list[GraphFault] = []
+    schemas: dict[VertexId, str] = {}
+    operators: dict[TaskId, tuple[str, ...]] = {}
+    for task in request.tasks:
+        built = plan.build(engine.session, request.job, task, code)
+        faults.extend(built.faults)
+        schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
+        operators[task.id] = built.operators
+    return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)
+
+
+def jvm_lost(reason: str) -> ErrorInfo:
+    return ErrorInfo(code="jvm-lost", message=reason, consequence=Consequence.RETRYABLE)

@@ -1,0 +1,132 @@
+"""What went wrong in Spark or in user code, in words for the user: message, traceback, and whether a retry can help."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+
+# Error classes (prefixes) that come back with the same job, the same state and the same input, however often.
+HOPELESS = (
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_SCHEMA",
+    "STATE_STORE_UNSUPPORTED_OPERATION",
+    "STATE_STORE_INVALID",
+    "STATE_STORE_PROVIDER_DOES_NOT_SUPPORT",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STREAM_FAILED.STATE",
+    "UNSUPPORTED_STREAMING",
+    "STREAMING_OUTPUT_MODE",
+    "UNRESOLVED_",
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "DATATYPE_MISMATCH",
+    "UNSUPPORTED_DATA_SOURCE",
+    "DATA_SOURCE_NOT_FOUND",
+)
+
+_PLAN = re.compile(r";\n\s*['+!A-Z].*", re.DOTALL)  # the plan that Spark prints behind the sentence
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(?P<last>[^\n]*)")
+_USER_FILE = re.compile(r"<job_[0-9a-f]+>/")
+
+
+class UserCodeFailed(MinflinkError):
+    code = "user-code"
+
+
+class QueryEnded(MinflinkError):
+    """A query that ends without having been told to is a failure, also where Spark reports no exception (C10a)."""
+
+    code = "query-ended"
+    consequence = Consequence.RETRYABLE
+
+
+def spark_message(error: BaseException) -> str:
+    """Spark's sentence, with its position in the SQL text, without the plan and the JVM's stack."""
+    text = str(error).partition("\n\nJVM stacktrace:")[0]
+    return _PLAN.sub("", text).strip()
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback from the first frame of user code on; all of it where none is found."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for position, frame in enumerate(frames):
+        if _USER_FILE.match(frame.filename):
+            head = "Traceback (most recent call last):\n"
+            tail = "".join(traceback.format_exception_only(error))
+            return head + "".join(traceback.format_list(frames[position:])) + tail
+    return "".join(traceback.format_exception(error))
+
+
+def build_failure(error: BaseException) -> ErrorInfo:
+    """Why a task could not be built."""
+    if isinstance(error, MinflinkError):
+        return error_info(error)
+    if isinstance(error, AnalysisException):
+        return ErrorInfo(code="spark-analysis", message=spark_message(error), traceback=user_traceback(error))
+    message = spark_message(error) if isinstance(error, PySparkException) else _last_line(error)
+    return ErrorInfo(code="user-code", message=message, traceback=user_traceback(error))
+
+
+def batch_failure(error: BaseException) -> ErrorInfo:
+    """Why a micro-batch failed on the Python side: in a sink, or in Spark called from it."""
+    if isinstance(error, PySparkException):
+        return _spark_failure(str(error), _condition(error))
+    info = error_info(error) if isinstance(error, MinflinkError) else None
+    return info or ErrorInfo(
+        code="user-code",
+        message=_last_line(error),
+        consequence=Consequence.RETRYABLE,
+        traceback=user_traceback(error),
+    )
+
+
+def query_failure(java_query: Any) -> ErrorInfo:
+    """Why a query ended by itself, read from the JVM."""
+    option = java_query.exception()
+    if not option.isDefined():
+        return QueryEnded("the query ended without having been told to, and Spark names no reason").info()
+    cause = option.get()
+    texts, condition = list[str](), ""
+    while cause is not None and len(texts) < 20:
+        texts.append(str(cause.getMessage() or cause.toString()))
+        condition = _java_condition(cause) or condition
+        cause = cause.getCause()
+    root = next((text for text in reversed(texts) if "Traceback (most recent call last)" in text), texts[-1])
+    return _spark_failure(root, condition)
+
+
+def _spark_failure(text: str, condition: str) -> ErrorInfo:
+    position = text.find("Traceback (most recent call last)")
+    if position >= 0:
+        trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()
+        lines = [line for line in trace.splitlines() if line and not line.startswith((" ", "\t"))]
+        return ErrorInfo(code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, traceback=trace)
+    hopeless = condition.startswith(HOPELESS)
+    return ErrorInfo(
+        code="spark-query",
+        message=_PLAN.sub("", text.partition("\n\nDriver stacktrace:")[0].partition("\n\nJVM stacktrace:")[0]).strip(),
+        consequence=Consequence.FATAL if hopeless else Consequence.RETRYABLE,
+        hint="the state or the query does not fit; a restart cannot help" if hopeless else "",
+    )
+
+
+def _condition(error: PySparkException) -> str:
+    return error.getCondition() or ""
+
+
+def _java_condition(throwable: Any) -> str:
+    if not throwable.getClass().getName().startswith(("org.apache.spark", "org.apache.spark.sql")):
+        return ""
+    try:
+        return str(throwable.getCondition() or "")
+    except Exception:  # not every exception of Spark's has a condition
+        return ""
+
+
+def _last_line(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()

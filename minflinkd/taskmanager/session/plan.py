@@ -1,0 +1,262 @@
+"""From the vertices of a task to one streaming DataFrame (J2, J5), or to everything that is wrong with them (J4).
+
+A task is built in a session of its own, so that views and settings of two tasks never meet (J7). Building analyses
+and starts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import OutputMode, Source, Task, Vertex
+from minflinkd.jobgraph.params import resolve
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.code import JobCode
+from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session.spark import Session
+
+FILE_FORMATS = frozenset({"parquet", "json", "csv", "text", "orc"})
+
+
+class InvalidTask(MinflinkError):
+    """The vertices do not make a task."""
+
+    code = "invalid-task"
+
+
+class TaskNotBuilt(MinflinkError):
+    """Carries the faults; its message names the first."""
+
+    code = "task-not-built"
+
+    def __init__(self, faults: list[GraphFault]) -> None:
+        first = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(f"{first.path}: {first.problem}{more}", hint=first.hint)
+        self.faults = faults
+
+
+@dataclass
+class Plan:
+    """A task as Spark sees it. `frame` is what its sinks get."""
+
+    spark: SparkSession
+    faults: list[GraphFault] = field(default_factory=list)
+    frames: dict[VertexId, DataFrame] = field(default_factory=dict)
+    frame: DataFrame | None = None
+    sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
+    output_mode: OutputMode = OutputMode.APPEND
+    operators: tuple[str, ...] = ()
+    source_names: dict[int, str] = field(default_factory=dict)  # ordinal in Spark's offset log -> vertex
+
+    def require(self) -> DataFrame:
+        """Raises TaskNotBuilt."""
+        if self.faults:
+            raise TaskNotBuilt(self.faults)
+        assert self.frame is not None
+        return self.frame
+
+
+def build(session: Session, job: JobContext, task: Task, code: JobCode) -> Plan:
+    """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once."""
+    spark = session.spark.newSession()
+    session.jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    plan = Plan(spark)
+    for key, value in job.spark.items():
+        _attempt(plan, f"spark.{key}", lambda key=key, value=value: spark.conf.set(key, value))  # type: ignore[misc]
+    spark.conf.set("spark.sql.shuffle.partitions", str(task.parallelism))
+    for written in task.vertices:
+        vertex = _attempt(plan, f"vertices.{written.id}", lambda written=written: resolve(written, job.params))  # type: ignore[misc]
+        if vertex is None:
+            continue
+        if vertex.sink is None:
+            _build_vertex(plan, vertex, job, code)
+            continue
+        plan.sinks += (vertex,)
+        if (reference := vertex.sink.python) is not None:
+            _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda name=reference: code.function(name))  # type: ignore[misc]
+    _join_sinks(plan, task)
+    if plan.frame is not None:
+        _choose_output_mode(session, plan, task)
+        plan.operators = _operators(session, plan.frame)
+        plan.source_names = _source_names(plan, task)
+    return plan
+
+
+def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
+    """The action's result, or None with a fault. User code may raise anything, SystemExit as well."""
+    try:
+        return action()
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        info = build_failure(error)
+        plan.faults.append(GraphFault(path=path, problem=info.message, hint=info.hint, traceback=info.traceback))
+        return None
+
+
+def _build_vertex(plan: Plan, vertex: Vertex, job: JobContext, code: JobCode) -> None:
+    path = f"vertices.{vertex.id}"
+    inputs: dict[str, DataFrame] = {}
+    for edge in vertex.inputs:
+        if edge.id not in plan.frames:
+            return  # its own fault is named already
+        inputs[edge.id] = plan.frames[edge.id]
+    if vertex.source is not None:
+        source, path = vertex.source, f"{path}.source"
+        frame = _attempt(plan, path, lambda: _source(plan.spark, source, job.params, code))
+    elif vertex.sql is not None:
+        text, path = vertex.sql, f"{path}.sql"
+        frame = _attempt(plan, path, lambda: _sql(plan.spark, text, inputs))
+    elif vertex.python is not None:
+        reference, path = vertex.python, f"{path}.python"
+        frame = _attempt(plan, path, lambda: code.function(reference)(dict(inputs), dict(job.params)))
+    else:
+        plan.faults.append(GraphFault(path=path, problem="is neither source, sql, python nor sink"))
+        return
+    if frame is None:
+        if not any(fault.path == path for fault in plan.faults):
+            plan.faults.append(GraphFault(path=path, problem="the function returns None", hint="return a DataFrame"))
+        return
+    if not isinstance(frame, DataFrame):
+        plan.faults.append(
+            GraphFault(path=path, problem=f"a {type(frame).__name__} is returned", hint="return a DataFrame")
+        )
+        return
+    if not frame.isStreaming:
+        plan.faults.append(
+            GraphFault(path=path, problem="the DataFrame is not a streaming one", hint="read it with spark.readStream")
+        )
+        return
+    if vertex.watermark is not None:
+        watermark = vertex.watermark
+        marked = _attempt(
+            plan, f"vertices.{vertex.id}.watermark", lambda: frame.withWatermark(watermark.column, watermark.delay)
+        )
+        if marked is None:
+            return
+        frame = marked
+    plan.frames[vertex.id] = frame
+
+
+def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: JobCode) -> Any:
+    if source.python is not None:
+        return code.function(source.python)(spark, dict(params))
+    reader = spark.readStream.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    return reader.load(source.path) if source.path is not None else reader.load()
+
+
+def _sql(spark: SparkSession, text: str, inputs: dict[str, DataFrame]) -> DataFrame:
+    for name, frame in inputs.items():
+        frame.createOrReplaceTempView(name)
+    return spark.sql(text)
+
+
+def _join_sinks(plan: Plan, task: Task) -> None:
+    """Set the one frame that all sinks of a task read."""
+    feeding = {edge.id for sink in task.sinks for edge in sink.inputs}
+    if len(feeding) == 1:
+        plan.frame = plan.frames.get(next(iter(feeding)))
+    elif feeding:
+        names = ", ".join(sorted(feeding))
+        plan.faults.append(
+            GraphFault(
+                path=f"vertices.{task.sinks[0].id}.inputs",
+                problem=f"the sinks of task {task.id} read different vertices ({names})",
+                hint="sinks of one task read the same vertex",
+            )
+        )
+    else:
+        last = task.vertices[-1].id
+        plan.faults.append(GraphFault(path=f"vertices.{last}", problem=f"task {task.id} ends in no sink"))
+
+
+def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
+    asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
+    first = task.sinks[0].id
+    if len(asked) > 1:
+        plan.faults.append(
+            GraphFault(path=f"vertices.{first}.output-mode", problem="the sinks of one task need one output mode")
+        )
+        return
+    if asked:
+        modes = [next(iter(asked))]
+    elif any(sink.sink is not None and sink.sink.format in FILE_FORMATS for sink in task.sinks):
+        modes = [OutputMode.APPEND]  # a file holds rows for good
+    else:
+        modes = [OutputMode.APPEND, OutputMode.UPDATE, OutputMode.COMPLETE]
+    problems = []
+    for mode in modes:
+        try:
+            _check_mode(session, plan, mode)
+        except AnalysisException as error:
+            problems.append(build_failure(error))
+        else:
+            plan.output_mode = mode
+            return
+    path = f"vertices.{first}.output-mode" if asked else f"vertices.{first}"
+    hint = (
+        "give the event time a watermark, or the sink another output mode" if "watermark" in problems[0].message else ""
+    )
+    plan.faults.append(GraphFault(path=path, problem=problems[0].message, hint=hint))
+
+
+def _check_mode(session: Session, plan: Plan, mode: OutputMode) -> None:
+    assert plan.frame is not None
+    modes = session.jvm.org.apache.spark.sql.streaming.OutputMode
+    java_mode = {
+        OutputMode.APPEND: modes.Append,
+        OutputMode.UPDATE: modes.Update,
+        OutputMode.COMPLETE: modes.Complete,
+    }[mode]()
+    checker = session.jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    analyzed = plan.frame._jdf.queryExecution().analyzed()
+    checker.checkForStreaming(analyzed, java_mode)
+    checker.checkStreamingQueryGlobalWatermarkLimit(analyzed, java_mode)
+
+
+def _operators(session: Session, frame: DataFrame) -> tuple[str, ...]:
+    """Stateful operators and sources in the order of the plan, each with a fingerprint of its schema (C25)."""
+    checker = session.jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    found: list[str] = []
+
+    def visit(node: Any) -> None:
+        children = node.children()
+        leaf = children.isEmpty()
+        if leaf or checker.isStatefulOperation(node):
+            kind = "source" if leaf else str(node.nodeName())
+            schema = str(node.schema().json())
+            found.append(f"{len(found)}:{kind}:{hashlib.sha256(schema.encode()).hexdigest()[:16]}")
+        for position in range(children.size()):
+            visit(children.apply(position))
+
+    visit(frame._jdf.queryExecution().analyzed())
+    return tuple(found)
+
+
+def _source_names(plan: Plan, task: Task) -> dict[int, str]:
+    """Spark numbers sources by their leaves, left to right; a leaf is known by the ids of its columns."""
+    owners: dict[str, str] = {}
+    for vertex in task.vertices:
+        if vertex.source is not None and vertex.id in plan.frames:
+            for leaf in _leaves(plan.frames[vertex.id]):
+                owners.setdefault(leaf, vertex.id)
+    assert plan.frame is not None
+    ordered = list(dict.fromkeys(_leaves(plan.frame)))
+    return {ordinal: owners[leaf] for ordinal, leaf in enumerate(ordered) if leaf in owners}
+
+
+def _leaves(frame: DataFrame) -> list[str]:
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [str(leaves.apply(position).output().toString()) for position in range(leaves.size())]

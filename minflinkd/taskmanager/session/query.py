@@ -1,0 +1,272 @@
+"""One running attempt of a task: its query from start to end, its snapshots, and why it ended.
+
+Everything here blocks and runs on threads. What happens by itself is told through `Events`, from those threads.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from minflinkd.jobgraph.model import RuntimeMode
+from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
+from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
+from minflinkd.taskmanager.session.code import CodeCache
+from minflinkd.taskmanager.session.failures import batch_failure, query_failure
+from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
+from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.stores import StateStores
+from minflinkd.taskmanager.session_protocol import (
+    RunTask,
+    SnapshotFailed,
+    SnapshotTaken,
+    TakeSnapshot,
+    TaskRunning,
+    TaskStopped,
+)
+
+_WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
+
+
+@dataclass(frozen=True)
+class Events:
+    """Called from threads, in order, at most one of failed and input_ended last."""
+
+    batch_finished: Callable[[TaskMetrics], None]
+    input_ended: Callable[[TaskMetrics], None]
+    failed: Callable[[ErrorInfo], None]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What all tasks of a child share."""
+
+    session: Session
+    callback: BatchCallback
+    code: CodeCache
+    stores: StateStores
+
+
+class RunningTask:
+    """`start` once, then `watch` on a thread of its own until it returns; `stop` at any time."""
+
+    def __init__(self, engine: Engine, request: RunTask, events: Events) -> None:
+        self._engine = engine
+        self._request = request
+        self._events = events
+        self._checkpoint = Path(request.directory) / "checkpoint"
+        self._received = time.monotonic()
+        self._query: StreamingQuery | None = None
+        self._plan: plan.Plan | None = None
+        self._sinks: TaskSinks | None = None
+        self._stopping = threading.Event()
+        self._watched = threading.Event()
+        self._lock = threading.Lock()
+        self._metrics = TaskMetrics()
+        self._rows_out = 0
+        self._finished_epoch = -1
+        self._batch_error: ErrorInfo | None = None
+        self._input_ended = False
+        self._snapshots: dict[int, int] = {}  # checkpoint id -> batch id, not confirmed yet
+        self._aborted: set[int] = set()
+
+    # --- start and end -------------------------------------------------------------------------------------------
+
+    def start(self) -> TaskRunning:
+        """Raises TaskNotBuilt, UnusableArtifact, and what Spark raises at a query's start."""
+        request, engine = self._request, self._engine
+        began = time.monotonic()
+        code = engine.code.load(request.artifacts)
+        loaded = time.monotonic()
+        self._plan = plan.build(engine.session, request.job, request.task, code)
+        frame = self._plan.require()
+        self._sinks = make_sinks(engine.session, self._plan.sinks, request.job.job_id, request.attempt_id, code)
+        built = time.monotonic()
+        self._prepare_checkpoint()
+        engine.callback.register(request.attempt_id, self._on_batch)
+        try:
+            self._query = self._start_query(frame)
+        except BaseException:
+            engine.callback.release(request.attempt_id)
+            raise
+        ended = time.monotonic()
+        phases = {"code": loaded - began, "build": built - loaded, "start": ended - built}
+        return TaskRunning(phases=phases, operators=self._plan.operators)
+
+    def _prepare_checkpoint(self) -> None:
+        restored = self._request.restored
+        if restored is None or restored.batch_id < 0:
+            return
+        snapshot.renew_query_id(self._checkpoint)
+        if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:
+            snapshot.plan_empty_batch(self._checkpoint, restored.batch_id)
+
+    def _start_query(self, frame: DataFrame) -> StreamingQuery:
+        assert self._plan is not None
+        job, context = self._request.job, self._engine.session.spark.sparkContext
+        self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
+        writer = (
+            frame.writeStream.outputMode(self._plan.output_mode.value)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
+        )
+        self._engine.callback.attach(writer)
+        # The query's thread inherits the pool: one per job, so that jobs do not starve each other (J6).
+        context.setLocalProperty("spark.scheduler.pool", job.job_id)
+        try:
+            return writer.start()
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+    def watch(self) -> None:
+        """Report progress until the query ends; then, unless it was stopped, why."""
+        assert self._query is not None
+        java_query: Any = self._query._jsq
+        try:
+            while True:
+                with suppress(PySparkException, Py4JError):
+                    if java_query.awaitTermination(round(_WATCH * 1000)):
+                        break
+                if not java_query.isActive():
+                    break
+                self._report(java_query)
+            if not self._stopping.is_set():
+                self._events.failed(self._batch_error or query_failure(java_query))
+        finally:
+            self._watched.set()
+
+    def run_to_end(self) -> None:
+        """For a bounded task, beside `watch`. A failure is `watch`'s to report."""
+        assert self._query is not None
+        java_query: Any = self._query._jsq
+        try:
+            ended = bounded.run_to_end(self._engine.session, java_query)
+        except (PySparkException, Py4JError):
+            return
+        if ended and not self._stopping.is_set():
+            self._input_ended = True
+            self._report(java_query)
+            self._events.input_ended(self._metrics)
+
+    def request_stop(self) -> None:
+        """From here on the query's end is no failure, and a snapshot that waits gives up."""
+        self._stopping.set()
+
+    def stop(self) -> TaskStopped:
+        """Blocks until the query's thread is gone, for ever if user code does not come back."""
+        self._stopping.set()
+        unloaded = True
+        if self._query is not None:
+            java_query: Any = self._query._jsq
+            run_id = str(java_query.runId().toString())
+            with suppress(PySparkException):
+                java_query.stop()
+            self._watched.wait()
+            unloaded = self._engine.stores.close(run_id)
+        self._engine.callback.release(self._request.attempt_id)
+        return TaskStopped(ended=True, unloaded=unloaded)
+
+    # --- micro-batches -------------------------------------------------------------------------------------------
+
+    def _on_batch(self, frame: DataFrame, epoch: int) -> None:
+        assert self._sinks is not None
+        try:
+            rows = self._sinks.write(frame, epoch)
+        except BaseException as error:
+            self._batch_error = None if self._stopping.is_set() else batch_failure(error)
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(f"user code raised {type(error).__name__}") from error
+        with self._lock:
+            self._rows_out += rows
+            self._finished_epoch = epoch
+
+    def _report(self, java_query: Any) -> None:
+        with self._lock:
+            if self._metrics.batch_id >= self._finished_epoch:
+                return
+            rows_out = self._rows_out
+        reports = [json.loads(report.json()) for report in java_query.recentProgress()]
+        with self._lock:
+            before = self._metrics
+            after = before
+            for report in reports:
+                if report["batchId"] <= self._finished_epoch:
+                    after = metrics.advance(after, report)
+            if after is before:
+                return
+            first = after.first_batch_ms
+            if first is None:
+                first = (time.monotonic() - self._received) * 1000
+            after = metrics.with_output(after, rows_out, first)
+            self._metrics = after
+        self._events.batch_finished(after)
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
+        """Raises SnapshotFailed, with nothing left in the target directory."""
+        assert self._plan is not None
+        assert self._sinks is not None
+        began = time.monotonic()
+        batch_id = self._await_boundary(request, began + request.timeout)
+        reached = time.monotonic()
+        ended = self._input_ended
+        if batch_id < 0:
+            self._snapshots[request.checkpoint_id] = batch_id
+            return SnapshotTaken(batch_id=-1, wait_ms=(reached - began) * 1000, operators=self._plan.operators)
+        files, offsets = snapshot.link(self._checkpoint, batch_id, Path(request.target_directory))
+        self._snapshots[request.checkpoint_id] = batch_id
+        return SnapshotTaken(
+            batch_id=batch_id,
+            files=tuple(files),
+            transactions=tuple(ledger.cover(request.checkpoint_id, batch_id) for ledger in self._sinks.ledgers),
+            source_offsets=snapshot.named_offsets(offsets, self._plan.source_names),
+            operators=self._plan.operators,
+            wait_ms=(reached - began) * 1000,
+            sync_ms=(time.monotonic() - reached) * 1000,
+            input_ended=ended,
+        )
+
+    def _await_boundary(self, request: TakeSnapshot, deadline: float) -> int:
+        """The last committed micro-batch, once the one that was in progress at the call is committed."""
+        wanted = snapshot.read_boundary(self._checkpoint).started
+        pause = 0.002
+        while True:
+            committed = snapshot.read_boundary(self._checkpoint).committed
+            if committed >= wanted:
+                return committed
+            if self._stopping.is_set() or self._watched.is_set():
+                raise SnapshotFailed("the query ended before its next micro-batch boundary")
+            if request.checkpoint_id in self._aborted:
+                raise SnapshotFailed(f"checkpoint {request.checkpoint_id} was aborted")
+            if time.monotonic() > deadline:
+                raise SnapshotFailed(f"micro-batch {wanted} did not end within {request.timeout:g} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+
+    def confirm(self, checkpoint_id: int) -> None:
+        """Idempotent; a checkpoint that is not known here covers nothing."""
+        batch_id = self._snapshots.get(checkpoint_id)
+        if batch_id is None or self._sinks is None:
+            return
+        for ledger in self._sinks.ledgers:
+            ledger.confirm(batch_id)
+        self._snapshots = {key: batch for key, batch in self._snapshots.items() if key > checkpoint_id}
+
+    def abort_snapshot(self, checkpoint_id: int) -> None:
+        self._aborted.add(checkpoint_id)
+        self._snapshots.pop(checkpoint_id, None)

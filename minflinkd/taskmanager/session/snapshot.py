@@ -1,0 +1,280 @@
+"""Which files of a running query's checkpoint directory make a snapshot at a committed micro-batch (C11).
+
+The directory is read as a listing, the closure is computed from it as a pure function and verified, and only then are
+links made. Files are immutable once they have their name, so the query runs on meanwhile. Layout (Spark 4.3, state
+format v2):
+
+    metadata                                     the query's id
+    offsets/<batch>  commits/<batch>             one entry each per micro-batch
+    sources/<ordinal>/<entry>[.compact]          a file source's own log, numbered by its `logOffset`
+    state/<operator>/_metadata/...               the operator
+    state/<operator>/<partition>/[<store>/]      <version>_<id>.changelog, <version>_<id>.zip; SSTs/; _metadata/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile
+
+_VERSION = re.compile(r"(\d+)_([0-9a-f-]{36})\.(changelog|zip)")
+_NUMBER = re.compile(r"(\d+)(?:[._].*)?")
+_COMPACT = ".compact"
+_ATTEMPTS = 5  # maintenance may remove a file between listing and linking
+
+
+class OffsetEntry(msgspec.Struct, frozen=True):
+    """One entry of the offset log: the metadata line, and one offset as JSON per source (None: not read yet)."""
+
+    metadata: dict[str, Any]
+    offsets: tuple[str | None, ...]
+
+
+class CommitEntry(msgspec.Struct, frozen=True):
+    watermark_ms: int
+    stores: dict[str, list[list[str]]]  # operator -> partition -> unique id of each store's version
+
+
+def parse_offsets(text: str) -> OffsetEntry:
+    """Raises SnapshotFailed for a format that is not known here."""
+    version, _, body = text.partition("\n")
+    if version != "v1":
+        raise SnapshotFailed(f"the offset log has the unknown version {version!r}")
+    lines = body.split("\n")
+    return OffsetEntry(json.loads(lines[0]), tuple(None if line == "-" else line for line in lines[1:] if line))
+
+
+def parse_commit(text: str) -> CommitEntry:
+    """Raises SnapshotFailed for a format that is not known here."""
+    version, _, body = text.partition("\n")
+    if version not in ("v1", "v2"):
+        raise SnapshotFailed(f"the commit log has the unknown version {version!r}")
+    values = json.loads(body)
+    return CommitEntry(int(values.get("nextBatchWatermarkMs", 0)), values.get("stateUniqueIds") or {})
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """Where the query stands: `started` has an offset entry, `committed` a commit entry. -1: none."""
+
+    started: int
+    committed: int
+
+
+def boundary(offsets: Iterable[str], commits: Iterable[str]) -> Boundary:
+    """From the names in `offsets` and `commits`."""
+    return Boundary(_latest(offsets), _latest(commits))
+
+
+def _latest(names: Iterable[str]) -> int:
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def read_boundary(checkpoint: Path) -> Boundary:
+    """The commit log is read first: a batch that ends in between then looks in progress, never the other way."""
+    commits = _names(checkpoint / "commits")
+    return boundary(_names(checkpoint / "offsets"), commits)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def listing(checkpoint: Path) -> set[str]:
+    """Every file, by its relative path, but hidden ones (temporary files, Hadoop's checksums)."""
+    return set(_walk(str(checkpoint), ""))
+
+
+def _walk(root: str, below: str) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(os.path.join(root, below)))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        path = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, path)
+        else:
+            yield path
+
+
+def closure(
+    files: set[str], batch: int, offsets: OffsetEntry, commit: CommitEntry, sst_files: Callable[[str], Iterable[str]]
+) -> set[str]:
+    """Exactly what Spark needs to start at `batch + 1`. Pure but for `sst_files`, which reads a zip's list of them.
+
+    Raises SnapshotFailed naming what is missing.
+    """
+    wanted = {"metadata", f"offsets/{batch}", f"commits/{batch}"}
+    if batch > 0:
+        wanted |= {f"offsets/{batch - 1}", f"commits/{batch - 1}"}  # Spark reads the entry before the last as well
+    for ordinal, offset in enumerate(offsets.offsets):
+        wanted |= _source_log(files, ordinal, offset)
+    wanted |= {path for path in files if path.startswith("state/") and _is_description(path, batch)}
+    for operator, partitions in commit.stores.items():
+        for partition, ids in enumerate(partitions):
+            wanted |= _stores(files, f"state/{operator}/{partition}", batch + 1, ids, sst_files)
+    if missing := sorted(wanted - files):
+        raise SnapshotFailed(f"batch {batch}: {', '.join(missing[:5])} missing from the checkpoint directory")
+    return wanted
+
+
+def _source_log(files: set[str], ordinal: int, offset: str | None) -> set[str]:
+    prefix = f"sources/{ordinal}/"
+    names = [path.removeprefix(prefix) for path in files if path.startswith(prefix)]
+    position = _log_offset(offset)
+    if position is None:  # an initial offset or start time: small, written once
+        return {prefix + name for name in names}
+    compacted = [number for name in names if name.endswith(_COMPACT) and (number := _number(name)) <= position]
+    if compacted:
+        first, wanted = max(compacted), {f"{prefix}{max(compacted)}{_COMPACT}"}
+    else:
+        first, wanted = -1, set()
+    return wanted | {f"{prefix}{number}" for number in range(first + 1, position + 1)}
+
+
+def _log_offset(offset: str | None) -> int | None:
+    value = json.loads(offset) if offset else None
+    return int(value["logOffset"]) if isinstance(value, dict) and "logOffset" in value else None
+
+
+def _is_description(path: str, batch: int) -> bool:
+    """Operator metadata and state schemas; those numbered by a micro-batch only up to this one."""
+    parts = PurePosixPath(path).parts
+    if not any(part in ("_metadata", "_stateSchema") for part in parts[:-1]):
+        return False
+    number = _number(parts[-1])
+    return number < 0 or number <= batch
+
+
+def _number(name: str) -> int:
+    match = _NUMBER.fullmatch(name)
+    return int(match[1]) if match else -1
+
+
+def _stores(
+    files: set[str], directory: str, version: int, ids: list[str], sst_files: Callable[[str], Iterable[str]]
+) -> set[str]:
+    """The latest base snapshot of each store of a partition, what it names, and every changelog since."""
+    below = [path for path in files if path.startswith(directory + "/")]
+    homes = {str(PurePosixPath(path).parent) for path in below if _VERSION.fullmatch(PurePosixPath(path).name)}
+    wanted: set[str] = set()
+    heads = set(ids)
+    for home in homes:
+        chain = _store(files, home, version, sst_files)
+        heads -= {match[2] for path in chain if (match := _VERSION.fullmatch(PurePosixPath(path).name))}
+        wanted |= chain
+    if heads:
+        raise SnapshotFailed(f"{directory} has no version {version} with the committed id {', '.join(sorted(heads))}")
+    return wanted
+
+
+def _store(files: set[str], home: str, version: int, sst_files: Callable[[str], Iterable[str]]) -> set[str]:
+    changelogs: dict[int, set[str]] = {}
+    zips: dict[int, set[str]] = {}
+    for path in files:
+        match = _VERSION.fullmatch(path.removeprefix(home + "/")) if path.startswith(home + "/") else None
+        if match and int(match[1]) <= version:
+            (zips if match[3] == "zip" else changelogs).setdefault(int(match[1]), set()).add(path)
+    base, chain = 0, set[str]()
+    for candidate in sorted(zips, reverse=True):
+        named = {f"{home}/SSTs/{name}" for path in zips[candidate] for name in sst_files(path)}
+        if named <= files:
+            base, chain = candidate, zips[candidate] | named
+            break
+    for number in range(base, version + 1):
+        chain |= changelogs.get(number, set())
+        if number > base and number not in changelogs:
+            raise SnapshotFailed(f"{home} has no changelog of version {number}, and no snapshot behind it")
+    return chain
+
+
+def sst_files(zip_file: Path) -> list[str]:
+    """The SST files that a RocksDB snapshot names. Raises SnapshotFailed, FileNotFoundError."""
+    try:
+        with zipfile.ZipFile(zip_file) as archive, archive.open("metadata") as text:
+            text.readline()  # the version of the format
+            values = json.loads(text.readline())
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
+        raise SnapshotFailed(f"{zip_file.name} is no RocksDB snapshot: {error}") from error
+    return [str(entry["dfsSstFileName"]) for entry in values.get("sstFiles", ())]
+
+
+def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile], OffsetEntry]:
+    """Hard-link the closure at `batch` into the new directory `target`. Raises SnapshotFailed, with nothing left."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            offsets = parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
+            commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
+            wanted = closure(listing(checkpoint), batch, offsets, commit, lambda path: sst_files(checkpoint / path))
+            return _link(checkpoint, sorted(wanted), target), offsets
+        except (FileNotFoundError, SnapshotFailed) as error:
+            _remove(target)
+            if attempt == _ATTEMPTS - 1:
+                raise SnapshotFailed(f"no consistent snapshot of batch {batch}: {error}") from error
+        except BaseException:
+            _remove(target)
+            raise
+    raise AssertionError("unreachable")
+
+
+def _link(checkpoint: Path, paths: list[str], target: Path) -> list[SnapshotFile]:
+    made: set[str] = set()
+    files = []
+    for path in paths:
+        place = os.path.join(target, path)
+        if (directory := os.path.dirname(place)) not in made:
+            os.makedirs(directory, exist_ok=True)
+            made.add(directory)
+        os.link(os.path.join(checkpoint, path), place)
+        files.append(SnapshotFile(path, os.stat(place).st_size))
+    return files
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def renew_query_id(checkpoint: Path) -> None:
+    """A restored query is a new one to Spark: with the old id it would be taken for the running original."""
+    # A new file, not a rewritten one: the old one may be a hard link into a snapshot.
+    place, new = checkpoint / "metadata", checkpoint / ".metadata.new"
+    new.write_text(json.dumps({"id": str(uuid4())}), "utf-8")
+    new.replace(place)
+
+
+def plan_empty_batch(checkpoint: Path, batch: int) -> None:
+    """Make Spark begin with one micro-batch without data behind `batch`, as if it had planned it before a crash.
+
+    A restored query without new data runs no micro-batch at all, so that nothing would fire open windows (J8a).
+    """
+    entry = parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
+    commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
+    metadata = entry.metadata | {
+        "batchWatermarkMs": max(int(entry.metadata.get("batchWatermarkMs", 0)), commit.watermark_ms)
+    }
+    lines = ["v1", json.dumps(metadata), *("-" if offset is None else offset for offset in entry.offsets)]
+    (checkpoint / "offsets" / str(batch + 1)).write_text("\n".join(lines), "utf-8")
+
+
+def named_offsets(entry: OffsetEntry, names: Mapping[int, str]) -> dict[str, str]:
+    """Source name -> Spark's offset as JSON (C26)."""
+    return {
+        names.get(ordinal, f"source-{ordinal}"): offset
+        for ordinal, offset in enumerate(entry.offsets)
+        if offset is not None
+    }

@@ -1,0 +1,74 @@
+"""What a fresh JVM does before it takes jobs: the first micro-batch of a first query costs seconds, and nobody waits
+
+for it here. Classes are loaded and compiled by running once what every job runs: a windowed aggregate with RocksDB
+state, foreachBatch, a Parquet write, a Python worker.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+
+from minflinkd.runtime.ids import AttemptId
+from minflinkd.taskmanager.session.callback import ATTEMPT_KEY
+from minflinkd.taskmanager.session.query import Engine
+
+_BATCHES = 4
+_TIMEOUT = 120.0  # seconds
+
+
+def warm_up(engine: Engine) -> dict[str, float]:
+    """Blocks; returns seconds by phase. Raises TimeoutError where the session does not process."""
+    began = time.monotonic()
+    spark = engine.session.spark
+    spark.range(10).count()
+    counted = time.monotonic()
+    worker = threading.Thread(target=_python_worker, args=(engine,), name="warm-up worker", daemon=True)
+    worker.start()
+    _stateful_query(engine)
+    worker.join(_TIMEOUT)
+    return {"first_job": counted - began, "warm": time.monotonic() - counted}
+
+
+def _python_worker(engine: Engine) -> None:
+    engine.session.spark.range(2).select(F.udf(str, "string")("id")).collect()
+
+
+def _stateful_query(engine: Engine) -> None:
+    directory = Path(engine.session.config.working_directory) / f"warm-up-{uuid4().hex[:8]}"
+    attempt_id = AttemptId(uuid4().hex)
+    spark = engine.session.spark.newSession()
+    spark.conf.set(ATTEMPT_KEY, attempt_id)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    enough = threading.Event()
+
+    def on_batch(frame: DataFrame, epoch: int) -> None:
+        frame.write.parquet(str(directory / "out" / str(epoch)))
+        if epoch >= _BATCHES - 1:
+            enough.set()
+
+    engine.callback.register(attempt_id, on_batch)
+    source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1000, numPartitions=1).load()
+    frame = (
+        source.withWatermark("timestamp", "1 second")
+        .groupBy(F.window("timestamp", "1 second"), (F.col("value") % 7).alias("key"))
+        .agg(F.count("*").alias("n"), F.avg("value").alias("mean"))
+    )
+    writer = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint"))
+    engine.callback.attach(writer)
+    query = writer.start()
+    run_id = str(query.runId)
+    try:
+        if not enough.wait(_TIMEOUT):
+            raise TimeoutError(f"the warm-up query made no progress within {_TIMEOUT:g} s")
+    finally:
+        query.stop()
+        engine.stores.close(run_id)
+        engine.callback.release(attempt_id)
+        shutil.rmtree(directory, ignore_errors=True)

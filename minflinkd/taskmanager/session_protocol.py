@@ -1,0 +1,205 @@
+"""What a TaskManager's supervisor and its session child say to each other, over one socketpair.
+
+Knows nothing of pyspark, so that the supervisor can import it. The child is started as
+
+    python -m minflinkd.taskmanager.session --fd <number of its end of the socketpair> --config <file>
+
+and says `SessionReady` once it is warm. Requests are idempotent by their attempt and checkpoint ids.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from minflinkd.jobgraph.model import Task
+from minflinkd.rpc.messages import Analysis, Done, JobContext, Message, Notice, Request, TaskMetrics
+from minflinkd.rpc.network import Address
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.ids import AttemptId
+from minflinkd.storage.publication import SinkTransaction
+
+SUPERVISOR = Address("supervisor")
+SESSION = Address("session")
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the child builds its SparkSession. Written as JSON to the file that `--config` names."""
+
+    name: str  # shown as the Spark application's name: the TaskManager's resource id
+    slots: int  # `local[slots]`, unless `master` says otherwise
+    working_directory: str  # scratch space of this child alone: warehouse, shuffle files, code, temporary files
+    log_directory: str  # gets session-jvm.log, rotated
+    master: str = ""
+    heap_bytes: int = 1024**3
+    conf: dict[str, str] = {}  # Spark settings that win over the tuned ones
+    warm_up: bool = True
+
+
+def write_config(config: SessionConfig, path: Path) -> None:
+    path.write_bytes(msgspec.json.encode(config))
+
+
+def read_config(path: Path) -> SessionConfig:
+    return msgspec.json.decode(path.read_bytes(), type=SessionConfig)
+
+
+class UnknownAttempt(MinflinkError):
+    """The child runs no such attempt: it never did, or has stopped it."""
+
+    code = "unknown-attempt"
+    consequence = Consequence.REFUSED
+
+
+class SnapshotFailed(MinflinkError):
+    """No consistent snapshot could be taken; the query itself is unharmed."""
+
+    code = "snapshot-failed"
+    consequence = Consequence.RETRYABLE
+
+
+# --- to the child ------------------------------------------------------------------------------------------------
+
+
+class Restored(Message, frozen=True):
+    """The supervisor has laid out this snapshot's files in `<directory>/checkpoint`."""
+
+    checkpoint_id: int
+    batch_id: int
+    input_ended: bool = False
+
+
+class TaskRunning(Message, frozen=True):
+    """The query is active. `phases`: seconds spent in code, build, start."""
+
+    phases: dict[str, float]
+    operators: tuple[str, ...] = ()
+
+
+class RunTask(Request[TaskRunning], frozen=True):
+    """Start one attempt. A repeated request of a running attempt is answered as the first was.
+
+    Refused with the code `user-code`, `spark-analysis` or `invalid-task` when the task cannot be built.
+    """
+
+    job: JobContext
+    task: Task
+    attempt_id: AttemptId
+    directory: str  # of this attempt, on a path never used before; Spark's checkpoint is `checkpoint` in it
+    restored: Restored | None = None
+    artifacts: dict[str, str] = {}  # name -> local path
+
+
+class TaskStopped(Message, frozen=True):
+    """`ended`: the query's thread is gone. `unloaded`: no state store of the attempt is open any more, so its
+
+    directory may be deleted. Where `ended` is false, user code blocks: the supervisor replaces the child.
+    """
+
+    ended: bool
+    unloaded: bool
+
+
+class StopTask(Request[TaskStopped], frozen=True):
+    """An unknown attempt is stopped already."""
+
+    attempt_id: AttemptId
+    timeout: float = 10.0  # seconds that user code gets to come back
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    path: str  # relative to the target directory, as in Spark's checkpoint directory
+    size: int
+
+
+class SnapshotTaken(Message, frozen=True):
+    """C11. The files are hard links below `target_directory`; nothing of them changes any more."""
+
+    batch_id: int  # the last committed micro-batch in it; -1 before the first, with no files
+    files: tuple[SnapshotFile, ...] = ()
+    transactions: tuple[SinkTransaction, ...] = ()  # staged and not covered by a confirmed checkpoint
+    source_offsets: dict[str, str] = {}
+    operators: tuple[str, ...] = ()
+    wait_ms: float = 0.0  # for the micro-batch in progress
+    sync_ms: float = 0.0  # linking, verifying, and making staged files durable
+    input_ended: bool = False
+
+
+class TakeSnapshot(Request[SnapshotTaken], frozen=True):
+    """Link the files of the attempt at its next micro-batch boundary into `target_directory`, which must not exist."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+    target_directory: str
+    timeout: float = 600.0  # seconds to wait for the micro-batch in progress
+
+
+class ConfirmCheckpoint(Request[Done], frozen=True):
+    """The checkpoint is complete and its transactions are published: later snapshots no longer carry them."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class AbortSnapshot(Request[Done], frozen=True):
+    """C13: a snapshot still waiting for its boundary gives up, its links are removed."""
+
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class AnalyzeTasks(Request[Analysis], frozen=True):
+    """Let Spark analyse the tasks without starting anything. Faults are answers, not errors."""
+
+    job: JobContext
+    tasks: tuple[Task, ...]
+    artifacts: dict[str, str] = {}
+
+
+class Pong(Message, frozen=True):
+    attempts: tuple[AttemptId, ...]
+    threads: int  # of the Python driver
+
+
+class Ping(Request[Pong], frozen=True):
+    """Answered by the child's loop and its JVM; no answer means that one of them hangs."""
+
+
+# --- to the supervisor -------------------------------------------------------------------------------------------
+
+
+class SessionReady(Notice, frozen=True):
+    jvm_pid: int
+    phases: dict[str, float]  # seconds: import, session, first_job, warm
+
+
+class SessionFailed(Notice, frozen=True):
+    """The session could not be built; the child ends itself behind this."""
+
+    error: ErrorInfo
+
+
+class TaskFailed(Notice, frozen=True):
+    """The attempt's query ended without having been told to. FATAL where no repetition helps."""
+
+    attempt_id: AttemptId
+    error: ErrorInfo
+
+
+class BatchFinished(Notice, frozen=True):
+    attempt_id: AttemptId
+    metrics: TaskMetrics
+
+
+class InputEnded(Notice, frozen=True):
+    """Bounded input is exhausted and the last windows have fired: what remains is the final checkpoint."""
+
+    attempt_id: AttemptId
+    metrics: TaskMetrics
+
+
+class JvmLost(Notice, frozen=True):
+    """The JVM is gone; the child ends itself behind this."""
+
+    reason: str

@@ -1,0 +1,190 @@
+"""A real session child, started and spoken to as the supervisor does it; and short forms of what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from minflinkd.jobgraph.model import (
+    Checkpointing,
+    Input,
+    OutputMode,
+    RuntimeMode,
+    Sink,
+    Source,
+    Task,
+    Vertex,
+    Watermark,
+)
+from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.messages import JobContext, Notice, Request
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
+from minflinkd.taskmanager import session_protocol as p
+
+R = TypeVar("R")
+EVENTS = "key STRING, time TIMESTAMP, value LONG"
+
+
+class Child:
+    """The other end of one session child, and a place for its attempts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.notices: list[Notice] = []
+        self.changed = asyncio.Event()
+        self.ready: p.SessionReady | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._connection: Connection | None = None
+
+    async def start(self, conf: dict[str, str], *, warm_up: bool = False) -> None:
+        config = self.directory / "session.json"
+        p.write_config(
+            p.SessionConfig(
+                name="tm-test",
+                slots=2,
+                working_directory=str(self.directory / "work"),
+                log_directory=str(self.directory / "log"),
+                conf=conf,
+                warm_up=warm_up,
+            ),
+            config,
+        )
+        ours, theirs = socket.socketpair()
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "minflinkd.taskmanager.session"),
+            *("--fd", str(theirs.fileno()), "--config", str(config)),
+            pass_fds=[theirs.fileno()],
+            stdin=asyncio.subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        theirs.close()
+        mailbox = Mailbox(p.SUPERVISOR)
+        kinds = (p.SessionReady, p.SessionFailed, p.TaskFailed, p.BatchFinished, p.InputEnded, p.JvmLost)
+        for kind in kinds:
+            mailbox.on_notice(kind, self._on_notice)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._connection = Connection(reader, writer, local=lambda _: mailbox, name="child")
+        self._connection.start()
+        self.ready = await self.notice(p.SessionReady, lambda _: True)
+
+    async def _on_notice(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self.changed.set()
+
+    async def notice(self, kind: type[Any], wanted: Callable[[Any], bool], timeout: float = 120.0) -> Any:
+        """The first notice of this kind that fits, of the past or to come. A failed session or task ends the wait."""
+        async with asyncio.timeout(timeout):
+            while True:
+                for notice in self.notices:
+                    if isinstance(notice, kind) and wanted(notice):
+                        return notice
+                    assert not isinstance(notice, p.SessionFailed), notice.error
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def ask(self, request: Request[R], timeout: float = 60.0) -> R:
+        assert self._connection is not None
+        return await self._connection.ask(p.SESSION, request, timeout=timeout)
+
+    async def run(self, job: JobContext, task: Task, **fields: Any) -> AttemptId:
+        attempt_id = AttemptId(uuid4().hex)
+        directory = fields.pop("directory", None) or self.fresh_directory()
+        await self.ask(p.RunTask(job=job, task=task, attempt_id=attempt_id, directory=str(directory), **fields))
+        return attempt_id
+
+    def fresh_directory(self) -> Path:
+        directory = self.directory / "attempts" / uuid4().hex
+        directory.mkdir(parents=True)
+        return directory
+
+    async def batches(self, attempt_id: AttemptId, batch_id: int) -> p.BatchFinished:
+        """Wait until the attempt has finished this micro-batch. Fails with the attempt."""
+
+        def fits(notice: Any) -> bool:
+            if isinstance(notice, p.TaskFailed):
+                if notice.attempt_id == attempt_id:
+                    raise AssertionError(notice.error)
+                return False
+            return bool(notice.attempt_id == attempt_id and notice.metrics.batch_id >= batch_id)
+
+        found = await self.notice((p.BatchFinished, p.TaskFailed), fits)  # type: ignore[arg-type]
+        assert isinstance(found, p.BatchFinished)
+        return found
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            await self._connection.aclose()
+        if self._process is not None:
+            async with asyncio.timeout(30):
+                await self._process.wait()
+        if self.ready is not None:
+            assert await ends(self.ready.jvm_pid), "the JVM outlives its child"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+async def ends(pid: int, timeout: float = 15.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def job(name: str = "job", *, mode: RuntimeMode = RuntimeMode.STREAMING, **fields: Any) -> JobContext:
+    values: dict[str, Any] = {"job_id": JobId(uuid4().hex), "params": {}}
+    return JobContext(
+        **(values | fields),
+        name=name,
+        mode=mode,
+        checkpointing=Checkpointing(),
+        checkpoint_root="file:///nowhere",
+        blob_server="http://127.0.0.1:1",
+    )
+
+
+def inputs(*ids: str) -> tuple[Input, ...]:
+    return tuple(Input(id=VertexId(name)) for name in ids)
+
+
+def rate(rows: int = 1000) -> Vertex:
+    """A source that never ends: value 0, 1, 2, ...; timestamp one second a micro-batch."""
+    options = {"rowsPerBatch": str(rows), "numPartitions": "2"}
+    return Vertex(id=VertexId("numbers"), source=Source(format="rate-micro-batch", options=options))
+
+
+def events(path: Path, delay: str = "0 seconds", **options: str) -> Vertex:
+    source = Source(format="json", path=str(path), schema=EVENTS, options=options)
+    return Vertex(id=VertexId("events"), source=source, watermark=Watermark(column="time", delay=delay))
+
+
+def sql(name: str, text: str, *sources: str) -> Vertex:
+    return Vertex(id=VertexId(name), inputs=inputs(*sources), sql=text)
+
+
+def python(name: str, reference: str, *sources: str) -> Vertex:
+    return Vertex(id=VertexId(name), inputs=inputs(*sources), python=reference)
+
+
+def parquet(path: Path, source: str, **fields: Any) -> Vertex:
+    return Vertex(id=VertexId("out"), inputs=inputs(source), sink=Sink(format="parquet", path=str(path), **fields))
+
+
+def call(reference: str, source: str, mode: OutputMode | None = None) -> Vertex:
+    return Vertex(id=VertexId("out"), inputs=inputs(source), sink=Sink(python=reference), output_mode=mode)
+
+
+def task(*vertices: Vertex, parallelism: int = 2) -> Task:
+    return Task(id=TaskId(vertices[0].id), vertices=vertices, parallelism=parallelism)
