@@ -1,0 +1,63 @@
+"""`minflinkd check-config`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minflinkd.cli.check_config import check_config
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.delenv("MINFLINKD_CONFIG", raising=False)
+    return CliRunner()
+
+
+def test_a_good_file_ends_with_0_and_shows_what_differs_from_the_defaults(cli: CliRunner, tmp_path: Path) -> None:
+    """E10: exit codes, human output by default."""
+    file = tmp_path / "minflinkd.yaml"
+    file.write_text("rest.port: 8082\n")
+    result = cli.invoke(check_config, [str(file), "--set", "heartbeat.interval=2s"])
+    assert result.exit_code == 0
+    assert result.output.splitlines()[1:] == ["  rest.port: 8082", "  heartbeat.interval: 2 s"]
+
+
+def test_a_bad_file_ends_with_2_and_every_fault(cli: CliRunner, tmp_path: Path) -> None:
+    """E20: the same check as at the start."""
+    file = tmp_path / "minflinkd.yaml"
+    file.write_text("rest.prt: 8082\nlog.level: x\n")
+    result = cli.invoke(check_config, [str(file)])
+    assert result.exit_code == 2
+    assert "did you mean rest.port?" in result.stderr
+    assert "minflinkd.yaml:2: log.level" in result.stderr
+
+
+def test_json_says_the_same_to_a_program(cli: CliRunner, tmp_path: Path) -> None:
+    """E10: --json everywhere."""
+    file = tmp_path / "minflinkd.yaml"
+    file.write_text("rest.port: 8082\n")
+    good = json.loads(cli.invoke(check_config, [str(file), "--json"]).stdout)
+    assert good == {"valid": True, "file": str(file), "changed": {"rest.port": "8082"}}
+    result = cli.invoke(check_config, [str(file), "--json"], env={"MINFLINKD_REST_PORT": "x"})
+    bad = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert (bad["valid"], bad["code"], bad["faults"][0]["key"]) == (False, "invalid-config", "rest.port")
+
+
+def test_without_a_file_it_checks_the_one_that_the_environment_names(cli: CliRunner, tmp_path: Path) -> None:
+    """E10: what `serve` would read."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("rest.port: 8083\n")
+    result = cli.invoke(check_config, [], env={"MINFLINKD_CONFIG": str(file)})
+    assert "rest.port: 8083" in result.output
+
+
+def test_an_override_without_a_value_is_refused(cli: CliRunner) -> None:
+    """E10: errors say what to do next."""
+    result = cli.invoke(check_config, ["--set", "rest.port"])
+    assert result.exit_code == 2
+    assert "is not KEY=VALUE" in result.stderr

@@ -1,0 +1,223 @@
+"""Reading a configuration: file, environment, command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minflinkd.config import Config, ConfigError, Fault, load_config
+from minflinkd.config.cluster_options import LogLevel
+from minflinkd.config.load import parse_config
+from minflinkd.config.values import PortRange
+from minflinkd.runtime.units import Duration, MemorySize
+
+
+def faults(
+    text: str, environ: dict[str, str] | None = None, overrides: dict[str, str] | None = None
+) -> tuple[Fault, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, environ or {}, overrides or {})
+    return caught.value.faults
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    """E20: every option has a default."""
+    assert load_config(None, {}, {}) == Config()
+
+
+def test_keys_may_be_nested_or_dotted_or_both() -> None:
+    """E20: nested or dotted keys."""
+    dotted = parse_config("heartbeat.interval: 2s\nheartbeat.timeout: 9s\nrest.port: 1", {}, {})
+    nested = parse_config("heartbeat: {interval: 2s, timeout: 9s}\nrest: {port: 1}", {}, {})
+    mixed = parse_config("heartbeat:\n  interval: 2 s\nheartbeat.timeout: 9000 ms\nrest:\n  port: 1\n", {}, {})
+    assert dotted == nested == mixed
+    assert dotted.heartbeat.timeout == Duration(9)
+
+
+def test_values_have_the_types_that_their_options_declare() -> None:
+    """E20: typed options with units."""
+    config = parse_config(
+        "log.level: DEBUG\nblob.server.port: 50100-50200\nblob.max-size: 1 GiB\nsecurity.allow-unauthenticated: true\n"
+        "taskmanager.registration.timeout: 10 min\nrestart-strategy.exponential-delay.backoff-multiplier: 2\n",
+        {},
+        {},
+    )
+    assert config.log.level is LogLevel.DEBUG
+    assert config.blob.server_port == PortRange(50100, 50200)
+    assert config.blob.max_size == MemorySize(1 << 30)
+    assert config.security.allow_unauthenticated is True
+    assert config.taskmanager.registration_timeout == Duration(600)
+    assert config.restart_strategy.exponential_delay.backoff_multiplier == 2.0
+
+
+def test_the_environment_overrides_the_file_and_the_command_line_overrides_both() -> None:
+    """E20: environment overrides."""
+    text = "rest.port: 1\nheartbeat.interval: 2 s\nslot.idle.timeout: 3 s\n"
+    environ = {"MINFLINKD_REST_PORT": "10", "MINFLINKD_HEARTBEAT_INTERVAL": "3 s", "HOME": "/"}
+    config = parse_config(text, environ, {"rest.port": "100"})
+    assert (config.rest.port, config.heartbeat.interval, config.slot.idle_timeout) == (100, Duration(3), Duration(3))
+
+
+def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
+    """E20: a map of texts, in any of the forms."""
+    text = "taskmanager:\n  spark:\n    conf:\n      spark.a: 1\n      spark.b.c: {d: yes}\n"
+    environ = {"MINFLINKD_TASKMANAGER_SPARK_CONF": '{"spark.a": "2", "spark.e": "x,y"}'}
+    config = parse_config(text, environ, {"taskmanager.spark.conf.spark.f": "3"})
+    assert config.taskmanager.session.spark_conf == {
+        "spark.a": "2",
+        "spark.b.c.d": "yes",
+        "spark.e": "x,y",
+        "spark.f": "3",
+    }
+
+
+def test_an_option_may_be_called_by_its_other_name() -> None:
+    """E20: Flink's names where Flink has the option, the names of our own documents besides."""
+    config = parse_config("file-merging.max-file-size: 1 MiB\nslotmanager.redundant-taskmanager-num: 2", {}, {})
+    assert config.checkpointing.max_file_size == 1 << 20
+    assert config.resourcemanager.standby_taskmanagers == 2
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "heartbeat:\n  # interval: 1 s\n", "taskmanager.spark.conf: {}\n"])
+def test_a_file_whose_options_are_all_commented_out_is_the_defaults(text: str) -> None:
+    """E20: the shipped file."""
+    assert parse_config(text, {}, {}) == Config()
+
+
+def test_all_faults_are_named_at_once_with_line_value_what_is_allowed_and_the_nearest_key() -> None:
+    """E20: an unknown key or a wrong type stops the start with all that is needed to repair it."""
+    text = "rest:\n  port: 99999\nheartbeat.intervall: 1 s\n\nlog.level: LOUD\n"
+    found = faults(text, {"MINFLINKD_BLOB_MAX_SIZE": "big"}, {"slot.idle.timeot": "1 s"})
+    assert [str(fault) for fault in found] == [
+        "minflinkd.yaml:2: rest.port: '99999': is not allowed: a whole number, at least 0, at most 65535",
+        "minflinkd.yaml:3: heartbeat.intervall: '1 s': no such option; did you mean heartbeat.interval?",
+        "minflinkd.yaml:5: log.level: 'LOUD': is not allowed: one of DEBUG, INFO, WARNING, ERROR",
+        "environment variable MINFLINKD_BLOB_MAX_SIZE: blob.max-size: 'big': is not allowed: "
+        "a size such as 512 KiB, 64 MiB, 1 GiB, at least 1 B",
+        "command line: slot.idle.timeot: '1 s': no such option; did you mean slot.idle.timeout?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "security.allow-unauthenticated: maybe",
+        "taskmanager.numberOfTaskSlots: 0",
+        "taskmanager.numberOfTaskSlots: 1.5",
+        "taskmanager.numberOfTaskSlots: [1, 2]",
+        "taskmanager.numberOfTaskSlots:",
+        "heartbeat.interval: -1 s",
+        "restart-strategy.exponential-delay.backoff-multiplier: .nan",
+        "restart-strategy.exponential-delay.jitter-factor: 1.5",
+        "blob.server.port: 5-1",
+        "blob.server.port: 0-10",
+        "blob.server.port: 70000",
+        "taskmanager.spark.conf: fast",
+        "taskmanager.spark.conf: [a]",
+        "rest.port: {}",
+    ],
+)
+def test_a_value_of_another_type_is_refused(text: str) -> None:
+    """E20: a wrong type stops the start."""
+    (fault,) = faults(text)
+    assert fault.origin == "minflinkd.yaml:1"
+    assert "is not allowed: " in fault.problem
+
+
+def test_a_key_that_is_set_twice_is_refused_with_both_places() -> None:
+    """E20: of two values, neither is silently preferred, however the keys are written."""
+    (fault,) = faults("rest.port: 1\nrest:\n  port: 2\n")
+    assert fault.origin == "minflinkd.yaml:3"
+    assert "minflinkd.yaml:1" in fault.problem
+    (fault,) = faults("file-merging.max-file-size: 1\nexecution.checkpointing.file-merging.max-file-size: 2\n")
+    assert "the first is file-merging.max-file-size at minflinkd.yaml:1" in fault.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("rest:\n\tport: 1", 2),
+        ("just a text", 1),
+        ("- rest.port: 1", 1),
+        ("a: &a\n  b: *a", 1),
+        ("a: 1\n---\nb: 2", 2),
+        ("a: [", 1),
+    ],
+)
+def test_what_is_no_yaml_map_is_refused_with_its_line(text: str, line: int) -> None:
+    """E20: the error names the line."""
+    found = faults(text)
+    assert found[0].origin == f"minflinkd.yaml:{line}"
+    assert "YAML" in found[0].problem
+
+
+def test_a_file_that_cannot_be_read_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    """E20: a start without the named file would be a start with the wrong options."""
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
+        load_config(tmp_path / "absent.yaml", {}, {})
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "binary.yaml", {}, {})
+
+
+def test_variables_that_are_no_options_are_refused_unless_they_belong_to_somebody_else() -> None:
+    """E20: a misspelt override must not be silently without effect; those of the CLI and of Kubernetes pass."""
+    others = {
+        "MINFLINKD_CONFIG": "x",
+        "MINFLINKD_TOKEN": "x",
+        "MINFLINKD_SERVICE_HOST": "x",
+        "MINFLINKD_PORT": "tcp://x",
+    }
+    others |= {"MINFLINKD_PORT_8081_TCP_ADDR": "x", "MINFLINKD_REST_SERVICE_PORT_HTTP": "1"}
+    assert parse_config("", others, {}) == Config()
+    (fault,) = faults("", {"MINFLINKD_REST_PRT": "1"})
+    assert fault.problem == "no such option; did you mean MINFLINKD_REST_PORT?"
+
+
+def test_secrets_do_not_appear_in_errors() -> None:
+    """E40: sensitive options are masked everywhere."""
+    (fault,) = faults("taskmanager.spark.conf: hunter2")
+    assert "hunter2" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("heartbeat.timeout: 1 s", "heartbeat.timeout", "must be longer than heartbeat.interval"),
+        ("heartbeat.interval: 5 s", "heartbeat.interval", "must be longer than heartbeat.interval"),
+        ("resourcemanager.min-taskmanagers: 9", "resourcemanager.min-taskmanagers", "must not be larger"),
+        ("resourcemanager.standby-taskmanagers: 9", "resourcemanager.standby-taskmanagers", "must not be larger"),
+        ("taskmanager.session.timeout: 1 s", "taskmanager.session.timeout", "must not be longer"),
+        ("blob.max-size: 1 KiB", "blob.max-size", "must not be larger"),
+        (
+            "restart-strategy.exponential-delay.max-backoff: 1 ms",
+            "restart-strategy.exponential-delay.max-backoff",
+            "must not be longer",
+        ),
+        ("rest.bind-address: 0.0.0.0", "rest.bind-address", "security.allow-unauthenticated"),
+        ("rest.bind-address: '::'", "rest.bind-address", "security.allow-unauthenticated"),
+        ("jobmanager.bind-host: daemon.example", "jobmanager.bind-host", "security.allow-unauthenticated"),
+        ("blob.server.port: 8081", "blob.server.port", "cannot both be 8081"),
+    ],
+)
+def test_values_that_are_impossible_together_are_refused_where_they_were_set(text: str, key: str, words: str) -> None:
+    """E20: an impossible combination stops the start. E40: other addresses than loopback need the explicit option."""
+    (fault,) = faults(text)
+    assert (fault.origin, fault.key) == ("minflinkd.yaml:1", key)
+    assert words in fault.problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rest.bind-address: '::1'",
+        "rest.bind-address: localhost",
+        "rest.bind-address: 0.0.0.0\nsecurity.allow-unauthenticated: true",
+        "blob.server.port: 8081-8090",
+        "jobmanager.rpc.port: 0\nblob.server.port: 0\nrest.port: 0",
+    ],
+)
+def test_values_that_are_possible_together_are_accepted(text: str) -> None:
+    """E40: loopback needs no permission; E20: a range passes over a port that is taken."""
+    parse_config(text, {}, {})
