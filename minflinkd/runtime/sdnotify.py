@@ -1,0 +1,54 @@
+"""Tells systemd how the daemon is (sd_notify, E25). Without systemd every call does nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class SystemdNotifier:
+    """Sends states to the socket of `$NOTIFY_SOCKET`. The calls do not block, and a failing one is not an error."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address  # @: an abstract socket
+        meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        timeout = environ.get("WATCHDOG_USEC", "")
+        self._watchdog = int(timeout) / 1e6 if meant and timeout.isdigit() else 0.0
+
+    @property
+    def watchdog_interval(self) -> float | None:
+        """Seconds between two calls of `watchdog`, half of what systemd allows; None: it expects none."""
+        return self._watchdog / 2 or None
+
+    def ready(self, status: str = "") -> None:
+        self._send("READY=1", *_status(status))
+
+    def reloading(self) -> None:
+        """To be followed by `ready`."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", *_status(status))
+
+    def watchdog(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send(*_status(text))
+
+    def _send(self, *lines: str) -> None:
+        if not self._address or not lines:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+                sock.sendto("\n".join(lines).encode(), self._address)
+        except OSError:  # systemd itself is restarting; a missed watchdog call is made up for by the next
+            return
+
+
+def _status(text: str) -> tuple[str, ...]:
+    return (f"STATUS={' '.join(text.split())}",) if text else ()
