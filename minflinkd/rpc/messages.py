@@ -76,6 +76,7 @@ class TaskManagerReport(Message, frozen=True):
     slots: tuple[SlotStatus, ...]
     session: SessionPhase
     session_generation: int = 0  # children started so far
+    version: int = 0  # of the slot table; a report older than the last one seen changes nothing (R8)
     metrics: dict[str, float] = {}  # process.*, session.*: bytes, counts, seconds
 
 
@@ -137,6 +138,7 @@ class SlotNeed(Message, frozen=True):
 
 class NeedsAnswer(Message, frozen=True):
     refused: dict[AllocationId, str] = {}  # why each refused one cannot be served
+    waiting: dict[AllocationId, str] = {}  # why each of the others is not served yet (R5)
 
 
 class DeclareNeeds(Request[NeedsAnswer], frozen=True):
