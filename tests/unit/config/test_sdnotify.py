@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,13 @@ def test_every_state_arrives_in_systemds_words(systemd: tuple[socket.socket, str
     sock, name = systemd
     notifier = SystemdNotifier({"NOTIFY_SOCKET": name})
     heard = []
-    for call in (
+    calls: tuple[Callable[[], None], ...] = (
         lambda: notifier.ready("leading,\n3 jobs"),
         lambda: notifier.status("4 jobs"),
         notifier.watchdog,
         notifier.stopping,
-    ):
+    )
+    for call in calls:
         call()
         heard.append(sock.recv(4096).decode())
     assert heard == ["READY=1\nSTATUS=leading, 3 jobs", "STATUS=4 jobs", "WATCHDOG=1", "STOPPING=1"]
