@@ -16,6 +16,7 @@ from minflinkd.runtime.ids import AttemptId, TaskId
 from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
 
 OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, max_concurrent=2, num_retained=2, tolerable_failed=3)
+RARELY = st.integers(0, 7)
 
 
 class CoordinatorModel(RuleBasedStateMachine):
@@ -49,7 +50,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     # --- what may happen -----------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([0.1, 10.0, 60.0]))
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 10.0, 60.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.tell(e.Tick())
@@ -58,9 +59,10 @@ class CoordinatorModel(RuleBasedStateMachine):
     def somebody_asks(self) -> None:
         self.tell(e.TriggerRequested(1_000_000 + len(self.ids)))
 
-    @rule()
-    def all_input_ends(self) -> None:
-        self.tell(e.FinalRequested())
+    @rule(luck=RARELY)
+    def all_input_ends(self, luck: int) -> None:
+        if luck == 5:
+            self.tell(e.FinalRequested())
 
     @precondition(lambda self: self.todo)
     @rule(data=st.data(), works=st.sampled_from([True, True, True, False]), landed=st.booleans())
@@ -106,9 +108,25 @@ class CoordinatorModel(RuleBasedStateMachine):
             case e.DeleteFiles(files):
                 self.files -= files
 
+    @rule(data=st.data(), steps=st.integers(3, 15))
+    def all_goes_well_for_a_while(self, data: st.DataObject, steps: int) -> None:
+        """Else the random walk hardly ever sees two checkpoints completed."""
+        for _ in range(steps):
+            if self.todo and (not self.triggered or data.draw(st.booleans())):
+                self.carry_out(self.todo.pop(data.draw(st.integers(0, len(self.todo) - 1))))
+            elif self.triggered:
+                self.acknowledge(data, data.draw(st.booleans()), data.draw(st.booleans()))
+            elif self.attempts:
+                self.somebody_asks()
+            elif may_restore(self.state):
+                self.the_tasks_run_from_the_latest_checkpoint()
+
     @precondition(lambda self: self.triggered)
     @rule(data=st.data(), reuses=st.booleans(), nothing_new=st.booleans())
     def a_task_acknowledges(self, data: st.DataObject, reuses: bool, nothing_new: bool) -> None:
+        self.acknowledge(data, reuses, nothing_new)
+
+    def acknowledge(self, data: st.DataObject, reuses: bool, nothing_new: bool) -> None:
         task, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
         old = tuple(sorted(self.confirmed[task])) if reuses else ()
         sent = snapshot(number, task, attempt, reuses=old, writes=() if reuses and nothing_new else None)
@@ -122,13 +140,19 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.tell(e.Acknowledged(data.draw(st.sampled_from(self.sent))))
 
     @precondition(lambda self: self.triggered)
-    @rule(data=st.data())
-    def a_task_declines(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), luck=RARELY)
+    def a_task_declines(self, data: st.DataObject, luck: int) -> None:
+        if luck != 5:
+            return
         _, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
         self.tell(e.Declined(number, attempt, ERROR))
 
     @precondition(lambda self: self.attempts)
-    @rule()
+    @rule(luck=RARELY)
+    def a_task_fails(self, luck: int) -> None:
+        if luck == 5:
+            self.failover()
+
     def failover(self) -> None:
         self.attempts, self.triggered = {}, []
         self.tell(e.TasksStopped())
@@ -146,9 +170,11 @@ class CoordinatorModel(RuleBasedStateMachine):
                 self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
         self.tell(e.TasksRunning(self.attempts))
 
-    @rule(data=st.data())
-    def the_coordinator_is_killed(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), luck=RARELY)
+    def the_coordinator_is_killed(self, data: st.DataObject, luck: int) -> None:
         """Whatever was under way may or may not have been done; then the orphans are swept."""
+        if luck != 5:
+            return
         for command in self.todo:
             if data.draw(st.booleans()):
                 match command:
@@ -194,5 +220,5 @@ class CoordinatorModel(RuleBasedStateMachine):
         assert self.files == self.referenced()
 
 
-CoordinatorModel.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+CoordinatorModel.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 TestCoordinatorModel = CoordinatorModel.TestCase

@@ -1,0 +1,233 @@
+"""The coordinator as a component, in virtual time, with tasks and a storage that can fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minflinkd.checkpoint.causes import (
+    CheckpointFailed,
+    CheckpointNotPending,
+    CheckpointRefused,
+    FailureCause,
+    Refusal,
+)
+from minflinkd.checkpoint.layout import InvalidPhysicalFile
+from minflinkd.checkpoint.statistics import to_flink_json
+from minflinkd.runtime.errors import ErrorInfo
+from tests.sim.checkpoint.world import World
+from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, snapshot
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+async def test_periodic_checkpoints_come_every_interval_and_only_the_latest_is_kept() -> None:
+    """C20, C22: one each interval; metadata and files of the ones before it are deleted."""
+    world = World(interval=10.0)
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await asyncio.sleep(35)
+        assert [round(time) for time, _ in world.triggered] == [10, 20, 30]
+        assert world.names("chk-") == ["chk-3/_metadata"]
+        assert world.names("files/") == ["files/e1-c3-a1-0", "files/e1-c3-b1-0"]
+        assert sorted(world.published) == [(a, n) for a in (A1, B1) for n in (1, 2, 3)]
+        latest = coordinator.latest()
+        assert latest is not None
+        assert latest.checkpoint_id == 3
+        shown = to_flink_json(coordinator.statistics())
+        assert shown["counts"]["completed"] == 3
+        assert shown["latest"]["completed"]["external_path"].endswith("/chk-3/_metadata")
+
+
+async def test_a_checkpoint_that_overtakes_the_interval_delays_the_next_one() -> None:
+    """C20: one in flight; the queued request begins when it ends and min-pause has passed."""
+    world = World(interval=10.0, min_pause=3.0)
+    world.snapshot_takes[A] = 12.0
+    async with world.coordinator:
+        world.run(TASKS)
+        await asyncio.sleep(41)
+        assert [round(time) for time, _ in world.triggered] == [10, 25, 40]
+
+
+async def test_a_checkpoint_expires_and_the_job_is_failed() -> None:
+    """C21, C23: its tasks are told, its files deleted, and the caller's callback runs once."""
+    world = World(interval=10.0, timeout=30.0)
+    world.snapshot_takes[B] = None
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await asyncio.sleep(40.2)  # and the next one has begun
+        assert [failure.cause for failure in world.failures] == [FailureCause.EXPIRED]
+        assert sorted(world.aborted) == [(A1, 1), (B1, 1)]
+        assert world.names("files/") == []
+        assert coordinator.statistics().failed_by_cause == {FailureCause.EXPIRED: 1}
+
+
+async def test_a_trigger_by_hand_returns_the_checkpoint_or_the_reason() -> None:
+    """C20: a request is answered when the checkpoint is in the store."""
+    world = World()
+    async with world.coordinator as coordinator:
+        with pytest.raises(CheckpointRefused) as refused:
+            await coordinator.trigger()
+        assert refused.value.reason is Refusal.NOT_ALL_TASKS_RUNNING
+        world.run(TASKS)
+        assert (await coordinator.trigger()).checkpoint_id == 1
+        world.snapshot_takes[A] = None
+        waiting = asyncio.create_task(coordinator.trigger())
+        await asyncio.sleep(1)
+        coordinator.decline(A1, 2, ErrorInfo(code="storage-full", message="no space"))
+        with pytest.raises(CheckpointFailed) as failed:
+            await waiting
+        assert failed.value.cause is FailureCause.STORAGE
+        assert coordinator.statistics().refused == {Refusal.NOT_ALL_TASKS_RUNNING: 1}
+
+
+async def test_a_task_that_cannot_be_told_is_told_again_until_it_confirms() -> None:
+    """C22: a notification is repeated until the task's sinks have committed; until then the metadata stays."""
+    world = World()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        waiting = asyncio.create_task(coordinator.trigger())
+        await asyncio.sleep(0.2)
+        world.unreachable.add(B1)
+        await waiting
+        await asyncio.sleep(60)
+        assert world.published == [(A1, 1)]
+        world.unreachable.clear()
+        await asyncio.sleep(15)
+        assert world.published == [(A1, 1), (B1, 1)]
+
+
+async def test_a_final_checkpoint_returns_when_all_tasks_have_published_it() -> None:
+    """C4: complete is not enough."""
+    world = World(interval=10.0)
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        final = asyncio.create_task(coordinator.final_checkpoint())
+        await asyncio.sleep(0.2)
+        world.unreachable.add(B1)
+        await asyncio.sleep(30)
+        assert world.names("chk-") == ["chk-1/_metadata"]
+        assert not final.done()
+        world.unreachable.clear()
+        await asyncio.wait_for(final, 15)
+        assert len(world.triggered) == 1
+
+
+async def test_a_final_checkpoint_ends_with_the_tasks() -> None:
+    """C4: a failover undoes the wish; the job asks again when all input has ended again."""
+    world = World()
+    world.snapshot_takes[A] = None
+    async with world.coordinator as coordinator:
+        with pytest.raises(CheckpointFailed):
+            await coordinator.final_checkpoint()
+        world.run(TASKS)
+        final = asyncio.create_task(coordinator.final_checkpoint())
+        await asyncio.sleep(5)
+        coordinator.tasks_stopped()
+        with pytest.raises(CheckpointFailed) as failed:
+            await final
+        assert failed.value.cause is FailureCause.TASK_FAILURE
+
+
+async def test_a_failover_goes_on_from_the_latest_checkpoint() -> None:
+    """C21, C25: what was pending is aborted; late acknowledgements of old attempts are refused."""
+    world = World()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await coordinator.trigger()
+        world.snapshot_takes[B] = None
+        pending = asyncio.create_task(coordinator.trigger())
+        await asyncio.sleep(1)
+        coordinator.tasks_stopped()
+        with pytest.raises(CheckpointFailed):
+            await pending
+        point = await coordinator.restore_point()
+        assert point is not None
+        assert point.checkpoint_id == 1
+        with pytest.raises(CheckpointNotPending):
+            coordinator.acknowledge(snapshot(2, B, B1))
+        world.run({A: A2, B: B2})
+        await asyncio.sleep(1)
+        assert (B2, 1) not in world.published  # the restored attempt has done so before it ran
+        assert to_flink_json(coordinator.statistics())["latest"]["restored"]["id"] == 1
+
+
+async def test_a_restore_waits_until_a_failed_write_is_certainly_undone() -> None:
+    """C22: metadata with an unknown outcome is deleted first, however long the storage is away."""
+    world = World(tolerable_failed=5)
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        world.storage.broken.add("_metadata")
+        with pytest.raises(CheckpointFailed) as failed:
+            await coordinator.trigger()
+        assert failed.value.cause is FailureCause.FINALIZE_FAILURE
+        coordinator.tasks_stopped()
+        restore = asyncio.create_task(coordinator.restore_point())
+        await asyncio.sleep(30)
+        assert not restore.done()
+        assert world.names("files/") != []
+        world.storage.broken.clear()
+        assert await asyncio.wait_for(restore, 15) is None
+        await asyncio.sleep(1)
+        assert world.names("files/") == []
+
+
+async def test_a_storage_that_gives_no_id_is_a_failed_trigger() -> None:
+    """C23: counted apart, and set back by the next that succeeds."""
+    world = World()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        world.storage.broken.add("ids/")
+        with pytest.raises(CheckpointFailed):
+            await coordinator.trigger()
+        assert coordinator.statistics().consecutive_trigger_failures == 1
+        world.storage.broken.clear()
+        await coordinator.trigger()
+        assert coordinator.statistics().consecutive_trigger_failures == 0
+        assert world.failures == []
+
+
+async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
+    """C25: the state is in the storage; ids go on; orphans of the old epoch are swept."""
+    world = World()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await coordinator.trigger()
+    orphan = world.location.child("files/e0-c9-x-0").path
+    world.storage.objects[orphan] = b"x"
+    async with world.new_coordinator() as successor:
+        world.coordinator = successor
+        point = await successor.restore_point()
+        assert point is not None
+        assert point.checkpoint_id == 1
+        world.run({A: A2, B: B2})
+        assert (await successor.trigger()).checkpoint_id > 9
+        assert orphan not in world.storage.objects
+
+
+async def test_closing_answers_everybody_who_waits() -> None:
+    """A1: nothing hangs, and messages that come later do no harm."""
+    world = World()
+    world.snapshot_takes[A] = None
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        pending = asyncio.create_task(coordinator.trigger())
+        queued = asyncio.create_task(coordinator.trigger())
+        await asyncio.sleep(1)
+    with pytest.raises(CheckpointFailed):
+        await pending
+    with pytest.raises(CheckpointRefused):
+        await queued
+    with pytest.raises(CheckpointNotPending):
+        coordinator.acknowledge(snapshot(1, A, A1))
+    assert len(coordinator.tasks) == 0
+
+
+async def test_a_name_that_is_no_physical_file_is_refused() -> None:
+    """F5: a name that could lead elsewhere never becomes a deletion."""
+    world = World()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        with pytest.raises(InvalidPhysicalFile):
+            coordinator.acknowledge(snapshot(1, A, A1, writes=("files/../../x",)))
