@@ -58,11 +58,17 @@ class Cluster:
 class Security:
     """Who may reach the daemon."""
 
+    secret_file: str = option(
+        "security.secret-file",
+        "",
+        "File with the cluster's secret (at least 32 bytes), by which daemon and TaskManagers prove to each other that "
+        "they belong together. Empty: made in the state directory at the first start.",
+    )
     allow_unauthenticated: bool = option(
         "security.allow-unauthenticated",
         False,
-        "Whoever can submit a job can run code: an address other than loopback is refused, unless this says that the "
-        "network lets nobody else in.",
+        "Whoever can submit a job can run code: an address of the HTTP endpoint other than loopback is refused, unless "
+        "this says that the network lets nobody else in.",
     )
 
 
@@ -88,7 +94,10 @@ class JobManager:
     """The daemon, as TaskManagers reach it."""
 
     bind_host: str = option(
-        "jobmanager.bind-host", "127.0.0.1", "Address on which the daemon listens for TaskManagers and serves blobs."
+        "jobmanager.bind-host",
+        "127.0.0.1",
+        "Address on which the daemon listens for TaskManagers and serves blobs. Both ask for the cluster's secret, and "
+        "neither encrypts.",
     )
     rpc_port: PortRange = option("jobmanager.rpc.port", PortRange(), "Port for the connections of TaskManagers.")
 

@@ -28,6 +28,11 @@ def ha_storage_uri(config: Config, state: Path) -> str:
     return config.cluster.storage_dir or (state / "ha").as_uri()
 
 
+def secret_file(config: Config, state: Path) -> Path:
+    """`security.secret-file`, else a file of the state directory."""
+    return Path(config.security.secret_file) if config.security.secret_file else state / "cluster.secret"
+
+
 def blob_directory(config: Config, state: Path) -> Path:
     """`blob.storage.directory`, else a directory of the state directory."""
     return Path(config.blob.storage_directory) if config.blob.storage_directory else state / "blobs"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minflinkd.config import Config
 from minflinkd.config.combinations import impossible
 from minflinkd.config.declaration import Option, Reload
-from minflinkd.config.directories import blob_directory, checkpoint_uri, ha_storage_uri, state_directory
+from minflinkd.config.directories import blob_directory, checkpoint_uri, ha_storage_uri, secret_file, state_directory
 from minflinkd.config.load import parse_config
 from minflinkd.config.options import options
 from minflinkd.config.reload import changes
@@ -159,6 +159,7 @@ def test_what_has_no_place_of_its_own_lies_in_the_state_directory() -> None:
     assert checkpoint_uri(Config(), state) == "file:///state/checkpoints"
     assert ha_storage_uri(Config(), state) == "file:///state/ha"
     assert blob_directory(Config(), state) == Path("/state/blobs")
+    assert secret_file(Config(), state) == Path("/state/cluster.secret")
     text = "execution.checkpointing.dir: s3://b/c\nhigh-availability.storageDir: s3://b/h\nblob.storage.directory: /b"
     config = parse_config(text, {}, {})
     assert (checkpoint_uri(config, state), ha_storage_uri(config, state)) == ("s3://b/c", "s3://b/h")

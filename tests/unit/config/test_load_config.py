@@ -197,7 +197,7 @@ def test_secrets_do_not_appear_in_errors() -> None:
         ),
         ("rest.bind-address: 0.0.0.0", "rest.bind-address", "security.allow-unauthenticated"),
         ("rest.bind-address: '::'", "rest.bind-address", "security.allow-unauthenticated"),
-        ("jobmanager.bind-host: daemon.example", "jobmanager.bind-host", "security.allow-unauthenticated"),
+        ("rest.bind-address: daemon.example", "rest.bind-address", "security.allow-unauthenticated"),
         ("blob.server.port: 8081", "blob.server.port", "cannot both be 8081"),
     ],
 )
