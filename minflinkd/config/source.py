@@ -89,8 +89,9 @@ def from_environment(environ: Mapping[str, str]) -> list[Setting]:
     for variable in sorted(environ):
         foreign = variable in RESERVED_VARIABLES or (variable not in keys and _SERVICE_LINK.fullmatch(variable))
         if variable.startswith(_PREFIX) and not foreign:
-            key = keys.get(variable, variable)
-            found += _text_setting(key, environ[variable], f"environment variable {variable}")
+            known = variable in keys
+            origin = f"environment variable {variable}" if known else "environment"
+            found += _text_setting(keys[variable] if known else variable, environ[variable], origin)
     return found
 
 

@@ -1,4 +1,4 @@
-"""docs/errors.md names every error code that the programs can answer with, and no other."""
+"""docs/: errors.md names every error code that the programs can answer with, and no other; links lead somewhere."""
 
 from __future__ import annotations
 
@@ -92,3 +92,15 @@ def test_no_code_is_documented_that_does_not_exist_or_twice() -> None:
 def test_codes_are_written_in_kebab_case() -> None:
     """E3: stable codes of one form, for programs to compare."""
     assert [code for code in used_codes() if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code)] == []
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    """The index names pages that exist."""
+    pages = (REPOSITORY / "docs").glob("*.md")
+    dead = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+    assert dead == []
