@@ -1,0 +1,170 @@
+"""Prometheus metrics of the cluster and of requests, made from snapshots when they are scraped (E30).
+
+Responsible for names, help texts and labels. Labels are bounded: jobs and TaskManagers by who makes the sample, all
+others by enumerations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+
+RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
+
+
+class StorageCounts:
+    """Requests of one kind to one backend, as far as metrics show them."""
+
+    def __init__(self, *, requests: int, errors: int, bytes: int, seconds: float) -> None:
+        self.requests = requests
+        self.errors = errors
+        self.bytes = bytes
+        self.seconds = seconds
+
+
+StorageRequests = Callable[[], Mapping[tuple[str, str], StorageCounts]]  # (scheme, kind of request) -> counts
+
+
+class ClusterCollector(Collector):
+    """Jobs, checkpoints, tasks, slots and TaskManagers, as in the sample that was shown last."""
+
+    def __init__(self) -> None:
+        self._sample = ClusterSample()
+
+    def show(self, sample: ClusterSample) -> None:
+        self._sample = sample
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # names depend on the sample; the registry need not ask for one to learn them
+
+    def collect(self) -> Iterator[Metric]:
+        sample = self._sample
+        if sample.jobs_by_status is not None:
+            jobs = GaugeMetricFamily("minflinkd_jobs", "Jobs by state.", labels=["status"])
+            for status, count in sorted(sample.jobs_by_status.items()):
+                jobs.add_metric([status], count)
+            yield jobs
+            yield _gauge("minflinkd_jobs_not_shown", "Jobs without metrics of their own.", sample.jobs_left_out)
+            yield from _of_jobs(sample.jobs)
+        if sample.task_managers is not None:
+            yield from _of_resources(sample)
+
+
+class RpcCollector(Collector):
+    def __init__(self, outcomes: RpcOutcomes) -> None:
+        self._outcomes = outcomes
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "minflinkd_rpc_requests",
+            "Requests between parties by message and outcome.",
+            labels=["message", "outcome"],
+        )
+        for (message, outcome), count in sorted(self._outcomes().items()):
+            requests.add_metric([message, outcome], count)
+        yield requests
+
+
+class StorageCollector(Collector):
+    def __init__(self, requests: StorageRequests) -> None:
+        self._requests = requests
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["scheme", "request"]
+        made = CounterMetricFamily("minflinkd_storage_requests", "Requests to storage.", labels=labels)
+        failed = CounterMetricFamily("minflinkd_storage_errors", "Requests to storage that failed.", labels=labels)
+        moved = CounterMetricFamily("minflinkd_storage_bytes", "Bytes moved to or from storage.", labels=labels)
+        spent = CounterMetricFamily("minflinkd_storage_seconds", "Seconds spent in storage requests.", labels=labels)
+        for key, counts in sorted(self._requests().items()):
+            made.add_metric(key, counts.requests)
+            failed.add_metric(key, counts.errors)
+            moved.add_metric(key, counts.bytes)
+            spent.add_metric(key, counts.seconds)
+        yield from (made, failed, moved, spent)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
+    yield _gauge("minflinkd_taskmanagers", "Registered TaskManagers.", sample.task_managers or 0)
+    yield _gauge("minflinkd_taskmanagers_starting", "TaskManagers being started.", sample.task_managers_starting)
+    yield CounterMetricFamily("minflinkd_taskmanagers_lost", "TaskManagers lost.", value=sample.task_managers_lost)
+    yield _gauge("minflinkd_slots", "Slots of registered TaskManagers.", sample.slots_total)
+    yield _gauge("minflinkd_slots_free", "Slots that nobody holds.", sample.slots_free)
+    yield _gauge("minflinkd_slot_needs_pending", "Allocations that jobs wait for.", sample.pending_needs)
+    ages = GaugeMetricFamily(
+        "minflinkd_taskmanager_heartbeat_age_seconds",
+        "Since a TaskManager's last heartbeat.",
+        labels=["taskmanager"],
+    )
+    for task_manager, age in sample.heartbeat_ages.items():
+        ages.add_metric([task_manager], age)
+    yield ages
+
+
+def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
+    jobs = tuple(jobs)
+    restarts = CounterMetricFamily("minflinkd_job_restarts", "Restarts of a job.", labels=["job"])
+    for job in jobs:
+        restarts.add_metric([job.job_id], job.restarts)
+    yield restarts
+    yield from _of_checkpoints([(job.job_id, job.checkpoints) for job in jobs if job.checkpoints is not None])
+    yield from _of_tasks([(job.job_id, task) for job in jobs for task in job.tasks])
+
+
+def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Metric]:
+    ended = CounterMetricFamily("minflinkd_checkpoints", "Checkpoints that ended.", labels=["job", "outcome"])
+    causes = CounterMetricFamily("minflinkd_checkpoint_failures", "Failed checkpoints.", labels=["job", "cause"])
+    for job, sample in samples:
+        ended.add_metric([job, "completed"], sample.completed)
+        ended.add_metric([job, "failed"], sample.failed)
+        for cause, count in sorted(sample.failed_by_cause.items()):
+            causes.add_metric([job, cause], count)
+    yield from (ended, causes)
+    gauges: list[tuple[str, str, Callable[[CheckpointSample], float]]] = [
+        ("minflinkd_checkpoints_in_progress", "Checkpoints under way.", lambda s: s.in_progress),
+        (
+            "minflinkd_checkpoint_last_duration_seconds",
+            "Of the last completed one.",
+            lambda s: s.last_duration,
+        ),
+        (
+            "minflinkd_checkpoint_last_state_bytes",
+            "State of the last completed one.",
+            lambda s: s.last_bytes_full,
+        ),
+        (
+            "minflinkd_checkpoint_last_uploaded_bytes",
+            "Uploaded for the last completed one.",
+            lambda s: s.last_bytes_uploaded,
+        ),
+    ]
+    for name, text, value in gauges:
+        family = GaugeMetricFamily(name, text, labels=["job"])
+        for job, sample in samples:
+            family.add_metric([job], value(sample))
+        yield family
+
+
+def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
+    """Rows are gauges: they begin again with each execution attempt."""
+    gauges: list[tuple[str, str, Callable[[TaskSample], float | None]]] = [
+        ("minflinkd_task_rows_in", "Rows read by the present attempt.", lambda t: t.rows_in),
+        ("minflinkd_task_rows_out", "Rows written by the present attempt.", lambda t: t.rows_out),
+        ("minflinkd_task_batch_duration_seconds", "Of the last micro-batch.", lambda t: t.batch_duration),
+        ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
+        ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),
+        ("minflinkd_task_watermark_seconds", "Event time, since 1970.", lambda t: t.watermark),
+    ]
+    for name, text, value in gauges:
+        family = GaugeMetricFamily(name, text, labels=["job", "task"])
+        for job, task in samples:
+            if (now := value(task)) is not None:
+                family.add_metric([job, task.task_id], now)
+        yield family

@@ -1,0 +1,50 @@
+"""The metrics of one daemon: its own registry, so that two daemons in a process never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Info, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from minflinkd.metrics.collectors import (
+    ClusterCollector,
+    RpcCollector,
+    RpcOutcomes,
+    StorageCollector,
+    StorageCounts,
+    StorageRequests,
+)
+
+
+def _no_rpc() -> Mapping[tuple[str, str], int]:
+    return {}
+
+
+def _no_storage() -> Mapping[tuple[str, str], StorageCounts]:
+    return {}
+
+
+class Metrics:
+    """Made once by the daemon. Whoever measures on its own adds to `registry`."""
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        rpc_outcomes: RpcOutcomes = _no_rpc,
+        storage_requests: StorageRequests = _no_storage,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.cluster = ClusterCollector()
+        self.registry.register(self.cluster)
+        self.registry.register(RpcCollector(rpc_outcomes))
+        self.registry.register(StorageCollector(storage_requests))
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        Info("minflinkd", "The running version.", registry=self.registry).info({"version": version})
+
+    def render(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,47 @@
+"""What is measured of the cluster at one moment, as plain values. Seconds and bytes throughout."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
+    completed: int = 0
+    failed: int = 0
+    in_progress: int = 0
+    failed_by_cause: dict[str, int] = {}
+    last_duration: float = 0.0
+    last_bytes_full: int = 0
+    last_bytes_uploaded: int = 0
+
+
+class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
+    task_id: str
+    rows_in: int
+    rows_out: int
+    batch_duration: float
+    state_rows: int
+    state_bytes: int
+    watermark: float | None  # seconds since 1970
+
+
+class JobSample(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    restarts: int
+    tasks: tuple[TaskSample, ...] = ()
+    checkpoints: CheckpointSample | None = None
+
+
+class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
+    """None is what could not be asked for: its metrics are left out, rather than shown as 0."""
+
+    jobs_by_status: dict[str, int] | None = None
+    jobs: tuple[JobSample, ...] = ()
+    jobs_left_out: int = 0  # running jobs beyond the bound on labels
+    task_managers: int | None = None
+    task_managers_starting: int = 0
+    task_managers_lost: int = 0
+    slots_total: int = 0
+    slots_free: int = 0
+    pending_needs: int = 0
+    heartbeat_ages: dict[str, float] = {}  # seconds, by TaskManager

@@ -1,0 +1,129 @@
+"""What the routes stand on: the parties behind the endpoint, asked with timeouts; and JSON answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, ListJobs
+from minflinkd.rpc.messages import (
+    GetResourceOverview,
+    ListTaskManagers,
+    Request,
+    ResourceOverview,
+    TaskManagerInfo,
+)
+from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Network, task_manager
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import ResourceId, parse_job_id, parse_resource_id
+from minflinkd.runtime.units import encode_unit
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON = "application/json"
+SNAPSHOT_AGE = 0.05  # seconds that one answer about the whole cluster serves everybody who asks (E4)
+
+_encoder = msgspec.json.Encoder(enc_hook=encode_unit)
+
+
+def json_answer(body: msgspec.Struct | tuple[msgspec.Struct, ...] | list[Any], status: int = 200) -> web.Response:
+    return web.Response(body=_encoder.encode(body), status=status, content_type=JSON, charset="utf-8")
+
+
+class Shared(Generic[T]):
+    """One answer for all who ask within `max_age` seconds, and one question at a time.
+
+    A failure is the answer of those who waited for it, and of nobody after.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, max_age: float = SNAPSHOT_AGE) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._max_age = max_age
+        self._asking = asyncio.Lock()
+        self._asked = float("-inf")  # when the question of the present answer was asked
+        self._answers = 0
+        self._answer: Callable[[], T] | None = None
+        self._changes = 0
+        self._answered_change = 0  # the last change that the present answer must show
+
+    def forget(self) -> None:
+        """After a change: who asks from now on sees it."""
+        self._changes += 1
+        self._asked = float("-inf")
+
+    async def get(self) -> T:
+        """Raises what the question raises."""
+        answers, changes = self._answers, self._changes
+        if self._answer is not None and self._clock.monotonic() - self._asked <= self._max_age:
+            return self._answer()
+        async with self._asking:
+            if self._answer is None or self._answers == answers or self._answered_change < changes:
+                await self._renew()
+            assert self._answer is not None
+            return self._answer()
+
+    async def _renew(self) -> None:
+        asked, changes = self._clock.monotonic(), self._changes
+        try:
+            answer = await self._ask()
+        except MinflinkError as error:
+            self._answer, self._asked = _raising(error), float("-inf")
+        else:
+            self._answer, self._asked = (lambda: answer), asked
+        self._answers += 1
+        self._answered_change = changes
+        if self._changes != changes:
+            self._asked = float("-inf")
+
+
+def _raising(error: MinflinkError) -> Callable[[], Any]:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+@dataclass
+class Backend:
+    """The parties behind the endpoint. Every method raises RemoteError, Fenced, Unreachable and RpcTimeout."""
+
+    network: Network
+    clock: Clock
+    timeout: float  # seconds, of a question
+    submit_timeout: float  # seconds: a submission waits for Spark's analysis, perhaps for a TaskManager
+    jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
+    resources: Shared[ResourceOverview] = field(init=False)
+    task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs = Shared(lambda: self.dispatcher(ListJobs()), self.clock)
+        self.resources = Shared(lambda: self._resource_manager(GetResourceOverview()), self.clock)
+        self.task_managers = Shared(lambda: self._resource_manager(ListTaskManagers()), self.clock)
+
+    async def dispatcher(self, request: Request[R], timeout: float | None = None) -> R:
+        return await self.network.ask(DISPATCHER, request, timeout=self.timeout if timeout is None else timeout)
+
+    async def job(self, http: web.Request) -> JobDetails:
+        """The job that the path names. Raises InvalidId too."""
+        return await self.dispatcher(GetJob(job_id=parse_job_id(http.match_info["jobid"])))
+
+    async def task_manager(self, resource_id: ResourceId, request: Request[R]) -> R:
+        return await self.network.ask(task_manager(resource_id), request, timeout=self.timeout)
+
+    async def _resource_manager(self, request: Request[R]) -> R:
+        return await self.network.ask(RESOURCE_MANAGER, request, timeout=self.timeout)
+
+
+def resource_id(http: web.Request) -> ResourceId:
+    """The TaskManager that the path names. Raises InvalidId."""
+    return parse_resource_id(http.match_info["taskmanagerid"])

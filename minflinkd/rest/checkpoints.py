@@ -1,0 +1,53 @@
+"""`/jobs/:jobid/checkpoints`. The JSON is made beside the coordinator's statistics; here tasks get Flink's ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from minflinkd.rest.backend import JSON, Backend
+from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.plan import vertex_id
+from minflinkd.rpc.jobs import GetCheckpoints
+from minflinkd.runtime.ids import parse_job_id
+
+
+class CheckpointRoutes:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/jobs/{jobid}/checkpoints", self.statistics),
+            web.get("/jobs/{jobid}/checkpoints/config", self.config),
+            web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", self.details),
+        ]
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        return _json(await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]))))
+
+    async def config(self, request: web.Request) -> web.Response:
+        return _json(await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]), config=True)))
+
+    async def details(self, request: web.Request) -> web.Response:
+        job_id, text = parse_job_id(request.match_info["jobid"]), request.match_info["checkpointid"]
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise InvalidRequest(f"{text[:80]!r} is not a checkpoint's id", hint="a whole number")
+        return _json(with_vertex_ids(await self._ask(GetCheckpoints(job_id=job_id, checkpoint_id=int(text)))))
+
+    async def _ask(self, question: GetCheckpoints) -> bytes:
+        return (await self._backend.dispatcher(question)).body
+
+
+def with_vertex_ids(body: bytes) -> bytes:
+    """Flink keys a checkpoint's tasks by job vertex id; the task's own id stays in each as `task-id`."""
+    details: dict[str, Any] = msgspec.json.decode(body)
+    tasks = details.get("tasks", {})
+    details["tasks"] = {vertex_id(task_id): {**task, "task-id": task_id} for task_id, task in tasks.items()}
+    return msgspec.json.encode(details)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type=JSON, charset="utf-8")

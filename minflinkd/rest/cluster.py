@@ -1,0 +1,90 @@
+"""The daemon as a whole: `/config`, `/overview`, `/jobmanager/config`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from aiohttp import web
+
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.schemas import (
+    ClusterInfo,
+    ClusterOverview,
+    ConfigEntry,
+    DaemonInfo,
+    DashboardConfiguration,
+    Features,
+    StartingInfo,
+)
+from minflinkd.rest.sensitive import MASK, is_sensitive
+from minflinkd.rpc.jobs import JobStatus
+
+FLINK_VERSION = "2.3.0"  # whose REST API the endpoint speaks
+REFRESH_INTERVAL = 3000  # milliseconds, of Flink's dashboard
+
+
+class ClusterRoutes:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        version: str,
+        config_items: Callable[[], Iterable[tuple[str, str]]],
+        blob_url: Callable[[], str],
+    ) -> None:
+        self._backend = backend
+        self._version = version
+        self._config_items = config_items
+        self._blob_url = blob_url
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/config", self.config),
+            web.get("/overview", self.overview),
+            web.get("/jobmanager/config", self.daemon_config),
+        ]
+
+    async def config(self, _: web.Request) -> web.Response:
+        local = time.localtime()
+        return json_answer(
+            DashboardConfiguration(
+                refresh_interval=REFRESH_INTERVAL,
+                timezone_name=local.tm_zone,
+                timezone_offset=local.tm_gmtoff * 1000,
+                flink_version=FLINK_VERSION,
+                flink_revision=f"minflinkd {self._version}",
+                features=Features(),
+                minflinkd=DaemonInfo(version=self._version, blob_server=self._blob_url()),
+            )
+        )
+
+    async def overview(self, _: web.Request) -> web.Response:
+        jobs = await self._backend.jobs.get()
+        resources = await self._backend.resources.get()
+        by_status = Counter(job.status for job in jobs)
+        ended = {status: by_status[status] for status in JobStatus if status.terminal}
+        return json_answer(
+            ClusterOverview(
+                taskmanagers=resources.task_managers,
+                slots_total=resources.slots_total,
+                slots_available=resources.slots_free,
+                jobs_running=len(jobs) - sum(ended.values()),  # what has not ended, as Flink counts
+                jobs_finished=ended[JobStatus.FINISHED],
+                jobs_cancelled=ended[JobStatus.CANCELED],
+                jobs_failed=ended[JobStatus.FAILED],
+                flink_version=FLINK_VERSION,
+                flink_commit=f"minflinkd-{self._version}",
+                minflinkd=ClusterInfo(
+                    version=self._version,
+                    starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
+                    taskmanagers_lost=resources.lost,
+                    pending_needs=resources.pending_needs,
+                ),
+            )
+        )
+
+    async def daemon_config(self, _: web.Request) -> web.Response:
+        items = sorted(self._config_items())
+        return json_answer([ConfigEntry(key=k, value=MASK if is_sensitive(k) else v) for k, v in items])

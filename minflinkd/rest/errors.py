@@ -1,0 +1,132 @@
+"""What an error becomes over HTTP (E3): a status, a stable code, what was wrong and what to do. Never a traceback."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
+from minflinkd.rest.schemas import ErrorAnswer, Fault
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+
+_BY_CODE = {
+    "not-found": 404,
+    "conflict": 409,
+    "unreachable": 503,
+    "rpc-timeout": 503,
+    "fenced": 503,
+    "internal": 500,
+}
+
+
+class RequestError(MinflinkError):
+    """A request that the endpoint itself turns down."""
+
+    consequence = Consequence.REFUSED
+    status: ClassVar[int] = 400
+
+
+class InvalidRequest(RequestError):
+    code = "invalid-request"
+
+
+class CrossSite(RequestError):
+    """A page of another origin is behind the request (E40)."""
+
+    code = "cross-site"
+    status = 403
+
+
+class UnknownHost(RequestError):
+    """The Host header names a host that is not this one: DNS rebinding (E40)."""
+
+    code = "unknown-host"
+    status = 403
+
+
+class NoSuchPath(RequestError):
+    code = "not-found"
+    status = 404
+
+
+class MethodNotAllowed(RequestError):
+    code = "method-not-allowed"
+    status = 405
+
+
+class BodyTooSlow(RequestError):
+    code = "body-too-slow"
+    status = 408
+
+
+class BodyTooLarge(RequestError):
+    code = "body-too-large"
+    status = 413
+
+
+class UnsupportedMediaType(RequestError):
+    code = "unsupported-media-type"
+    status = 415
+
+
+class RangeNotSatisfiable(RequestError):
+    code = "range-not-satisfiable"
+    status = 416
+
+
+class Overloaded(RequestError):
+    code = "overloaded"
+    consequence = Consequence.RETRYABLE
+    status = 503
+
+
+class InvalidJob(RequestError):
+    """A job that the Dispatcher refused, with all its faults (J4)."""
+
+    code = InvalidJobGraph.code
+
+    def __init__(self, faults: tuple[GraphFault, ...]) -> None:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        super().__init__(f"the job has {count}", hint="correct them and submit it again; nothing was started")
+        self.faults = faults
+
+
+def status_of(error: MinflinkError) -> int:
+    """400 for the user's fault, 404, 409, 503 where the same request may succeed later, 500 for the daemon's fault."""
+    if isinstance(error, RequestError):
+        return error.status
+    info = error.info()
+    if info.code in _BY_CODE:
+        return _BY_CODE[info.code]
+    if info.consequence is Consequence.REFUSED:
+        return 400
+    return 500 if info.consequence is Consequence.FATAL else 503
+
+
+def error_answer(error: MinflinkError) -> ErrorAnswer:
+    info = error.info()
+    faults = tuple(_fault(fault) for fault in error.faults) if isinstance(error, InvalidJob) else ()
+    errors = (_sentence(info), *map(_fault_line, faults))
+    return ErrorAnswer(errors=errors, code=info.code, hint=info.hint, faults=faults)
+
+
+def internal_error(request_id: str) -> ErrorAnswer:
+    """A bug: the log has the traceback, the client only what to look for."""
+    return ErrorAnswer(
+        errors=(f"the daemon failed on this request ({request_id})",),
+        code="internal",
+        hint=f"look for {request_id} in the daemon's log",
+    )
+
+
+def _sentence(info: ErrorInfo) -> str:
+    return f"{info.message} ({info.hint})" if info.hint else info.message
+
+
+def _fault(fault: GraphFault) -> Fault:
+    return msgspec.convert(fault, Fault, from_attributes=True)
+
+
+def _fault_line(fault: Fault) -> str:
+    return f"{fault.path}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")

@@ -1,0 +1,45 @@
+"""`/health` for systemd, load balancers and people; `/metrics` for Prometheus."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.measuring import Measuring
+from minflinkd.rest.schemas import Health
+from minflinkd.runtime.errors import MinflinkError
+
+
+class HealthRoutes:
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+        self._backend = backend
+        self._metrics = metrics
+        self._measuring = Measuring(backend)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/health", self.ready),
+            web.get("/health/live", self.live),
+            web.get("/health/ready", self.ready),
+            web.get("/metrics", self.metrics),
+        ]
+
+    async def live(self, _: web.Request) -> web.Response:
+        """That the event loop answers."""
+        return json_answer(Health(live=True, ready=True))
+
+    async def ready(self, _: web.Request) -> web.Response:
+        """200 when a submission would be taken; else 503 with the reasons."""
+        reasons = []
+        for ask in (self._backend.jobs.get, self._backend.resources.get):
+            try:
+                await ask()
+            except MinflinkError as error:
+                reasons.append(error.message)
+        return json_answer(Health(live=True, ready=not reasons, reasons=tuple(reasons)), status=503 if reasons else 200)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        self._metrics.cluster.show(await self._measuring.sample())
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,241 @@
+"""`/jobs` and what lies below a job, except its checkpoints and its submission."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from minflinkd.jobgraph.model import RestartStrategy
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.exceptions import exceptions_of
+from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
+from minflinkd.rest.schemas import (
+    Empty,
+    ExecutionConfig,
+    IOMetrics,
+    JobConfig,
+    JobExtras,
+    JobIds,
+    JobIdWithStatus,
+    JobInfo,
+    JobPlan,
+    JobsOverview,
+    JobStatusInfo,
+    JobSummary,
+    JobVertex,
+    Recovery,
+    Subtask,
+    TaskInfo,
+    VertexDetails,
+)
+from minflinkd.rest.sensitive import masked
+from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, TaskDetails
+from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import parse_job_id
+
+MAX_EXCEPTIONS = 20  # shown where the request names no number, as in Flink
+
+
+class JobRoutes:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/jobs", self.list),
+            web.get("/jobs/overview", self.overview),
+            web.get("/jobs/{jobid}", self.details),
+            web.patch("/jobs/{jobid}", self.cancel),
+            web.get("/jobs/{jobid}/plan", self.plan),
+            web.get("/jobs/{jobid}/config", self.config),
+            web.get("/jobs/{jobid}/status", self.status),
+            web.get("/jobs/{jobid}/exceptions", self.exceptions),
+            web.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex),
+        ]
+
+    async def list(self, _: web.Request) -> web.Response:
+        jobs = await self._backend.jobs.get()
+        return json_answer(JobIds(jobs=tuple(JobIdWithStatus(id=job.job_id, status=job.status) for job in jobs)))
+
+    async def overview(self, _: web.Request) -> web.Response:
+        jobs = await self._backend.jobs.get()
+        now = self._backend.clock.epoch_ms()
+        return json_answer(JobsOverview(jobs=tuple(_summary(job, now) for job in jobs)))
+
+    async def details(self, request: web.Request) -> web.Response:
+        return json_answer(job_info(await self._backend.job(request), self._backend.clock.epoch_ms()))
+
+    async def plan(self, request: web.Request) -> web.Response:
+        return json_answer(JobPlan(plan=plan_of(await self._backend.job(request))))
+
+    async def config(self, request: web.Request) -> web.Response:
+        return json_answer(_config(await self._backend.job(request)))
+
+    async def status(self, request: web.Request) -> web.Response:
+        return json_answer(JobStatusInfo(status=(await self._backend.job(request)).status))
+
+    async def exceptions(self, request: web.Request) -> web.Response:
+        text = request.query.get("maxExceptions", str(MAX_EXCEPTIONS))
+        if not text.isascii() or not text.isdigit():
+            raise InvalidRequest(f"maxExceptions is {text[:80]!r}", hint="a whole number, such as 20")
+        return json_answer(exceptions_of(await self._backend.job(request), limit=int(text[:9])))
+
+    async def vertex(self, request: web.Request) -> web.Response:
+        """The vertex by Flink's id or by the task's own."""
+        details = await self._backend.job(request)
+        wanted = request.match_info["vertexid"]
+        for task in details.tasks:
+            if wanted in (task.task.id, vertex_id(task.task.id)):
+                return json_answer(_vertex_details(details, task, self._backend.clock.epoch_ms()))
+        raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Flink's default mode is `cancel`; its `stop` was never more than an error."""
+        mode = request.query.get("mode", "cancel")
+        if mode != "cancel":
+            raise InvalidRequest(f"mode is {mode[:80]!r}", hint="mode=cancel is the only one")
+        job_id = parse_job_id(request.match_info["jobid"])
+        await self._backend.dispatcher(CancelJob(job_id=job_id))
+        self._backend.jobs.forget()
+        return json_answer(Empty(), status=202)
+
+
+def _duration(start_ms: int, end_ms: int, now: int) -> int:
+    if start_ms < 0:
+        return -1
+    return max(0, (end_ms if end_ms >= 0 else now) - start_ms)
+
+
+def _summary(job: JobOverview, now: int) -> JobSummary:
+    return JobSummary(
+        jid=job.job_id,
+        name=job.name,
+        start_time=job.start_ms,
+        end_time=job.end_ms,
+        duration=_duration(job.start_ms, job.end_ms, now),
+        state=job.status,
+        last_modification=job.last_modification_ms,
+        tasks=task_counts(job.tasks),
+    )
+
+
+def job_info(details: JobDetails, now: int) -> JobInfo:
+    """Flink's JobDetailsInfo of a job."""
+    graph = details.graph
+    return JobInfo(
+        jid=details.job_id,
+        application_id=details.job_id,  # as in Flink, where an application of one job has its id
+        name=graph.name,
+        state=details.status,
+        job_type=job_type(details),
+        start_time=details.start_ms,
+        end_time=details.end_ms,
+        duration=_duration(details.start_ms, details.end_ms, now),
+        max_parallelism=graph.max_parallelism or -1,
+        now=now,
+        timestamps={status: details.timestamps.get(status, 0) for status in (*JobStatus, "RECONCILING")},
+        vertices=tuple(_vertex(task, details, now) for task in details.tasks),
+        status_counts=state_counts(task.state for task in details.tasks),
+        plan=plan_of(details),
+        minflinkd=JobExtras(
+            restarts=details.restarts,
+            recoveries=tuple(
+                Recovery(failed=r.failed_ms, cause=r.cause, checkpoint_id=r.checkpoint_id, phases=r.phases)
+                for r in details.recoveries
+            ),
+            submission=details.submission,
+        ),
+    )
+
+
+def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
+    task = details.task
+    return JobVertex(
+        id=vertex_id(task.id),
+        slot_sharing_group_id=vertex_id(task.slot_sharing_group),
+        slot_sharing_group_name=task.slot_sharing_group,
+        name=task.name,
+        max_parallelism=job.graph.max_parallelism or task.parallelism,
+        parallelism=task.parallelism,
+        status=details.state,
+        start_time=details.start_ms,
+        end_time=details.end_ms,
+        duration=_duration(details.start_ms, details.end_ms, now),
+        tasks=state_counts([details.state]),
+        metrics=_io(details),
+        minflinkd=_task_info(details),
+    )
+
+
+def _io(details: TaskDetails) -> IOMetrics:
+    return IOMetrics(read_records=details.metrics.rows_in, write_records=details.metrics.rows_out)
+
+
+def _task_info(details: TaskDetails) -> TaskInfo:
+    metrics = details.metrics
+    return TaskInfo(
+        task_id=details.task.id,
+        vertices=tuple(vertex.id for vertex in details.task.vertices),
+        attempt_id=details.attempt_id,
+        attempt_number=details.attempt_number,
+        taskmanager_id=details.resource_id,
+        batch_id=metrics.batch_id,
+        batches=metrics.batches,
+        batch_duration=metrics.batch_ms,
+        rows_per_second=metrics.rows_per_second,
+        state_rows=metrics.state_rows,
+        state_bytes=metrics.state_bytes,
+        watermark=metrics.watermark_ms,
+        first_batch=metrics.first_batch_ms,
+        phases=details.phases,
+    )
+
+
+def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
+    task = details.task
+    duration = _duration(details.start_ms, details.end_ms, now)
+    subtask = Subtask(
+        subtask=0,
+        status=details.state,
+        attempt=details.attempt_number,
+        host=details.resource_id or "(unassigned)",
+        endpoint=details.resource_id or "(unassigned)",
+        start_time=details.start_ms,
+        old_start_time=details.start_ms,
+        end_time=details.end_ms,
+        duration=duration,
+        metrics=_io(details),
+        taskmanager_id=details.resource_id or "(unassigned)",
+        status_duration={details.state: duration},
+    )
+    return VertexDetails(
+        id=vertex_id(task.id),
+        name=task.name,
+        parallelism=task.parallelism,
+        max_parallelism=job.graph.max_parallelism or task.parallelism,
+        now=now,
+        subtasks=(subtask,),
+        aggregated={"metrics": {}, "status-duration": {}},
+        minflinkd=_task_info(details),
+    )
+
+
+def _config(details: JobDetails) -> JobConfig:
+    graph = details.graph
+    return JobConfig(
+        jid=details.job_id,
+        name=graph.name,
+        execution_config=ExecutionConfig(
+            execution_mode="PIPELINED",
+            restart_strategy=_restart_strategy(graph.restart_strategy),
+            job_parallelism=graph.parallelism,
+            user_config=masked({**graph.spark, **graph.params}),
+        ),
+    )
+
+
+def _restart_strategy(strategy: RestartStrategy | None) -> str:
+    if strategy is None:
+        return "Cluster level default restart strategy"
+    attempts = "" if strategy.attempts is None else f" (at most {strategy.attempts} attempts)"
+    return f"{strategy.kind.value}{attempts}"

@@ -1,0 +1,146 @@
+"""A TaskManager's log files over HTTP, by byte range, streamed in pieces: a log is never held whole (E31)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+
+from minflinkd.rest.backend import Backend, json_answer, resource_id
+from minflinkd.rest.errors import InvalidRequest, RangeNotSatisfiable
+from minflinkd.rest.schemas import Log, Logs
+from minflinkd.rest.taskmanagers import find
+from minflinkd.rpc.messages import ListLogs, LogFile, LogRange, ReadLog
+from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import ResourceId
+
+PIECE = 256 * 1024  # bytes asked of a TaskManager at once
+SIZE_HEADER = "X-Log-Size"  # of the whole file now, so that a reader can follow it
+OFFSET_HEADER = "X-Log-Offset"  # where the answer's first byte lies in it
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A wanted part. A negative offset counts from the end."""
+
+    offset: int = 0
+    length: int | None = None  # None: to the end
+    partial: bool = False  # asked for with Range, and answered with 206
+
+    def within(self, size: int) -> tuple[int, int]:
+        """(first, end) in a file of `size` bytes."""
+        first = max(0, size + self.offset) if self.offset < 0 else min(self.offset, size)
+        return first, size if self.length is None else min(size, first + self.length)
+
+
+class LogRoutes:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/taskmanagers/{taskmanagerid}/logs", self.list),
+            web.get("/taskmanagers/{taskmanagerid}/logs/{filename}", self.read),
+            web.get("/taskmanagers/{taskmanagerid}/log", self.main),
+            web.get("/taskmanagers/{taskmanagerid}/stdout", self.stdout),
+        ]
+
+    async def list(self, request: web.Request) -> web.Response:
+        files = await self._files(resource_id(request))
+        return json_answer(Logs(logs=tuple(Log(name=file.name, size=file.size) for file in files)))
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["filename"]
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(f"{name[:80]!r} is not the name of a log", hint="GET .../logs lists them")
+        return await self._send(request, resource_id(request), name)
+
+    async def main(self, request: web.Request) -> web.StreamResponse:
+        """The supervisor's own log: the one named for the TaskManager, else the first."""
+        return await self._send_suffix(request, ".log")
+
+    async def stdout(self, request: web.Request) -> web.StreamResponse:
+        return await self._send_suffix(request, ".out")
+
+    async def _send_suffix(self, request: web.Request, suffix: str) -> web.StreamResponse:
+        task_manager = resource_id(request)
+        names = [file.name for file in await self._files(task_manager) if file.name.endswith(suffix)]
+        if not names:
+            raise NotFound(f"TaskManager {task_manager} has no *{suffix} file", hint="GET .../logs lists its logs")
+        return await self._send(request, task_manager, min(names, key=lambda n: (not n.startswith("taskmanager"), n)))
+
+    async def _files(self, task_manager: ResourceId) -> Sequence[LogFile]:
+        await find(self._backend, task_manager)
+        files = await self._backend.task_manager(task_manager, ListLogs())
+        return sorted(files, key=lambda file: file.name)
+
+    async def _send(self, request: web.Request, task_manager: ResourceId, name: str) -> web.StreamResponse:
+        """What was in the file when the answer began; the pieces are read as the client takes them."""
+        await find(self._backend, task_manager)
+        wanted = wanted_slice(request)
+        piece = await self._read(task_manager, name, wanted.offset, _at_most(wanted.length))
+        first, end = wanted.within(piece.size)
+        if wanted.partial and first >= end:
+            raise RangeNotSatisfiable(f"{name} has {piece.size} bytes", hint="ask for a range within it")
+        response = web.StreamResponse(status=206 if wanted.partial else 200)
+        response.content_type = "text/plain"
+        response.charset = "utf-8"
+        response.content_length = end - first
+        response.headers[hdrs.ACCEPT_RANGES] = "bytes"
+        response.headers[SIZE_HEADER], response.headers[OFFSET_HEADER] = str(piece.size), str(first)
+        if wanted.partial:
+            response.headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{end - 1}/{piece.size}"
+        await response.prepare(request)
+        while first < end and piece.data:
+            data = piece.data[: end - first]
+            await response.write(data)
+            first += len(data)
+            if first < end:
+                piece = await self._read(task_manager, name, first, _at_most(end - first))
+        await response.write_eof()
+        return response
+
+    async def _read(self, task_manager: ResourceId, name: str, offset: int, length: int) -> LogRange:
+        return await self._backend.task_manager(task_manager, ReadLog(name=name, offset=offset, length=length))
+
+
+def wanted_slice(request: web.Request) -> Slice:
+    """By `?offset=&length=`, or by a Range header of one range. Raises InvalidRequest, RangeNotSatisfiable."""
+    if "offset" in request.query or "length" in request.query:
+        length = request.query.get("length")
+        return Slice(_whole("offset", request.query.get("offset", "0")), None if length is None else _size(length))
+    header = request.headers.get(hdrs.RANGE)
+    match = _RANGE.fullmatch(header.replace(" ", "")) if header is not None else None
+    if match is None:  # several ranges, or another unit: the whole file is a right answer
+        return Slice()
+    first, last = match[1], match[2]
+    if not first:
+        if not last or int(last) == 0:
+            raise RangeNotSatisfiable(f"the range {header!r} is empty", hint="bytes=FIRST-LAST, or bytes=-COUNT")
+        return Slice(-int(last), partial=True)
+    if last and int(last) < int(first):
+        raise RangeNotSatisfiable(f"the range {header!r} is empty", hint="bytes=FIRST-LAST, or bytes=-COUNT")
+    return Slice(int(first), int(last) - int(first) + 1 if last else None, partial=True)
+
+
+def _at_most(length: int | None) -> int:
+    return PIECE if length is None else min(PIECE, length)
+
+
+def _whole(name: str, text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise InvalidRequest(f"{name} is {text[:80]!r}", hint="a whole number of bytes")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    length = _whole("length", text)
+    if length < 0:
+        raise InvalidRequest(f"length is {length}", hint="a number of bytes, at least 0")
+    return length

@@ -1,0 +1,140 @@
+"""From the parties' answers to samples for the metrics. Bounded in labels and in time; never fails a scrape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TypeVar
+
+import msgspec
+
+from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.rest.backend import Backend
+from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, TaskDetails
+from minflinkd.rpc.messages import Request
+from minflinkd.runtime.errors import MinflinkError
+
+R = TypeVar("R")
+
+MAX_JOBS = 200  # with metrics of their own: the running ones, oldest first, so that a series goes on
+MAX_TASK_MANAGERS = 1000
+TIMEOUT = 2.0  # seconds for a job's part
+
+
+class _Counts(msgspec.Struct):
+    completed: int = 0
+    failed: int = 0
+    in_progress: int = 0
+
+
+class _Completed(msgspec.Struct):
+    end_to_end_duration: float = 0  # milliseconds
+    state_size: int = 0
+    checkpointed_size: int = 0
+
+
+class _Latest(msgspec.Struct):
+    completed: _Completed | None = None
+
+
+class _Checkpoints(msgspec.Struct):
+    """As much of Flink's CheckpointingStatistics as is measured."""
+
+    counts: _Counts = msgspec.field(default_factory=_Counts)
+    latest: _Latest = msgspec.field(default_factory=_Latest)
+    failed_by_cause: dict[str, int] = {}
+
+
+class Measuring:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def sample(self) -> ClusterSample:
+        return await self._resources(await self._jobs())
+
+    async def _jobs(self) -> ClusterSample:
+        try:
+            jobs = await self._backend.jobs.get()
+        except MinflinkError:
+            return ClusterSample()
+        running = sorted((job for job in jobs if not job.status.terminal), key=lambda job: (job.start_ms, job.job_id))
+        samples = await asyncio.gather(*(self._job(job) for job in running[:MAX_JOBS]))
+        counts = Counter(str(job.status) for job in jobs)
+        return ClusterSample(
+            jobs_by_status={status: counts[status] for status in JobStatus},
+            jobs=tuple(sample for sample in samples if sample is not None),
+            jobs_left_out=len(running) - sum(sample is not None for sample in samples),
+        )
+
+    async def _job(self, job: JobOverview) -> JobSample | None:
+        details = await self._ask(GetJob(job_id=job.job_id))
+        if details is None:
+            return None
+        answer = await self._ask(GetCheckpoints(job_id=job.job_id))
+        return _job_sample(details, _checkpoint_sample(answer.body) if answer is not None else None)
+
+    async def _resources(self, sample: ClusterSample) -> ClusterSample:
+        try:
+            overview = await self._backend.resources.get()
+            task_managers = await self._backend.task_managers.get()
+        except MinflinkError:
+            return sample
+        now = self._backend.clock.epoch_ms()
+        return msgspec.structs.replace(
+            sample,
+            task_managers=overview.task_managers,
+            task_managers_starting=len(overview.starting),
+            task_managers_lost=overview.lost,
+            slots_total=overview.slots_total,
+            slots_free=overview.slots_free,
+            pending_needs=overview.pending_needs,
+            heartbeat_ages={
+                info.resource_id: max(0.0, (now - info.last_heartbeat_ms) / 1000)
+                for info in task_managers[:MAX_TASK_MANAGERS]
+            },
+        )
+
+    async def _ask(self, question: Request[R]) -> R | None:
+        try:
+            return await self._backend.dispatcher(question, TIMEOUT)
+        except MinflinkError:
+            return None
+
+
+def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> JobSample:
+    return JobSample(
+        job_id=details.job_id,
+        restarts=details.restarts,
+        tasks=tuple(map(_task_sample, details.tasks)),
+        checkpoints=checkpoints,
+    )
+
+
+def _task_sample(details: TaskDetails) -> TaskSample:
+    metrics = details.metrics
+    return TaskSample(
+        task_id=details.task.id,
+        rows_in=metrics.rows_in,
+        rows_out=metrics.rows_out,
+        batch_duration=metrics.batch_ms / 1000,
+        state_rows=metrics.state_rows,
+        state_bytes=metrics.state_bytes,
+        watermark=None if metrics.watermark_ms is None else metrics.watermark_ms / 1000,
+    )
+
+
+def _checkpoint_sample(body: bytes) -> CheckpointSample | None:
+    try:
+        statistics = msgspec.json.decode(body, type=_Checkpoints)
+    except msgspec.MsgspecError:
+        return None
+    last = statistics.latest.completed or _Completed()
+    return CheckpointSample(
+        completed=statistics.counts.completed,
+        failed=statistics.counts.failed,
+        in_progress=statistics.counts.in_progress,
+        failed_by_cause=statistics.failed_by_cause,
+        last_duration=last.end_to_end_duration / 1000,
+        last_bytes_full=last.state_size,
+        last_bytes_uploaded=last.checkpointed_size,
+    )

@@ -1,0 +1,69 @@
+"""A job's tasks as Flink's job vertices: their ids, their counts, and the edges between them.
+
+Responsible for what follows from the graph alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
+
+from minflinkd.jobgraph.model import RuntimeMode, Task
+from minflinkd.rest.schemas import Plan, PlanInput, PlanNode, StateCounts, TaskCounts
+from minflinkd.rpc.jobs import JobDetails
+from minflinkd.runtime.ids import VertexId
+
+
+@lru_cache(maxsize=4096)
+def vertex_id(task_id: str) -> str:
+    """Flink's clients parse a job vertex's id as 32 hex digits; as stable between versions as the task's own id."""
+    return hashlib.md5(task_id.encode(), usedforsecurity=False).hexdigest()
+
+
+def job_type(details: JobDetails) -> str:
+    return "BATCH" if details.graph.mode is RuntimeMode.BATCH else "STREAMING"
+
+
+def plan_of(details: JobDetails) -> Plan:
+    tasks = [task.task for task in details.tasks]
+    owner = {vertex.id: task for task in tasks for vertex in task.vertices}
+    nodes = (
+        PlanNode(
+            id=vertex_id(task.id),
+            parallelism=task.parallelism,
+            description=describe(task),
+            inputs=tuple(
+                PlanInput(num=num, id=vertex_id(upstream.id), ship_strategy="EXCHANGE", exchange="durable")
+                for num, upstream in enumerate(_upstream(task, owner))
+            ),
+        )
+        for task in tasks
+    )
+    return Plan(jid=details.job_id, name=details.graph.name, type=job_type(details), nodes=tuple(nodes))
+
+
+def describe(task: Task) -> str:
+    """Vertices by id and kind only: ids are plain names, which a page may show unescaped."""
+    return " -> ".join(f"{vertex.id} ({vertex.kind})" for vertex in task.vertices)
+
+
+def state_counts(states: Iterable[str]) -> StateCounts:
+    return StateCounts(**_counted(states))
+
+
+def task_counts(tasks: dict[str, int]) -> TaskCounts:
+    return TaskCounts(total=sum(tasks.values()), **{state.lower(): count for state, count in tasks.items()})
+
+
+def _counted(states: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state.lower()] = counts.get(state.lower(), 0) + 1
+    return counts
+
+
+def _upstream(task: Task, owner: dict[VertexId, Task]) -> Iterable[Task]:
+    """The tasks that this one reads exchanges of, once each, in the order of the inputs."""
+    edges = (owner.get(edge.id, task) for vertex in task.vertices for edge in vertex.inputs)
+    return {upstream.id: upstream for upstream in edges if upstream.id != task.id}.values()

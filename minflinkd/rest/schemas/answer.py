@@ -1,0 +1,32 @@
+"""What every answer is, and the answer that says what is wrong (E3)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of day are milliseconds since 1970, -1 for never; durations are milliseconds unless said otherwise."""
+
+
+class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """One fault of a submitted job (J4)."""
+
+    path: str
+    problem: str
+    hint: str = ""
+    traceback: str = ""  # of user code or of Spark
+    line: int | None = None
+
+
+class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """E3. `errors` is Flink's; `code` is stable."""
+
+    errors: tuple[str, ...]
+    code: str
+    hint: str = ""
+    faults: tuple[Fault, ...] = ()
+
+
+class Empty(Answer, frozen=True, kw_only=True):
+    """Flink's EmptyResponseBody."""

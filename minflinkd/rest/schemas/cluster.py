@@ -1,0 +1,67 @@
+"""The daemon and its cluster as a whole."""
+
+from __future__ import annotations
+
+from minflinkd.rest.schemas.answer import Answer
+
+
+class Features(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """What Flink's dashboard offers to do."""
+
+    web_submit: bool = False  # jars only
+    web_cancel: bool = True
+    web_rescale: bool = False
+    web_history: bool = False
+
+
+class DaemonInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    version: str
+    blob_server: str  # where artifacts are uploaded before a submission
+
+
+class DashboardConfiguration(Answer, frozen=True, kw_only=True, rename="kebab"):
+    refresh_interval: int
+    timezone_name: str
+    timezone_offset: int
+    flink_version: str  # whose REST API this is
+    flink_revision: str
+    features: Features
+    minflinkd: DaemonInfo
+
+
+class StartingInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    id: str
+    since: int
+
+
+class ClusterInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    version: str
+    starting: tuple[StartingInfo, ...]
+    taskmanagers_lost: int
+    pending_needs: int
+
+
+class ClusterOverview(Answer, frozen=True, kw_only=True, rename="kebab"):
+    taskmanagers: int
+    slots_total: int
+    slots_available: int
+    taskmanagers_blocked: int = 0
+    slots_free_and_blocked: int = 0
+    jobs_running: int
+    jobs_finished: int
+    jobs_cancelled: int
+    jobs_failed: int
+    flink_version: str
+    flink_commit: str
+    minflinkd: ClusterInfo
+
+
+class ConfigEntry(Answer, frozen=True, kw_only=True):
+    key: str
+    value: str
+
+
+class Health(Answer, frozen=True, kw_only=True):
+    live: bool
+    ready: bool
+    reasons: tuple[str, ...] = ()  # why it is not ready

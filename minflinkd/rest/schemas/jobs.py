@@ -1,0 +1,272 @@
+"""Jobs, their tasks, plans and failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from minflinkd.rest.schemas.answer import Answer
+
+
+class JobIdWithStatus(Answer, frozen=True, kw_only=True):
+    id: str
+    status: str
+
+
+class JobIds(Answer, frozen=True, kw_only=True):
+    jobs: tuple[JobIdWithStatus, ...]
+
+
+class JobStatusInfo(Answer, frozen=True, kw_only=True):
+    status: str
+
+
+class TaskCounts(Answer, frozen=True, kw_only=True):
+    """Tasks by state. A task is one Spark query whatever its parallelism, so it counts once."""
+
+    total: int
+    created: int = 0
+    scheduled: int = 0
+    deploying: int = 0
+    running: int = 0
+    finished: int = 0
+    canceling: int = 0
+    canceled: int = 0
+    failed: int = 0
+    reconciling: int = 0
+    initializing: int = 0
+
+
+class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
+    jid: str
+    name: str
+    start_time: int
+    end_time: int
+    duration: int
+    state: str
+    last_modification: int
+    tasks: TaskCounts
+
+
+class JobsOverview(Answer, frozen=True, kw_only=True):
+    jobs: tuple[JobSummary, ...]
+
+
+class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
+    created: int = 0
+    scheduled: int = 0
+    deploying: int = 0
+    running: int = 0
+    finished: int = 0
+    canceling: int = 0
+    canceled: int = 0
+    failed: int = 0
+    reconciling: int = 0
+    initializing: int = 0
+
+
+class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """Bytes and busy times are Spark's own affair, and 0 here."""
+
+    read_bytes: int = 0
+    read_bytes_complete: bool = False
+    write_bytes: int = 0
+    write_bytes_complete: bool = False
+    read_records: int
+    read_records_complete: bool = True
+    write_records: int
+    write_records_complete: bool = True
+    accumulated_backpressured_time: int = 0
+    accumulated_idle_time: int = 0
+    accumulated_busy_time: float = 0.0
+
+
+class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A task in minflinkd's terms."""
+
+    task_id: str
+    vertices: tuple[str, ...]
+    attempt_id: str | None
+    attempt_number: int
+    taskmanager_id: str | None
+    batch_id: int
+    batches: int
+    batch_duration: float
+    rows_per_second: float
+    state_rows: int
+    state_bytes: int
+    watermark: int | None
+    first_batch: float | None  # milliseconds from the deployment to the end of the first micro-batch
+    phases: dict[str, float]  # seconds
+
+
+class JobVertex(Answer, frozen=True, kw_only=True):
+    """A task, as Flink shows a job vertex. `id` is the MD5 of the task's id: Flink's clients parse 32 hex digits."""
+
+    id: str
+    slot_sharing_group_id: str = msgspec.field(name="slotSharingGroupId")
+    slot_sharing_group_name: str = msgspec.field(name="slotSharingGroupName")
+    name: str
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    parallelism: int
+    status: str
+    start_time: int = msgspec.field(name="start-time")
+    end_time: int = msgspec.field(name="end-time")
+    duration: int
+    tasks: StateCounts
+    metrics: IOMetrics
+    minflinkd: TaskInfo
+
+
+class PlanInput(Answer, frozen=True, kw_only=True):
+    num: int
+    id: str
+    ship_strategy: str
+    exchange: str
+
+
+class PlanNode(Answer, frozen=True, kw_only=True):
+    id: str
+    parallelism: int
+    operator: str = ""
+    operator_strategy: str = ""
+    description: str
+    optimizer_properties: str = "{}"
+    inputs: tuple[PlanInput, ...] = ()
+
+
+class Plan(Answer, frozen=True, kw_only=True):
+    jid: str
+    name: str
+    type: str
+    nodes: tuple[PlanNode, ...]
+
+
+class JobPlan(Answer, frozen=True, kw_only=True):
+    plan: Plan
+
+
+class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A restart: seconds from the failure to the end of each phase."""
+
+    failed: int
+    cause: str
+    checkpoint_id: int | None
+    phases: dict[str, float]
+
+
+class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    restarts: int
+    recoveries: tuple[Recovery, ...]
+    submission: dict[str, float]  # seconds from the submission to each phase
+
+
+class JobInfo(Answer, frozen=True, kw_only=True):
+    """Flink's JobDetailsInfo."""
+
+    jid: str
+    application_id: str = msgspec.field(name="application-id")
+    name: str
+    is_stoppable: bool = msgspec.field(name="isStoppable", default=False)
+    state: str
+    job_type: str = msgspec.field(name="job-type")
+    scheduler_type: str = msgspec.field(name="schedulerType", default="Default")
+    start_time: int = msgspec.field(name="start-time")
+    end_time: int = msgspec.field(name="end-time")
+    duration: int
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    now: int
+    timestamps: dict[str, int]
+    vertices: tuple[JobVertex, ...]
+    status_counts: StateCounts = msgspec.field(name="status-counts")
+    plan: Plan
+    pending_operators: int = msgspec.field(name="pending-operators", default=0)
+    minflinkd: JobExtras
+
+
+class ExecutionConfig(Answer, frozen=True, kw_only=True, rename="kebab"):
+    execution_mode: str
+    restart_strategy: str
+    job_parallelism: int
+    object_reuse_mode: bool = False
+    user_config: dict[str, str]
+
+
+class JobConfig(Answer, frozen=True, kw_only=True, rename="kebab"):
+    jid: str
+    name: str
+    execution_config: ExecutionConfig
+
+
+class ErrorDetails(Answer, frozen=True, kw_only=True):
+    code: str
+    message: str
+    hint: str
+
+
+class ExceptionEntry(Answer, frozen=True, kw_only=True, rename="camel"):
+    exception_name: str
+    stacktrace: str
+    timestamp: int
+    failure_labels: dict[str, str] = {}
+    task_name: str | None = None
+    endpoint: str | None = None
+    location: str | None = None
+    task_manager_id: str | None = None
+    concurrent_exceptions: tuple[Any, ...] = ()
+    minflinkd: ErrorDetails
+
+
+class ExceptionHistory(Answer, frozen=True, kw_only=True):
+    entries: tuple[ExceptionEntry, ...]
+    truncated: bool
+
+
+class ExecutionException(Answer, frozen=True, kw_only=True, rename="camel"):
+    exception: str
+    task: str
+    endpoint: str
+    location: str
+    timestamp: int
+    task_manager_id: str
+
+
+class JobExceptions(Answer, frozen=True, kw_only=True):
+    root_exception: str | None = msgspec.field(name="root-exception")
+    timestamp: int | None
+    all_exceptions: tuple[ExecutionException, ...] = msgspec.field(name="all-exceptions")
+    truncated: bool
+    history: ExceptionHistory = msgspec.field(name="exceptionHistory")
+
+
+class Subtask(Answer, frozen=True, kw_only=True):
+    subtask: int
+    status: str
+    attempt: int
+    host: str
+    endpoint: str
+    start_time: int = msgspec.field(name="start-time")
+    old_start_time: int = msgspec.field(name="start_time")  # Flink sends both names
+    end_time: int = msgspec.field(name="end-time")
+    duration: int
+    metrics: IOMetrics
+    taskmanager_id: str = msgspec.field(name="taskmanager-id")
+    status_duration: dict[str, int] = msgspec.field(name="status-duration")
+
+
+class VertexDetails(Answer, frozen=True, kw_only=True):
+    id: str
+    name: str
+    parallelism: int
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    now: int
+    subtasks: tuple[Subtask, ...]
+    aggregated: dict[str, dict[str, dict[str, int]]]
+    minflinkd: TaskInfo
+
+
+class Submitted(Answer, frozen=True, kw_only=True):
+    jobid: str
+    job_url: str = msgspec.field(name="jobUrl")
+    dry_run: bool = msgspec.field(name="dry-run", default=False)  # checked only: there is no such job

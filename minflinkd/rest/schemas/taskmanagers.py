@@ -1,0 +1,121 @@
+"""TaskManagers and their logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minflinkd.rest.schemas.answer import Answer
+
+
+class ResourceProfile(Answer, frozen=True, kw_only=True, rename="camel"):
+    """Memory in MiB. Spark owns the memory of a session; slots are not sized."""
+
+    cpu_cores: float
+    task_heap_memory: int = 0
+    task_off_heap_memory: int = 0
+    managed_memory: int = 0
+    network_memory: int = 0
+    extended_resources: dict[str, float] = {}
+
+
+class HardwareInfo(Answer, frozen=True, kw_only=True, rename="camel"):
+    cpu_cores: int
+    physical_memory: int
+    free_memory: int = 0
+    managed_memory: int = 0
+
+
+class MemoryConfiguration(Answer, frozen=True, kw_only=True, rename="camel"):
+    framework_heap: int = 0
+    task_heap: int = 0
+    framework_off_heap: int = 0
+    task_off_heap: int = 0
+    network_memory: int = 0
+    managed_memory: int = 0
+    jvm_metaspace: int = 0
+    jvm_overhead: int = 0
+    total_flink_memory: int = 0
+    total_process_memory: int = 0
+
+
+class SlotHolder(Answer, frozen=True, kw_only=True, rename="kebab"):
+    index: int
+    job_id: str | None
+    allocation_id: str | None
+
+
+class SessionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A TaskManager in minflinkd's terms."""
+
+    session: str
+    session_generation: int
+    pid: int
+    instance_id: str
+    registered: int
+    slots: tuple[SlotHolder, ...]
+    start_phases: dict[str, float]  # seconds from process start
+    metrics: dict[str, float]
+
+
+class TaskManager(Answer, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    path: str
+    data_port: int = 0
+    jmx_port: int = -1
+    time_since_last_heartbeat: int  # Flink's name; it is the time of day of the last heartbeat
+    slots_number: int
+    free_slots: int
+    total_resource: ResourceProfile
+    free_resource: ResourceProfile
+    hardware: HardwareInfo
+    memory_configuration: MemoryConfiguration = MemoryConfiguration()
+    blocked: bool = False
+    minflinkd: SessionInfo
+
+
+class TaskManagers(Answer, frozen=True, kw_only=True):
+    taskmanagers: tuple[TaskManager, ...]
+
+
+class AllocatedSlot(Answer, frozen=True, kw_only=True, rename="camel"):
+    job_id: str
+    resource: ResourceProfile
+
+
+class TaskManagerMetrics(Answer, frozen=True, kw_only=True, rename="camel"):
+    """Flink's own memory pools do not exist here; what is measured is under `minflinkd.metrics`."""
+
+    heap_used: int = 0
+    heap_committed: int = 0
+    heap_max: int = 0
+    non_heap_used: int = 0
+    non_heap_committed: int = 0
+    non_heap_max: int = 0
+    direct_count: int = 0
+    direct_used: int = 0
+    direct_max: int = 0
+    mapped_count: int = 0
+    mapped_used: int = 0
+    mapped_max: int = 0
+    netty_shuffle_memory_segments_available: int = 0
+    netty_shuffle_memory_segments_used: int = 0
+    netty_shuffle_memory_segments_total: int = 0
+    netty_shuffle_memory_available: int = 0
+    netty_shuffle_memory_used: int = 0
+    netty_shuffle_memory_total: int = 0
+    garbage_collectors: tuple[Any, ...] = ()
+
+
+class TaskManagerDetails(TaskManager, frozen=True, kw_only=True, rename="camel"):
+    allocated_slots: tuple[AllocatedSlot, ...]
+    metrics: TaskManagerMetrics = TaskManagerMetrics()
+
+
+class Log(Answer, frozen=True, kw_only=True):
+    name: str
+    size: int
+    mtime: int = 0
+
+
+class Logs(Answer, frozen=True, kw_only=True):
+    logs: tuple[Log, ...]

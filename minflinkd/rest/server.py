@@ -1,0 +1,178 @@
+"""The HTTP endpoint (E1 - E4): one aiohttp application, Flink's paths with and without `/v1`.
+
+Responsible for the server's life, for what happens around every request, and for putting the routes together. What a
+path answers lies in the module named for its subject.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable
+
+import structlog
+from aiohttp import web
+
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.backend import Backend, Handler, json_answer
+from minflinkd.rest.checkpoints import CheckpointRoutes
+from minflinkd.rest.cluster import ClusterRoutes
+from minflinkd.rest.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NoSuchPath,
+    Overloaded,
+    RequestError,
+    error_answer,
+    internal_error,
+    status_of,
+)
+from minflinkd.rest.guard import Limits, check_host, check_origin
+from minflinkd.rest.health import HealthRoutes
+from minflinkd.rest.jobs import JobRoutes
+from minflinkd.rest.logs import LogRoutes
+from minflinkd.rest.submission import SubmissionRoutes
+from minflinkd.rest.taskmanagers import TaskManagerRoutes
+from minflinkd.rpc.network import Network
+from minflinkd.runtime.clock import Clock, SystemClock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import IdSource
+
+log = structlog.get_logger(__name__)
+
+SHUTDOWN_GRACE = 2.0  # seconds for requests under way when the endpoint stops
+RETRY_AFTER = "1"  # seconds, with every 503
+
+
+class RestServer(Component):
+    """Ready when it listens; `url` has the port that it took.
+
+    `config_items` gives the options in force as texts, `blob_url` where artifacts are uploaded. `allowed_hosts` are
+    names besides loopback under which a server on loopback is spoken to (a reverse proxy, an SSH tunnel).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        host: str,
+        port: int,
+        version: str,
+        metrics: Metrics,
+        config_items: Callable[[], Iterable[tuple[str, str]]],
+        blob_url: Callable[[], str],
+        allowed_hosts: Collection[str] = (),
+        limits: Limits | None = None,
+        timeout: float = 10.0,
+        submit_timeout: float = 180.0,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        super().__init__("rest server")
+        self._host = host
+        self._port = port
+        self._allowed_hosts = frozenset(allowed_hosts)
+        self._limits = limits or Limits()
+        self._backend = Backend(network, clock or SystemClock(), timeout, submit_timeout)
+        self._subjects = (
+            ClusterRoutes(self._backend, version=version, config_items=config_items, blob_url=blob_url),
+            SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
+            JobRoutes(self._backend),
+            CheckpointRoutes(self._backend),
+            TaskManagerRoutes(self._backend),
+            LogRoutes(self._backend),
+            HealthRoutes(self._backend, metrics),
+        )
+        self._under_way = 0
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        name = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{name}:{self._port}"
+
+    async def _start(self) -> None:
+        limits = self._limits
+        app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
+        for subject in self._subjects:
+            for route in subject.routes():
+                app.router.add_route(route.method, route.path, route.handler)
+                app.router.add_route(route.method, f"/v1{route.path}", route.handler)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=SHUTDOWN_GRACE,
+            keepalive_timeout=limits.keep_alive_seconds,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def _stop(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Guards, counts and logs a request, and turns every error into E3's JSON."""
+        started = self._backend.clock.monotonic()
+        self._under_way += 1
+        try:
+            response = await self._answer(request, handler)
+        finally:
+            self._under_way -= 1
+        if not response.prepared:
+            response.headers["X-Content-Type-Options"] = "nosniff"
+            response.headers["Cache-Control"] = "no-store"
+            if response.status == 503:
+                response.headers["Retry-After"] = RETRY_AFTER
+        log.debug(
+            "request",
+            method=request.method,
+            path=request.path,
+            status=response.status,
+            peer=request.remote,
+            seconds=round(self._backend.clock.monotonic() - started, 6),
+        )
+        return response
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check(request)
+            return await handler(request)
+        except web.HTTPException as error:
+            refused = _of_aiohttp(request, error)
+            response = json_answer(error_answer(refused), status=refused.status)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+            return response
+        except MinflinkError as error:
+            return json_answer(error_answer(error), status=status_of(error))
+        except (ConnectionError, TimeoutError):
+            raise  # the client went away, or its connection is too slow: aiohttp closes it
+        except Exception:
+            request_id = secrets.token_hex(6)
+            log.exception("a request failed", method=request.method, path=request.path, request_id=request_id)
+            return json_answer(internal_error(request_id), status=500)
+
+    def _check(self, request: web.Request) -> None:
+        """Raises UnknownHost, CrossSite, Overloaded."""
+        check_host(request.headers.get("Host", ""), self._host, self._allowed_hosts)
+        check_origin(request.headers, request.method)
+        if self._under_way > self._limits.requests:
+            raise Overloaded("too many requests are under way", hint="try again in a moment")
+
+
+def _of_aiohttp(request: web.Request, error: web.HTTPException) -> RequestError:
+    """What aiohttp's router found wrong."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return MethodNotAllowed(f"{request.path[:200]} does not take {request.method}", hint=f"it takes {allowed}")
+    if isinstance(error, web.HTTPNotFound):
+        return NoSuchPath(f"there is nothing at {request.path[:200]}", hint="docs/http.md lists the paths")
+    return InvalidRequest(error.reason)
