@@ -12,7 +12,21 @@ from minflinkd.config.declaration import Option
 from minflinkd.runtime.units import Duration, InvalidUnit, MemorySize
 
 MASK: Final = "******"
-_SECRET_NAMES: Final = ("password", "secret", "token", "access.key", "accesskey", "credential")
+_SECRET_WORDS: Final = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "accesskey",
+    "accountkey",
+    "servicekey",
+    "authparams",
+    "basicauth",
+    "jaasconfig",
+    "httpheaders",
+)
 _BOOLS: Final = {"true": True, "false": False}
 
 
@@ -129,9 +143,11 @@ def masked(option: Option, value: object) -> object:
     if not option.sensitive or not value:
         return value
     if isinstance(value, dict):
-        return {name: MASK if _names_a_secret(name) else text for name, text in value.items()}
+        return {name: MASK if is_sensitive(name) else text for name, text in value.items()}
     return MASK
 
 
-def _names_a_secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET_NAMES)
+def is_sensitive(name: str) -> bool:
+    """Whether a key gives away that its value is a secret; Flink's list of words, with any separators."""
+    folded = name.lower().replace("_", "").replace("-", "").replace(".", "")
+    return any(word in folded for word in _SECRET_WORDS)

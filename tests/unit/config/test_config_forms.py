@@ -18,7 +18,7 @@ from minflinkd.config.load import parse_config
 from minflinkd.config.options import options
 from minflinkd.config.reload import changes
 from minflinkd.config.render import config_to_yaml, reference_file, reference_page
-from minflinkd.config.values import MASK, PortRange, format_value
+from minflinkd.config.values import MASK, PortRange, format_value, is_sensitive
 from minflinkd.runtime.units import Duration, MemorySize
 
 REPOSITORY = Path(__file__).parents[3]
@@ -86,6 +86,22 @@ def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_show
     text = "taskmanager.spark.conf: {spark.hadoop.fs.s3a.secret.key: hunter2, spark.sql.ansi.enabled: false}"
     (item,) = (item for item in parse_config(text, {}, {}).as_items() if item.sensitive)
     assert item.value == f'{{"spark.hadoop.fs.s3a.secret.key": "{MASK}", "spark.sql.ansi.enabled": "false"}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "sensitive"),
+    [
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net", True),
+        ("spark.ssl.keyPassword", True),
+        ("MY_API_KEY", True),
+        ("spark.sql.shuffle.partitions", False),
+        ("spark.hadoop.fs.s3a.endpoint", False),
+    ],
+)
+def test_a_name_gives_away_whether_it_holds_a_secret(name: str, sensitive: bool) -> None:
+    """E40: sensitive values are masked everywhere."""
+    assert is_sensitive(name) is sensitive
 
 
 def test_a_reload_applies_live_options_and_names_those_that_need_a_restart() -> None:
