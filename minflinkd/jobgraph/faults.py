@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+
+if TYPE_CHECKING:
+    from minflinkd.jobgraph.model import JobGraph
 
 DOCUMENT = "job"  # the path of the document as a whole
 
@@ -34,13 +38,17 @@ class GraphFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidJobGraph(MinflinkError):
-    """A job that is refused before anything of it started, with every fault that was found."""
+    """A job that is refused before anything of it started, with every fault that was found.
+
+    `sound` is the part of the job that is not at fault, where there is one: Spark may find more faults in it.
+    """
 
     code = "invalid-job-graph"
     consequence = Consequence.REFUSED
 
-    def __init__(self, faults: Iterable[GraphFault]) -> None:
+    def __init__(self, faults: Iterable[GraphFault], sound: JobGraph | None = None) -> None:
         self.faults = tuple(faults)
+        self.sound = sound
         count = f"{len(self.faults)} faults" if len(self.faults) != 1 else "1 fault"
         super().__init__("\n  ".join([f"the job has {count}:", *map(str, self.faults)]))
 
@@ -58,10 +66,12 @@ class Faults:
         """Whether `path` or something below it is at fault, so that a rule does not complain about the consequence."""
         return any(at == path or at.startswith((f"{path}.", f"{path}[")) for at, _ in self._found)
 
-    def raise_if_any(self, positions: Mapping[str, int] | None = None) -> None:
+    def raise_if_any(
+        self, positions: Mapping[str, int] | None = None, sound: Callable[[], JobGraph] | None = None
+    ) -> None:
         """Raises InvalidJobGraph."""
         if self._found:
-            raise InvalidJobGraph(located(self._found.values(), positions or {}))
+            raise InvalidJobGraph(located(self._found.values(), positions or {}), sound() if sound else None)
 
 
 def at(path: str, key: str | int) -> str:

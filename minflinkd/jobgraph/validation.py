@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec import structs
+
 from minflinkd.jobgraph.chaining import check_exchanges
-from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
+from minflinkd.jobgraph.model import JobGraph, Vertex
 from minflinkd.jobgraph.reading import Reader
 from minflinkd.jobgraph.rules import check_job
 from minflinkd.jobgraph.topology import check_topology
@@ -38,10 +40,20 @@ def parse_job(document: object, positions: Mapping[str, int] | None = None, *, b
         if base is not None:
             _check_files(graph, base, faults)
         check_exchanges(graph, faults)
-        faults.raise_if_any(positions)
+        faults.raise_if_any(positions, lambda: _sound_part(graph, faults))
         return graph
     faults.raise_if_any(positions)
     raise AssertionError("a document that is no mapping is a fault")
+
+
+def _sound_part(graph: JobGraph, faults: Faults) -> JobGraph:
+    """The vertices that are not at fault, and neither is anything that they read; in topological order."""
+    sound: dict[str, Vertex] = {}
+    waiting = {v.id: v for v in graph.vertices if v.kind != "nothing" and not faults.touch(vertex_path(v.id))}
+    while ready := [v for v in waiting.values() if all(edge.id in sound for edge in v.inputs)]:
+        for vertex in ready:
+            sound[vertex.id] = waiting.pop(vertex.id)
+    return structs.replace(graph, vertices=tuple(sound.values()))
 
 
 def _check_files(graph: JobGraph, base: Path, faults: Faults) -> None:

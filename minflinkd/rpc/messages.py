@@ -234,8 +234,6 @@ class JobContext(Message, frozen=True):
     mode: RuntimeMode
     checkpointing: Checkpointing
     checkpoint_root: str  # URI of the job's checkpoint directory; physical files are named relative to it
-    blob_server: str  # base URL
-    blob_store: str = ""  # URI of the HA store of blobs, empty without one
     artifacts: tuple[ArtifactRef, ...] = ()
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0

@@ -59,12 +59,20 @@ class Mailbox:
     """One party's handlers, by message type, behind one fencing token.
 
     A party that leads (ResourceManager, JobMaster) sets `fence`: messages that carry another token are refused before
-    a handler sees them, and counted. A TaskManager follows several leaders, and checks tokens in its handlers.
+    a handler sees them, and counted. A TaskManager follows several leaders: `admits` says whether a token is that of
+    the leader whose message it is.
     """
 
-    def __init__(self, address: Address, *, fence: LeaderId | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        fence: LeaderId | None = None,
+        admits: Callable[[Message, LeaderId | None], bool] | None = None,
+    ) -> None:
         self.address = address
         self.fence = fence
+        self._admits = admits
         self.fenced = 0  # messages refused for their token
         self._handlers: dict[type[Message], Handler] = {}
         self._unfenced: set[type[Message]] = set()
@@ -84,10 +92,11 @@ class Mailbox:
         handler = self._handlers.get(kind)
         if handler is None:
             raise Unreachable(f"{self.address} does not take {kind.__name__}")
-        if self.fence is not None and kind not in self._unfenced and fence != self.fence:
+        stale = self.fence is not None and kind not in self._unfenced and fence != self.fence
+        if stale or (self._admits is not None and not self._admits(message, fence)):
             self.fenced += 1
             raise Fenced(
-                f"{self.address} refuses {kind.__name__}: its token {fence} is not the leader's",
+                f"{self.address} refuses {kind.__name__}: its token {fence} is not the present leader's",
                 hint="the sender must register with the present leader",
             )
         return await handler(message)

@@ -160,6 +160,7 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
 class Pong(Message, frozen=True):
     attempts: tuple[AttemptId, ...]
     threads: int  # of the Python driver
+    state_stores: int = 0  # open RocksDB instances
 
 
 class Ping(Request[Pong], frozen=True):

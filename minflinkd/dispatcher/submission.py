@@ -1,0 +1,134 @@
+"""From a submitted document to a JobGraph that Spark has analysed, or to every fault of it at once (J4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from minflinkd.blob.keys import BlobKey
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.document import parse_json
+from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
+from minflinkd.jobgraph.model import JobGraph, Task
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
+from minflinkd.runtime.ids import IdSource, JobId, TaskId
+
+log = structlog.get_logger(__name__)
+
+ASK_AGAIN = 0.25  # seconds between two questions for a session
+ANALYSIS_TIMEOUT = 120.0  # seconds; user code runs in it
+
+
+class NoSession(MinflinkError):
+    """No TaskManager could analyse the job in time."""
+
+    code = "no-session"
+    consequence = Consequence.RETRYABLE
+
+
+class Artifacts(Protocol):
+    """The blobs of jobs, as far as a submission needs them."""
+
+    async def contains(self, job_id: JobId, key: BlobKey) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyzer:
+    """Checks submissions; starts nothing and stores nothing."""
+
+    network: Network
+    clock: Clock
+    ids: IdSource
+    artifacts: Artifacts
+    session_timeout: float  # seconds to wait for a TaskManager with a session
+
+    async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
+        """Raises InvalidJobGraph with all faults, NoSession."""
+        try:
+            graph = parse_json(document).job()
+        except InvalidJobGraph as error:
+            more = await self._analyze_sound_part(job_id, error, context)
+            raise InvalidJobGraph((*error.faults, *more)) from None
+        faults = await self._missing_artifacts(job_id, graph)
+        if not faults:
+            faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout)
+        if faults:
+            raise InvalidJobGraph(faults)
+        return graph
+
+    async def _missing_artifacts(self, job_id: JobId, graph: JobGraph) -> tuple[GraphFault, ...]:
+        return tuple(
+            [
+                GraphFault(
+                    path=at("artifacts", i),
+                    problem=f"the artifact {artifact.name} was not uploaded",
+                    hint="submit with `minflinkd run`, which uploads it",
+                )
+                for i, artifact in enumerate(graph.artifacts)
+                if artifact.key is None or not await self._uploaded(job_id, artifact.key)
+            ]
+        )
+
+    async def _uploaded(self, job_id: JobId, key: str) -> bool:
+        try:
+            return await self.artifacts.contains(job_id, BlobKey.parse(key))
+        except MinflinkError:  # no key at all, or a corrupt blob
+            return False
+
+    async def _analyze_sound_part(
+        self, job_id: JobId, error: InvalidJobGraph, context: ContextOf
+    ) -> tuple[GraphFault, ...]:
+        """What Spark has to say of the vertices that are not at fault; nothing where nobody can be asked at once."""
+        sound = error.sound
+        if sound is None or not sound.vertices:
+            return ()
+        missing = await self._missing_artifacts(job_id, sound)
+        if missing:
+            return missing
+        task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
+        try:
+            return await self._analyze(context(job_id, sound), (task,), 0.0)
+        except MinflinkError as problem:
+            log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
+            return ()
+
+    async def _analyze(
+        self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float
+    ) -> tuple[GraphFault, ...]:
+        """Raises NoSession."""
+        address = await self._find_session(session_timeout)
+        request = m.AnalyzeJob(job=context, tasks=tasks)
+        try:
+            analysis = await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
+        except (Unreachable, RpcTimeout, RemoteError) as error:
+            raise NoSession(f"the job could not be analysed at {address}: {error}", hint="submit it again") from error
+        return analysis.faults
+
+    async def _find_session(self, timeout: float) -> Address:
+        deadline = self.clock.monotonic() + timeout
+        request = m.FindSession(request_id=self.ids.hex())
+        while True:
+            refused = ""
+            try:
+                found = await self.network.ask(RESOURCE_MANAGER, request, timeout=5.0)
+                if found.address is not None:
+                    return Address(found.address)
+                refused = found.refused
+            except (Unreachable, RpcTimeout, RemoteError) as error:
+                log.info("no answer about sessions", error=str(error))
+            if refused or self.clock.monotonic() >= deadline:
+                raise NoSession(
+                    f"no TaskManager was there to analyse the job within {timeout:g} s"
+                    + (f": {refused}" if refused else ""),
+                    hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
+                )
+            await self.clock.sleep(ASK_AGAIN)
+
+
+class ContextOf(Protocol):
+    def __call__(self, job_id: JobId, graph: JobGraph) -> m.JobContext: ...

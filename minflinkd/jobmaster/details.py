@@ -1,0 +1,73 @@
+"""A job as it is shown over HTTP and kept as its result: built from the scheduler's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.execution import ENDED, Execution
+from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.rollout import Rollout
+from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, TaskDetails
+from minflinkd.runtime.ids import JobId
+
+WallClock = Callable[[float], int]  # seconds of the injected clock -> milliseconds since 1970
+
+
+def details(
+    job_id: JobId,
+    graph: JobGraph,
+    state: JobState,
+    *,
+    submitted_ms: int,
+    wall: WallClock,
+    submission: dict[str, float],
+    task_phases: dict[str, dict[str, float]],
+) -> JobDetails:
+    """`submission`: seconds from the submission to each phase before the JobMaster; `task_phases`: by attempt id."""
+    entered = {status.value: wall(at) for status, at in state.entered.items()}
+    timestamps = {status.value: entered.get(status.value, 0) for status in JobStatus}
+    timestamps[JobStatus.INITIALIZING.value] = submitted_ms
+    ended = entered.get(state.status.value, -1) if state.status.terminal else -1
+    first, *recoveries = state.rollouts or (Rollout(0.0),)
+    return JobDetails(
+        job_id=job_id,
+        graph=graph,
+        status=state.status,
+        start_ms=submitted_ms,
+        end_ms=ended,
+        timestamps=timestamps,
+        tasks=tuple(_task(state, e, wall, task_phases) for e in state.executions.values()),
+        restarts=len(recoveries),
+        failures=tuple(reversed(state.failures)),
+        recoveries=tuple(_recovery(r, wall) for r in recoveries),
+        submission=submission | first.seconds(),
+    )
+
+
+def _task(
+    state: JobState, execution: Execution, wall: WallClock, task_phases: dict[str, dict[str, float]]
+) -> TaskDetails:
+    times = dict(execution.entered)
+    began = times.get(ExecutionState.SCHEDULED)
+    ended = next((at for s, at in execution.entered if s in ENDED), None)
+    return TaskDetails(
+        task=state.tasks[execution.task_id],
+        state=execution.state,
+        attempt_id=execution.attempt_id,
+        attempt_number=execution.number,
+        resource_id=execution.resource_id,
+        start_ms=wall(began) if began is not None else -1,
+        end_ms=wall(ended) if ended is not None else -1,
+        metrics=execution.metrics,
+        phases=task_phases.get(execution.attempt_id or "", {}),
+    )
+
+
+def _recovery(rollout: Rollout, wall: WallClock) -> RecoveryRecord:
+    return RecoveryRecord(
+        failed_ms=wall(rollout.began),
+        cause=rollout.cause,
+        checkpoint_id=rollout.checkpoint_id,
+        phases=rollout.seconds(),
+    )

@@ -1,0 +1,44 @@
+"""The running tasks of one job as its checkpoint coordinator speaks to them (m12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minflinkd.rpc.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from minflinkd.rpc.network import Address, Network, Unreachable
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
+
+TRIGGER_TIMEOUT = 5.0  # seconds
+PUBLISH_TIMEOUT = 60.0  # sinks may have many files
+
+
+class TaskManagerTasks:
+    """`address_of` finds the TaskManager of an attempt, or None when the attempt is gone."""
+
+    def __init__(
+        self, network: Network, *, job_id: JobId, fence: LeaderId, address_of: Callable[[AttemptId], Address | None]
+    ) -> None:
+        self._network = network
+        self._job_id = job_id
+        self._fence = fence
+        self._address_of = address_of
+
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+        request = TriggerCheckpoint(
+            job_id=self._job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id, epoch=epoch
+        )
+        await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
+
+    async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
+        request = NotifyCheckpointComplete(job_id=self._job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id)
+        await self._network.ask(self._find(attempt_id), request, timeout=PUBLISH_TIMEOUT, fence=self._fence)
+
+    async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
+        request = NotifyCheckpointAborted(job_id=self._job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id)
+        await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
+
+    def _find(self, attempt_id: AttemptId) -> Address:
+        address = self._address_of(attempt_id)
+        if address is None:
+            raise Unreachable(f"attempt {attempt_id} runs nowhere")
+        return address

@@ -1,0 +1,114 @@
+"""Bringing one attempt up: its artifacts, its restored state and sinks, its query in the session child."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from minflinkd.blob.cache import BlobCache
+from minflinkd.blob.keys import BlobKey
+from minflinkd.filemerging.reader import read_segments
+from minflinkd.jobgraph.params import substitute
+from minflinkd.rpc.messages import DeployTask, JobContext, TaskRestore
+from minflinkd.storage.publication import discard_staged, publish
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.session_process import SessionProcess
+
+log = structlog.get_logger(__name__)
+
+RUN_TIMEOUT = 120.0  # seconds for the child to build and start a query
+
+
+@dataclass(frozen=True)
+class Deployer:
+    storages: Storages
+    blobs: BlobCache
+    snapshots: LocalSnapshots
+
+    async def bring_up(self, attempt: Attempt, session: SessionProcess) -> dict[str, float]:
+        """Returns when the query is active: seconds spent in each phase. Raises MinflinkError of any kind."""
+        deployment = attempt.deployment
+        phases: dict[str, float] = {}
+        began = time.monotonic()
+
+        def phase(name: str) -> None:
+            nonlocal began
+            now = time.monotonic()
+            phases[name], began = round(now - began, 4), now
+
+        artifacts = await self.artifacts(deployment.job)
+        attempt.holds_artifacts = True
+        phase("artifacts")
+        await self._settle_sinks(deployment)
+        phase("sinks")
+        restored = await self._restore(attempt, deployment.restore) if deployment.restore is not None else None
+        phase("restore")
+        request = sp.RunTask(
+            job=deployment.job,
+            task=deployment.task,
+            attempt_id=deployment.attempt_id,
+            directory=str(attempt.directory),
+            restored=restored,
+            artifacts=artifacts,
+        )
+        running = await session.ask(request, RUN_TIMEOUT)
+        phase("session")
+        return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
+
+    async def artifacts(self, job: JobContext) -> dict[str, str]:
+        """Name -> local path, verified. The caller holds a reference to each until it releases them."""
+        paths: dict[str, str] = {}
+        keys: list[BlobKey] = []
+        try:
+            for artifact in job.artifacts:
+                key = BlobKey.parse(artifact.key)
+                paths[artifact.name] = str(await self.blobs.get(job.job_id, key))
+                keys.append(key)
+        except BaseException:
+            for key in keys:
+                self.blobs.release(job.job_id, key)
+            raise
+        return paths
+
+    async def _settle_sinks(self, deployment: DeployTask) -> None:
+        """Publish what the restored checkpoint promised; discard what none covers (J12). Before anything new."""
+        if deployment.restore is not None:
+            for transaction in deployment.restore.snapshot.transactions:
+                await publish(self.storages, transaction)
+        for sink in deployment.task.sinks:
+            if sink.sink is not None and sink.sink.path is not None:
+                root = substitute(sink.sink.path, deployment.job.params)
+                await discard_staged(self.storages, root, deployment.job.job_id, sink.id)
+
+    async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
+        """Lay the snapshot's files out, from an own copy or from the storage (C14)."""
+        snapshot, target = restore.snapshot, attempt.directory / "checkpoint"
+        job = attempt.deployment.job
+        own = await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
+        if not own:
+            wanted = {file.path: file.handle for file in snapshot.files}
+            await read_segments(self.storages.at(job.checkpoint_root), wanted, target)
+        attempt.known = {file.path: file.handle for file in snapshot.files}
+        attempt.confirmed = restore.checkpoint_id
+        log.info(
+            "state laid out",
+            attempt=attempt.deployment.attempt_id,
+            checkpoint=restore.checkpoint_id,
+            files=len(snapshot.files),
+            own_copy=own,
+        )
+        return sp.Restored(
+            checkpoint_id=restore.checkpoint_id, batch_id=snapshot.batch_id, input_ended=snapshot.input_ended
+        )
+
+
+def attempt_directory(root: Path, attempt_id: str) -> Path:
+    """A path that no other attempt has ever had (C10a)."""
+    return root / "attempts" / attempt_id

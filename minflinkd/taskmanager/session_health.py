@@ -1,0 +1,44 @@
+"""Whether a session child is to be given up. Pure.
+
+A child that does not answer is not dead: user code may hold its interpreter for a long time (J7). One that a signal
+has stopped, or whose JVM one has, will not come back by itself, and is known at once by its process state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds."""
+
+    silent: float
+    stopped: float
+
+
+@dataclass(frozen=True)
+class Health:
+    """`heard`: the last answer; `stopped_since`: since when one of its processes has been stopped by a signal."""
+
+    heard: float
+    stopped_since: float | None = None
+
+
+def heard(health: Health, now: float) -> Health:
+    return replace(health, heard=max(health.heard, now))
+
+
+def observed(health: Health, stopped: bool, now: float) -> Health:
+    if not stopped:
+        return replace(health, stopped_since=None)
+    return health if health.stopped_since is not None else replace(health, stopped_since=now)
+
+
+def verdict(health: Health, limits: Limits, now: float) -> str | None:
+    """Why the child is to be replaced, or None while it may live."""
+    if health.stopped_since is not None and now - health.stopped_since >= limits.stopped:
+        return f"the session child or its JVM has been stopped by a signal for {now - health.stopped_since:.1f} s"
+    if now - health.heard >= limits.silent:
+        return f"the session child has not answered for {now - health.heard:.1f} s"
+    return None

@@ -1,0 +1,222 @@
+"""Keeps one warm session child under a supervisor: starts it, watches it, replaces it when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from msgspec.structs import replace as copy
+
+from minflinkd.rpc.messages import SessionPhase
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, verdict
+from minflinkd.taskmanager.session_process import SessionLost, SessionProcess
+
+log = structlog.get_logger(__name__)
+
+WATCH_INTERVAL = 0.5  # seconds between two looks at the process states
+PING_INTERVAL = 1.0
+PAUSE_AFTER_FAILED_START = 2.0  # doubled with every further one
+LONGEST_PAUSE = 60.0
+
+
+class SessionListener(Protocol):
+    """Who wants to know about the session; called on the event loop."""
+
+    def session_changed(self, phase: SessionPhase) -> None: ...
+
+    def session_lost(self, generation: int, reason: str) -> None:
+        """Nothing of the child runs any more."""
+        ...
+
+    def task_failed(self, generation: int, notice: sp.TaskFailed) -> None: ...
+
+    def batch_finished(self, generation: int, notice: sp.BatchFinished) -> None: ...
+
+    def input_ended(self, generation: int, notice: sp.InputEnded) -> None: ...
+
+
+class SessionKeeper(Component):
+    """`session()` is the living, warm child. Its loss is told to the listener once, after its processes are gone."""
+
+    def __init__(
+        self,
+        *,
+        config: sp.SessionConfig,
+        limits: Limits,
+        start_timeout: float,
+        clock: Clock,
+        listener: Callable[[], SessionListener],
+    ) -> None:
+        super().__init__("session keeper")
+        self.phase = SessionPhase.STARTING
+        self.generation = 0
+        self.phases: dict[str, float] = {}  # of the last start, seconds
+        self._config = config
+        self._limits = limits
+        self._start_timeout = start_timeout
+        self._clock = clock
+        self._listener = listener
+        self._child: SessionProcess | None = None
+        self._ready = asyncio.Event()
+        self._condemned: asyncio.Future[str] | None = None
+        self._turn = asyncio.Condition()
+        self._ended = 0  # the last generation of which nothing is left
+
+    def session(self) -> SessionProcess:
+        """Raises SessionLost while there is none."""
+        if self._child is None or self.phase is not SessionPhase.READY:
+            raise SessionLost("the session is not ready", hint="the TaskManager is starting a new one")
+        return self._child
+
+    def pids(self) -> tuple[int | None, int | None]:
+        """Of the child and of its JVM, as far as there are any."""
+        return (self._child.pid, self._child.jvm_pid) if self._child is not None else (None, None)
+
+    def condemn(self, generation: int, reason: str) -> None:
+        """Give this child up: it is killed and replaced. Does nothing to a later one."""
+        if generation == self.generation and self._condemned is not None and not self._condemned.done():
+            self._condemned.set_result(reason)
+
+    async def gone(self, generation: int) -> None:
+        """Returns when nothing of this child runs any more."""
+        async with self._turn:
+            await self._turn.wait_for(lambda: self.generation > generation or self._ended == generation)
+
+    async def _start(self) -> None:
+        self.tasks.loop("keep a session", self._keep)
+
+    async def _stop(self) -> None:
+        if self._child is not None:
+            await self._child.kill()
+            self._child = None
+
+    async def _keep(self) -> None:
+        pause = PAUSE_AFTER_FAILED_START
+        while True:
+            was_ready = await self._one_life()
+            if was_ready:
+                pause = PAUSE_AFTER_FAILED_START
+            else:
+                await self._clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _one_life(self) -> bool:
+        """Start a child and stay with it to its end; whether it ever was ready."""
+        self.generation += 1
+        generation = self.generation
+        self._ready.clear()
+        condemned = self._condemned = asyncio.get_running_loop().create_future()
+        self._enter(SessionPhase.STARTING)
+        directory = Path(self._config.working_directory) / f"session-{generation}"
+        config = copy(self._config, working_directory=str(directory))
+        child = await SessionProcess.launch(
+            config,
+            generation=generation,
+            directory=directory,
+            mailbox=self._mailbox(generation),
+            on_close=lambda: self.condemn(generation, "the session child ended"),
+        )
+        self._child = child
+        was_ready = False
+        try:
+            reason = await self._await_ready(condemned)
+            if reason is None:
+                was_ready = True
+                self._enter(SessionPhase.READY)
+                log.info("the session is ready", generation=generation, phases=self.phases)
+                reason = await self._watch(child, condemned)
+        finally:
+            self._enter(SessionPhase.LOST)
+            await child.kill()
+            self._child = None
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            async with self._turn:
+                self._ended = generation
+                self._turn.notify_all()
+        reason = f"{reason} (exit code {child.exit_code})"
+        log.warning("the session child is lost", generation=generation, reason=reason)
+        self._listener().session_lost(generation, reason)
+        return was_ready
+
+    async def _await_ready(self, condemned: asyncio.Future[str]) -> str | None:
+        """None when the child is warm; else why it is given up."""
+        ready = asyncio.ensure_future(self._ready.wait())
+        either: set[asyncio.Future[Any]] = {ready, condemned}
+        try:
+            await asyncio.wait(either, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if condemned.done():
+            return condemned.result()
+        return None if self._ready.is_set() else f"the session was not ready within {self._start_timeout:g} s"
+
+    async def _watch(self, child: SessionProcess, condemned: asyncio.Future[str]) -> str:
+        health = Health(heard=self._clock.monotonic())
+        ping: asyncio.Task[sp.Pong] | None = None
+        asked = 0.0
+        try:
+            while True:
+                await asyncio.wait({condemned}, timeout=WATCH_INTERVAL)
+                now = self._clock.monotonic()
+                if condemned.done():
+                    return condemned.result()
+                if child.jvm_gone():
+                    return "the JVM ended"
+                health = observed(health, child.stopped(), now)
+                if ping is not None and ping.done():
+                    if ping.exception() is None:
+                        health = heard(health, asked)
+                    ping = None
+                if ping is None and now - asked >= PING_INTERVAL:
+                    asked = now
+                    ping = asyncio.ensure_future(child.ask(sp.Ping(), timeout=2 * self._limits.silent))
+                if reason := verdict(health, self._limits, now):
+                    return reason
+        finally:
+            if ping is not None:
+                ping.cancel()
+                await asyncio.gather(ping, return_exceptions=True)
+
+    def _enter(self, phase: SessionPhase) -> None:
+        self.phase = phase
+        self._listener().session_changed(phase)
+
+    def _mailbox(self, generation: int) -> Mailbox:
+        mailbox = Mailbox(sp.SUPERVISOR)
+
+        async def ready(notice: sp.SessionReady) -> None:
+            if self._child is not None and generation == self.generation:
+                self._child.jvm_pid = notice.jvm_pid
+                self.phases = notice.phases
+                self._ready.set()
+
+        async def failed(notice: sp.SessionFailed) -> None:
+            self.condemn(generation, f"the session could not be built: {notice.error}")
+
+        async def jvm_lost(notice: sp.JvmLost) -> None:
+            self.condemn(generation, notice.reason)
+
+        async def task_failed(notice: sp.TaskFailed) -> None:
+            self._listener().task_failed(generation, notice)
+
+        async def batch_finished(notice: sp.BatchFinished) -> None:
+            self._listener().batch_finished(generation, notice)
+
+        async def input_ended(notice: sp.InputEnded) -> None:
+            self._listener().input_ended(generation, notice)
+
+        mailbox.on_notice(sp.SessionReady, ready)
+        mailbox.on_notice(sp.SessionFailed, failed)
+        mailbox.on_notice(sp.JvmLost, jvm_lost)
+        mailbox.on_notice(sp.TaskFailed, task_failed)
+        mailbox.on_notice(sp.BatchFinished, batch_finished)
+        mailbox.on_notice(sp.InputEnded, input_ended)
+        return mailbox

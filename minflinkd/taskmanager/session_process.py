@@ -1,0 +1,168 @@
+"""One session child as a process: started, spoken to over a socketpair, watched, and ended with its whole brood."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import structlog
+
+from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.messages import Request
+from minflinkd.rpc.network import Mailbox, Unreachable
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager import session_protocol as sp
+
+R = TypeVar("R")
+log = structlog.get_logger(__name__)
+
+KILL_TIMEOUT = 10.0  # seconds
+
+
+class SessionLost(MinflinkError):
+    """The session child is gone, and with it every task that it ran."""
+
+    code = "session-lost"
+    consequence = Consequence.RETRYABLE
+
+
+class SessionProcess:
+    """Made by `launch`. `ready` is set by its SessionReady; `exited` when the process has ended."""
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: Connection, generation: int) -> None:
+        self.generation = generation
+        self.pid = process.pid
+        self.jvm_pid: int | None = None
+        self.phases: dict[str, float] = {}
+        self._process = process
+        self._connection = connection
+
+    @classmethod
+    async def launch(
+        cls,
+        config: sp.SessionConfig,
+        *,
+        generation: int,
+        directory: Path,
+        mailbox: Mailbox,
+        on_close: Callable[[], None],
+    ) -> SessionProcess:
+        """Start a child. Raises OSError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        Path(config.log_directory).mkdir(parents=True, exist_ok=True)
+        config_file = directory / "session.json"
+        sp.write_config(config, config_file)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            process = await _spawn(theirs.fileno(), config_file, Path(config.log_directory) / "session.log")
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        connection = Connection(
+            reader,
+            writer,
+            local=lambda target: mailbox if target == sp.SUPERVISOR else None,
+            name=f"session child {generation}",
+            on_close=on_close,
+        )
+        connection.start()
+        return cls(process, connection, generation)
+
+    async def ask(self, request: Request[R], timeout: float) -> R:
+        """Raises RemoteError, RpcTimeout, SessionLost."""
+        try:
+            return await self._connection.ask(sp.SESSION, request, timeout=timeout)
+        except Unreachable as error:
+            raise SessionLost("the session child ended") from error
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def stopped(self) -> bool:
+        """Whether a signal has stopped the child or its JVM (process state T). False where that cannot be known."""
+        for pid in (self.pid, self.jvm_pid):
+            if pid is not None:
+                with contextlib.suppress(psutil.Error):
+                    if psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                        return True
+        return False
+
+    def jvm_gone(self) -> bool:
+        if self.jvm_pid is None:
+            return False
+        try:
+            return psutil.Process(self.jvm_pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+    async def kill(self) -> None:
+        """End the child, its JVM and its Python workers, and wait until they are gone. Idempotent."""
+        brood = await asyncio.to_thread(self._brood)
+        for process in brood:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, brood, KILL_TIMEOUT)
+        if alive:
+            log.error("processes of a session child do not end", pids=[p.pid for p in alive])
+        async with asyncio.timeout(KILL_TIMEOUT):
+            await self._process.wait()
+        await self._connection.aclose()
+
+    def _brood(self) -> list[psutil.Process]:
+        """The child and all below it; the JVM is named apart, since a dead child's is no longer below it."""
+        found: dict[int, psutil.Process] = {}
+        for pid in (self.pid, self.jvm_pid):
+            if pid is None:
+                continue
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if pid == self.jvm_pid and not _is_ours(process):
+                    continue
+                found[pid] = process
+                found.update({below.pid: below for below in process.children(recursive=True)})
+        if self._process.returncode is not None:
+            found.pop(self.pid, None)  # reaped: the number may be another's by now
+        return list(found.values())
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    """Whether the process is in our process group, as the JVM that our child started is: pids are used again."""
+    try:
+        return os.getpgid(process.pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False
+
+
+async def _spawn(fd: int, config_file: Path, log_file: Path) -> asyncio.subprocess.Process:
+    with log_file.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "minflinkd.taskmanager.session",
+            "--fd",
+            str(fd),
+            "--config",
+            str(config_file),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(fd,),
+            cwd=config_file.parent,
+        )

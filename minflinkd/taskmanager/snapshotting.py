@@ -1,0 +1,220 @@
+"""Snapshots of running tasks: the sync part in the session child, the async part here (C11 - C13).
+
+One instance serves all attempts of a TaskManager. A snapshot is a named task of its own; an abort cancels it in
+whatever phase it is, and leaves neither links nor an open physical file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from minflinkd.filemerging.segments import physical_file_name
+from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.rpc.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    Done,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    Request,
+    TriggerCheckpoint,
+)
+from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.errors import MinflinkError, RemoteError, error_info
+from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.publication import publish
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.session_process import SessionProcess
+
+log = structlog.get_logger(__name__)
+
+SNAPSHOT_TIMEOUT = 600.0  # seconds; the coordinator aborts an expired checkpoint before
+CONFIRM_TIMEOUT = 10.0
+
+# Sends a request to the attempt's JobMaster until it is answered; raises RemoteError or Fenced where it is refused.
+Deliver = Callable[[Attempt, Request[Done]], Awaitable[None]]
+
+
+class Snapshots:
+    def __init__(
+        self,
+        *,
+        resource_id: ResourceId,
+        storages: Storages,
+        local: LocalSnapshots,
+        session: Callable[[], SessionProcess],
+        deliver: Deliver,
+        max_file_size: int,
+        tasks: TaskOwner,
+    ) -> None:
+        self._resource_id = resource_id
+        self._storages = storages
+        self._local = local
+        self._session = session
+        self._deliver = deliver
+        self._max_file_size = max_file_size
+        self._tasks = tasks
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def trigger(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
+        """Begin; a repeated trigger changes nothing."""
+        key = (request.attempt_id, request.checkpoint_id)
+        if key in self._running or request.checkpoint_id in attempt.handles:
+            return
+        name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
+        task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+
+    async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
+        """Publish the checkpoint's transactions; returns when readers see them. Idempotent."""
+        number = request.checkpoint_id
+        if number <= attempt.confirmed:
+            return
+        for transaction in attempt.transactions.get(number, ()):
+            await publish(self._storages, transaction)
+        await self._session().ask(
+            sp.ConfirmCheckpoint(attempt_id=request.attempt_id, checkpoint_id=number), CONFIRM_TIMEOUT
+        )
+        if number in attempt.handles:
+            attempt.known = attempt.handles[number]
+        attempt.confirmed = max(attempt.confirmed, number)
+        for older in [n for n in attempt.handles if n <= number]:
+            del attempt.handles[older]
+            attempt.transactions.pop(older, None)
+        deployment = attempt.deployment
+        await asyncio.to_thread(self._local.forget_before, deployment.job.job_id, deployment.task.id, number)
+
+    async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
+        """C13. Idempotent."""
+        await self._cancel((request.attempt_id, request.checkpoint_id))
+        attempt.handles.pop(request.checkpoint_id, None)
+        attempt.transactions.pop(request.checkpoint_id, None)
+        await self._forget(attempt, request.checkpoint_id)
+
+    async def cancel_all(self, attempt: Attempt) -> None:
+        """The attempt ends: its snapshots in progress end with it."""
+        for key in [k for k in self._running if k[0] == attempt.deployment.attempt_id]:
+            await self._cancel(key)
+
+    async def _cancel(self, key: tuple[str, int]) -> None:
+        task = self._running.get(key)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _take(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
+        deployment = attempt.deployment
+        number = request.checkpoint_id
+        directory = self._local.directory(deployment.job.job_id, deployment.task.id, number)
+        try:
+            taken = await self._session().ask(
+                sp.TakeSnapshot(
+                    attempt_id=request.attempt_id,
+                    checkpoint_id=number,
+                    target_directory=str(directory),
+                    timeout=SNAPSHOT_TIMEOUT,
+                ),
+                SNAPSHOT_TIMEOUT + CONFIRM_TIMEOUT,
+            )
+            snapshot = await self._upload(attempt, request, taken, directory)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(attempt, request))
+            raise
+        except Exception as error:
+            log.warning("a snapshot failed", checkpoint=number, attempt=request.attempt_id, error=str(error))
+            await self._give_up(attempt, request)
+            decline = DeclineCheckpoint(
+                job_id=request.job_id,
+                attempt_id=request.attempt_id,
+                checkpoint_id=number,
+                error=error_info(error),
+            )
+            await self._deliver(attempt, decline)
+            return
+        attempt.handles[number] = {file.path: file.handle for file in snapshot.files}
+        attempt.transactions[number] = snapshot.transactions
+        self._local.completed(deployment.job.job_id, deployment.task.id, number)
+        acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
+        try:
+            await self._deliver(attempt, acknowledge)
+        except RemoteError as error:  # no longer pending: the files are ours, and nobody wants them
+            log.info("an acknowledgement came too late", checkpoint=number, error=str(error))
+            attempt.handles.pop(number, None)
+            attempt.transactions.pop(number, None)
+            root = self._storages.at(deployment.job.checkpoint_root)
+            await root.delete_children(snapshot.physical_files)
+            await self._forget(attempt, number)
+
+    async def _upload(
+        self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path
+    ) -> TaskSnapshot:
+        """Upload what the last confirmed checkpoint does not hold already (C12)."""
+        began = time.monotonic()
+        deployment = attempt.deployment
+        root = self._storages.at(deployment.job.checkpoint_root)
+        files: list[StateFile] = []
+        uploaded = 0
+
+        def name(sequence: int) -> str:
+            return physical_file_name(
+                request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id, sequence
+            )
+
+        async with PhysicalFileWriter(root, name, max_file_size=self._max_file_size) as writer:
+            for file in taken.files:
+                handle = _unchanged(attempt.known, file)
+                if handle is None:
+                    handle = await writer.append(directory / file.path)
+                    uploaded += file.size
+                files.append(StateFile(file.path, handle))
+            physical = await writer.commit()
+        return TaskSnapshot(
+            task_id=deployment.task.id,
+            attempt_id=request.attempt_id,
+            resource_id=self._resource_id,
+            checkpoint_id=request.checkpoint_id,
+            batch_id=taken.batch_id,
+            files=tuple(files),
+            transactions=taken.transactions,
+            physical_files=physical,
+            source_offsets=taken.source_offsets,
+            operators=taken.operators,
+            bytes_full=sum(file.size for file in taken.files),
+            bytes_uploaded=uploaded,
+            sync_ms=taken.sync_ms,
+            async_ms=round((time.monotonic() - began) * 1000, 3),
+            input_ended=taken.input_ended,
+        )
+
+    async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
+        abort = sp.AbortSnapshot(attempt_id=request.attempt_id, checkpoint_id=request.checkpoint_id)
+        try:
+            await self._session().ask(abort, CONFIRM_TIMEOUT)
+        except MinflinkError as error:
+            log.debug("the child could not abort a snapshot", error=str(error))
+        await self._forget(attempt, request.checkpoint_id)
+
+    async def _forget(self, attempt: Attempt, number: int) -> None:
+        deployment = attempt.deployment
+        await asyncio.to_thread(self._local.forget, deployment.job.job_id, deployment.task.id, number)
+
+
+def _unchanged(known: dict[str, StateHandle], file: sp.SnapshotFile) -> StateHandle | None:
+    """The handle of a file that a confirmed checkpoint holds.
+
+    State files have unique names and are immutable (state format v2), and so is a log entry of a committed batch;
+    `metadata` is the same within an attempt and is new in the next, which begins with its own.
+    """
+    handle = known.get(file.path)
+    if handle is None or handle.length != file.size or file.path == "metadata":
+        return None
+    return handle
