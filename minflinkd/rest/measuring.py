@@ -10,6 +10,7 @@ import msgspec
 
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.rest.backend import Backend
+from minflinkd.rest.schemas import Checkpoints
 from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, TaskDetails
 from minflinkd.rpc.messages import Request
 from minflinkd.runtime.errors import MinflinkError
@@ -19,30 +20,6 @@ R = TypeVar("R")
 MAX_JOBS = 200  # with metrics of their own: the running ones, oldest first, so that a series goes on
 MAX_TASK_MANAGERS = 1000
 TIMEOUT = 2.0  # seconds for a job's part
-
-
-class _Counts(msgspec.Struct):
-    completed: int = 0
-    failed: int = 0
-    in_progress: int = 0
-
-
-class _Completed(msgspec.Struct):
-    end_to_end_duration: float = 0  # milliseconds
-    state_size: int = 0
-    checkpointed_size: int = 0
-
-
-class _Latest(msgspec.Struct):
-    completed: _Completed | None = None
-
-
-class _Checkpoints(msgspec.Struct):
-    """As much of Flink's CheckpointingStatistics as is measured."""
-
-    counts: _Counts = msgspec.field(default_factory=_Counts)
-    latest: _Latest = msgspec.field(default_factory=_Latest)
-    failed_by_cause: dict[str, int] = {}
 
 
 class Measuring:
@@ -125,16 +102,16 @@ def _task_sample(details: TaskDetails) -> TaskSample:
 
 def _checkpoint_sample(body: bytes) -> CheckpointSample | None:
     try:
-        statistics = msgspec.json.decode(body, type=_Checkpoints)
+        statistics = msgspec.json.decode(body, type=Checkpoints)
     except msgspec.MsgspecError:
         return None
-    last = statistics.latest.completed or _Completed()
+    last = statistics.latest.completed
     return CheckpointSample(
         completed=statistics.counts.completed,
         failed=statistics.counts.failed,
         in_progress=statistics.counts.in_progress,
         failed_by_cause=statistics.failed_by_cause,
-        last_duration=last.end_to_end_duration / 1000,
-        last_bytes_full=last.state_size,
-        last_bytes_uploaded=last.checkpointed_size,
+        last_duration=last.end_to_end_duration / 1000 if last else 0.0,
+        last_bytes_full=last.state_size if last else 0,
+        last_bytes_uploaded=last.checkpointed_size if last else 0,
     )

@@ -9,6 +9,13 @@ from minflinkd.rest.schemas.answer import (
     ErrorAnswer,
     Fault,
 )
+from minflinkd.rest.schemas.checkpoints import (
+    Checkpoint,
+    CheckpointCounts,
+    Checkpoints,
+    LatestCheckpoints,
+    RestoredCheckpoint,
+)
 from minflinkd.rest.schemas.cluster import (
     ClusterInfo,
     ClusterOverview,
@@ -66,6 +73,9 @@ from minflinkd.rest.schemas.taskmanagers import (
 __all__ = [
     "AllocatedSlot",
     "Answer",
+    "Checkpoint",
+    "CheckpointCounts",
+    "Checkpoints",
     "ClusterInfo",
     "ClusterOverview",
     "ConfigEntry",
@@ -94,6 +104,7 @@ __all__ = [
     "JobSummary",
     "JobVertex",
     "JobsOverview",
+    "LatestCheckpoints",
     "Log",
     "Logs",
     "MemoryConfiguration",
@@ -102,6 +113,7 @@ __all__ = [
     "PlanNode",
     "Recovery",
     "ResourceProfile",
+    "RestoredCheckpoint",
     "SessionInfo",
     "SlotHolder",
     "StartingInfo",

@@ -1,0 +1,112 @@
+"""E30: Prometheus metrics, from samples, in a registry of their own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minflinkd.metrics.collectors import StorageCounts
+from minflinkd.metrics.loop_lag import LoopLag
+from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.runtime.clock import SystemClock
+
+SAMPLE = ClusterSample(
+    jobs_by_status={"RUNNING": 2, "FAILED": 0},
+    jobs=(
+        JobSample(
+            job_id="a" * 32,
+            restarts=3,
+            tasks=(
+                TaskSample(
+                    task_id="out",
+                    rows_in=5,
+                    rows_out=4,
+                    batch_duration=0.2,
+                    state_rows=1,
+                    state_bytes=9,
+                    watermark=None,
+                ),
+            ),
+            checkpoints=CheckpointSample(completed=7, failed=1, failed_by_cause={"expired": 1}, last_duration=0.3),
+        ),
+    ),
+    jobs_left_out=1,
+    task_managers=1,
+    slots_total=4,
+    slots_free=2,
+    heartbeat_ages={"tm-0123456789ab": 1.5},
+)
+
+
+def values(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def test_a_sample_becomes_metrics() -> None:
+    """E30: jobs by state, restarts, checkpoints by cause, slots, TMs, heartbeat age, rows, state."""
+    metrics = Metrics(version="1")
+    metrics.cluster.show(SAMPLE)
+    found = values(metrics)
+    job = "a" * 32
+    assert found["minflinkd_jobs", ("RUNNING",)] == 2
+    assert found["minflinkd_jobs_not_shown", ()] == 1
+    assert found["minflinkd_job_restarts_total", (job,)] == 3
+    assert found["minflinkd_checkpoints_total", (job, "completed")] == 7
+    assert found["minflinkd_checkpoint_failures_total", ("expired", job)] == 1
+    assert found["minflinkd_checkpoint_last_duration_seconds", (job,)] == 0.3
+    assert found["minflinkd_slots_free", ()] == 2
+    assert found["minflinkd_taskmanager_heartbeat_age_seconds", ("tm-0123456789ab",)] == 1.5
+    assert found["minflinkd_task_rows_in", (job, "out")] == 5
+    assert ("minflinkd_task_watermark_seconds", (job, "out")) not in found
+
+
+def test_what_could_not_be_asked_for_is_left_out() -> None:
+    """E30: an absent number is not 0."""
+    metrics = Metrics(version="1")
+    names = {name for name, _ in values(metrics)}
+    assert not any(name.startswith(("minflinkd_jobs", "minflinkd_slots", "minflinkd_taskmanagers")) for name in names)
+
+
+def test_requests_are_counted_by_outcome() -> None:
+    """E30: RPC by type and outcome, storage requests."""
+    metrics = Metrics(
+        version="1",
+        rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
+        storage_requests=lambda: {("file", "create"): StorageCounts(requests=2, errors=1, bytes=10, seconds=0.5)},
+    )
+    found = values(metrics)
+    assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1
+    assert found["minflinkd_storage_errors_total", ("create", "file")] == 1
+    assert found["minflinkd_storage_seconds_total", ("create", "file")] == 0.5
+
+
+def test_two_daemons_in_a_process_do_not_meet() -> None:
+    first, second = Metrics(version="1"), Metrics(version="2")
+    first.cluster.show(SAMPLE)
+    assert ("minflinkd_slots", ()) not in values(second)
+    assert second.registry.get_sample_value("minflinkd_info", {"version": "2"}) == 1
+
+
+async def test_a_blocked_loop_is_seen() -> None:
+    """A4: the loop's lag is a metric."""
+    metrics = Metrics(version="1")
+    async with LoopLag(metrics.registry, SystemClock(), interval=0.001) as lag:
+        while lag.percentile(1.0) < 0.02:
+            stop = asyncio.get_running_loop().time() + 0.03
+            while asyncio.get_running_loop().time() < stop:
+                pass  # what a blocking call does to the loop
+            await asyncio.sleep(0)
+    count = metrics.registry.get_sample_value("minflinkd_event_loop_lag_seconds_count")
+    assert count is not None
+    assert count >= 1
+
+
+def test_percentiles_of_nothing_are_zero() -> None:
+    assert LoopLag(Metrics(version="1").registry, SystemClock()).percentile(0.99) == pytest.approx(0.0)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.guard import Limits
+from minflinkd.rest.server import RestServer
+from minflinkd.rpc.local import LocalNetwork
+from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[LocalNetwork]:
+    network = LocalNetwork()
+    yield network
+    await network.aclose()
+
+
+@pytest.fixture
+def dispatcher(network: LocalNetwork) -> Dispatcher:
+    return Dispatcher(network)
+
+
+@pytest.fixture
+def resource_manager(network: LocalNetwork) -> ResourceManager:
+    return ResourceManager(network)
+
+
+@pytest.fixture
+def task_manager(network: LocalNetwork) -> TaskManager:
+    return TaskManager(network)
+
+
+@pytest.fixture
+async def server(
+    network: LocalNetwork, dispatcher: Dispatcher, resource_manager: ResourceManager, task_manager: TaskManager
+) -> AsyncIterator[RestServer]:
+    server = RestServer(
+        network,
+        host="127.0.0.1",
+        port=0,
+        version="0.1.0",
+        metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),
+        config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
+        blob_url=lambda: "http://127.0.0.1:50100",
+        limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
+        timeout=0.2,
+    )
+    async with server:
+        yield server
+
+
+@pytest.fixture
+async def http(server: RestServer) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(server.url, raise_for_status=False) as session:
+        yield session

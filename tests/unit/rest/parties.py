@@ -1,0 +1,280 @@
+"""Small stand-ins for the Dispatcher, the ResourceManager and a TaskManager, with realistic data, on a LocalNetwork."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import Input, JobGraph, RestartKind, RestartStrategy, Sink, Source, Task, Vertex
+from minflinkd.rpc.jobs import (
+    CancelJob,
+    ExecutionState,
+    FailureRecord,
+    GetCheckpoints,
+    GetJob,
+    JobDetails,
+    JobOverview,
+    JobStatus,
+    JsonAnswer,
+    ListJobs,
+    RecoveryRecord,
+    SubmissionAnswer,
+    SubmitJob,
+    TaskDetails,
+)
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.messages import (
+    Done,
+    GetResourceOverview,
+    Hardware,
+    ListLogs,
+    ListTaskManagers,
+    LogFile,
+    LogRange,
+    ReadLog,
+    ResourceOverview,
+    SessionPhase,
+    SlotStatus,
+    StartingTaskManager,
+    TaskManagerInfo,
+    TaskManagerReport,
+    TaskMetrics,
+)
+from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, task_manager
+from minflinkd.runtime.errors import Conflict, ErrorInfo, NotFound
+from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
+
+RUNNING = JobId("a" * 32)
+FAILED = JobId("b" * 32)
+TM = ResourceId("tm-0123456789ab")
+STARTED = 1_700_000_000_000
+
+TRACEBACK = """Traceback (most recent call last):
+  File "flights.py", line 7, in delays
+    return inputs["flights"].selectt("carrier")
+AttributeError: 'DataFrame' object has no attribute 'selectt'
+"""
+
+LOG = b"".join(b"2026-01-01T00:00:%02dZ line %05d of the log\n" % (i % 60, i) for i in range(20_000))  # some 800 KB
+
+
+def graph(name: str = "carrier-delays") -> JobGraph:
+    return JobGraph(
+        name=name,
+        parallelism=2,
+        params={"minutes": 60, "db_password": "hunter2"},
+        restart_strategy=RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=3),
+        vertices=(
+            Vertex(id=VertexId("flights"), source=Source(format="json", path="/data/flights")),
+            Vertex(id=VertexId("delays"), inputs=(Input(id=VertexId("flights")),), sql="SELECT * FROM flights"),
+            Vertex(
+                id=VertexId("out"),
+                inputs=(Input(id=VertexId("delays"), exchange=True),),
+                sink=Sink(format="parquet", path="/data/out"),
+            ),
+        ),
+    )
+
+
+def details(
+    job_id: JobId = RUNNING, status: JobStatus = JobStatus.RUNNING, failures: tuple[FailureRecord, ...] = ()
+) -> JobDetails:
+    job = graph()
+    state = ExecutionState.RUNNING if status is JobStatus.RUNNING else ExecutionState.FAILED
+    first = TaskDetails(
+        task=Task(id=TaskId("flights"), vertices=job.vertices[:2], parallelism=2),
+        state=state,
+        attempt_id=AttemptId("c" * 32),
+        attempt_number=1,
+        resource_id=TM,
+        start_ms=STARTED + 500,
+        end_ms=-1,
+        metrics=TaskMetrics(batch_id=41, batches=42, rows_in=1000, rows_out=10, batch_ms=120.0, watermark_ms=STARTED),
+        phases={"build": 0.2},
+    )
+    second = TaskDetails(
+        task=Task(id=TaskId("out"), vertices=job.vertices[2:], parallelism=2),
+        state=state,
+        attempt_id=AttemptId("d" * 32),
+        attempt_number=0,
+        resource_id=TM,
+        start_ms=STARTED + 600,
+        end_ms=-1,
+    )
+    return JobDetails(
+        job_id=job_id,
+        graph=job,
+        status=status,
+        start_ms=STARTED,
+        end_ms=STARTED + 9000 if status.terminal else -1,
+        timestamps={JobStatus.CREATED: STARTED, JobStatus.RUNNING: STARTED + 700},
+        tasks=(first, second),
+        restarts=1,
+        failures=failures,
+        recoveries=(RecoveryRecord(failed_ms=STARTED + 2000, cause="TaskManager lost", checkpoint_id=3),),
+        submission={"stored": 0.01, "running": 0.7},
+    )
+
+
+FAILURE = FailureRecord(
+    timestamp_ms=STARTED + 9000,
+    error=ErrorInfo(code="user-code", message="delays failed", hint="see the traceback", traceback=TRACEBACK),
+    task_id=TaskId("flights"),
+    task_name="flights -> delays",
+    attempt_id=AttemptId("c" * 32),
+    resource_id=TM,
+)
+
+CHECKPOINT = {
+    "className": "completed",
+    "id": 7,
+    "status": "COMPLETED",
+    "is_savepoint": False,
+    "trigger_timestamp": STARTED + 5000,
+    "latest_ack_timestamp": STARTED + 5300,
+    "checkpointed_size": 2048,
+    "state_size": 4096,
+    "end_to_end_duration": 300,
+    "num_subtasks": 2,
+    "num_acknowledged_subtasks": 2,
+    "tasks": {"flights": {"id": 7, "status": "COMPLETED"}, "out": {"id": 7, "status": "COMPLETED"}},
+    "external_path": "/state/checkpoints/7",
+    "discarded": False,
+}
+
+
+class Dispatcher:
+    """Knows the jobs in `jobs`; refuses submissions with `faults`."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        self.jobs: dict[JobId, JobDetails] = {
+            RUNNING: details(),
+            FAILED: details(FAILED, JobStatus.FAILED, (FAILURE,)),
+        }
+        self.faults: tuple[GraphFault, ...] = ()
+        self.submissions: list[SubmitJob] = []
+        self.questions = 0
+        self.silent = False
+        self.broken = False
+        self.mailbox = Mailbox(DISPATCHER)
+        self.mailbox.on(ListJobs, self.list_jobs)
+        self.mailbox.on(GetJob, self.get_job)
+        self.mailbox.on(GetCheckpoints, self.get_checkpoints)
+        self.mailbox.on(CancelJob, self.cancel_job)
+        self.mailbox.on(SubmitJob, self.submit_job)
+        network.attach(self.mailbox)
+
+    async def list_jobs(self, _: ListJobs) -> tuple[JobOverview, ...]:
+        self.questions += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.broken:
+            raise ZeroDivisionError("a bug")
+        return tuple(
+            JobOverview(
+                job_id=job.job_id,
+                name=job.graph.name,
+                status=job.status,
+                start_ms=job.start_ms,
+                end_ms=job.end_ms,
+                last_modification_ms=job.start_ms + 700,
+                tasks={ExecutionState.RUNNING: 2},
+            )
+            for job in self.jobs.values()
+        )
+
+    async def get_job(self, question: GetJob) -> JobDetails:
+        if question.job_id not in self.jobs:
+            raise NotFound(f"there is no job {question.job_id}", hint="`minflinkd list` lists them")
+        return self.jobs[question.job_id]
+
+    async def get_checkpoints(self, question: GetCheckpoints) -> JsonAnswer:
+        await self.get_job(GetJob(job_id=question.job_id))
+        if question.config:
+            return JsonAnswer(body=msgspec.json.encode({"mode": "exactly_once", "interval": 5000}))
+        if question.checkpoint_id is None:
+            body = {
+                "counts": {"restored": 1, "total": 8, "in_progress": 0, "completed": 7, "failed": 1},
+                "summary": {},
+                "latest": {"completed": CHECKPOINT, "savepoint": None, "failed": None, "restored": None},
+                "history": [CHECKPOINT],
+            }
+            return JsonAnswer(body=msgspec.json.encode(body))
+        if question.checkpoint_id != 7:
+            raise NotFound(f"there is no checkpoint {question.checkpoint_id}")
+        return JsonAnswer(body=msgspec.json.encode(CHECKPOINT))
+
+    async def cancel_job(self, question: CancelJob) -> Done:
+        job = await self.get_job(GetJob(job_id=question.job_id))
+        if job.status.terminal:
+            raise Conflict(f"job {job.job_id} is {job.status}", hint="a job that has ended cannot be cancelled")
+        self.become(job.job_id, JobStatus.CANCELED)
+        return Done()
+
+    async def submit_job(self, question: SubmitJob) -> SubmissionAnswer:
+        self.submissions.append(question)
+        if not self.faults and not question.dry_run:
+            self.jobs[question.job_id] = details(question.job_id)
+        return SubmissionAnswer(job_id=question.job_id, faults=self.faults)
+
+    def become(self, job_id: JobId, status: JobStatus) -> None:
+        end = STARTED + 9000 if status.terminal else -1
+        self.jobs[job_id] = msgspec.structs.replace(self.jobs[job_id], status=status, end_ms=end)
+
+
+class ResourceManager:
+    """One TaskManager with two slots, one of them taken; fenced, as the real one is."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        self.mailbox = Mailbox(RESOURCE_MANAGER, fence=LeaderId("e" * 32))
+        self.mailbox.on(GetResourceOverview, self.overview, fenced=False)
+        self.mailbox.on(ListTaskManagers, self.list, fenced=False)
+        network.attach(self.mailbox)
+
+    async def overview(self, _: GetResourceOverview) -> ResourceOverview:
+        starting = StartingTaskManager(resource_id=ResourceId("tm-ba9876543210"), since_ms=STARTED)
+        return ResourceOverview(task_managers=1, slots_total=2, slots_free=1, starting=(starting,), lost=1)
+
+    async def list(self, _: ListTaskManagers) -> tuple[TaskManagerInfo, ...]:
+        slots = (SlotStatus(index=0, job_id=RUNNING, allocation_id=AllocationId("f" * 32)), SlotStatus(index=1))
+        return (
+            TaskManagerInfo(
+                resource_id=TM,
+                instance_id=InstanceId("1" * 32),
+                address=f"taskmanager/{TM}",
+                pid=4711,
+                hardware=Hardware(cpu_cores=2, memory_bytes=24 * 1024**3),
+                registered_ms=STARTED,
+                last_heartbeat_ms=STARTED + 8000,
+                log_directory="/logs",
+                report=TaskManagerReport(
+                    resource_id=TM, slots=slots, session=SessionPhase.READY, metrics={"process.rss": 1e8}
+                ),
+                start_phases={"session": 3.5},
+            ),
+        )
+
+
+class TaskManager:
+    """Has two logs."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        self.logs = {"session.log": b"spark\n", "taskmanager.log": LOG}
+        self.reads: list[ReadLog] = []
+        self.mailbox = Mailbox(task_manager(TM))
+        self.mailbox.on(ListLogs, self.list_logs)
+        self.mailbox.on(ReadLog, self.read_log)
+        network.attach(self.mailbox)
+
+    async def list_logs(self, _: ListLogs) -> tuple[LogFile, ...]:
+        return tuple(LogFile(name=name, size=len(data)) for name, data in self.logs.items())
+
+    async def read_log(self, question: ReadLog) -> LogRange:
+        self.reads.append(question)
+        if question.name not in self.logs:
+            raise NotFound(f"there is no log {question.name}")
+        data = self.logs[question.name]
+        first = max(0, len(data) + question.offset) if question.offset < 0 else question.offset
+        return LogRange(data=data[first : first + question.length], size=len(data))

@@ -1,0 +1,223 @@
+"""E1: the answers have Flink's paths, statuses and field names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK
+
+Http = aiohttp.ClientSession
+
+TASK_STATES = [
+    "created",
+    "scheduled",
+    "deploying",
+    "running",
+    "finished",
+    "canceling",
+    "canceled",
+    "failed",
+    "reconciling",
+    "initializing",
+]
+
+
+async def get(http: Http, path: str) -> Any:
+    async with http.get(path) as response:
+        assert response.status == 200, await response.text()
+        assert response.content_type == "application/json"
+        return await response.json()
+
+
+@pytest.mark.parametrize("path", ["/config", "/overview", "/jobs", f"/jobs/{RUNNING}/status", "/taskmanagers"])
+async def test_the_v1_prefix_is_optional(http: Http, path: str) -> None:
+    """E1: Flink's CLI uses /v1, its dashboard no prefix."""
+    assert await get(http, f"/v1{path}") == await get(http, path)
+
+
+async def test_config_has_what_the_dashboard_reads_and_names_the_blob_server(http: Http) -> None:
+    """E1, E2: a client finds where to upload artifacts."""
+    config = await get(http, "/config")
+    wanted = {"refresh-interval", "timezone-name", "timezone-offset", "flink-version", "flink-revision", "features"}
+    assert wanted <= config.keys()
+    assert config["features"].keys() == {"web-submit", "web-cancel", "web-rescale", "web-history"}
+    assert config["minflinkd"] == {"version": "0.1.0", "blob-server": "http://127.0.0.1:50100"}
+
+
+async def test_overview_counts_jobs_and_slots(http: Http) -> None:
+    """E1: ClusterOverviewWithVersion."""
+    overview = await get(http, "/overview")
+    extras = overview.pop("minflinkd")
+    assert overview == {
+        "taskmanagers": 1,
+        "slots-total": 2,
+        "slots-available": 1,
+        "taskmanagers-blocked": 0,
+        "slots-free-and-blocked": 0,
+        "jobs-running": 1,
+        "jobs-finished": 0,
+        "jobs-cancelled": 0,
+        "jobs-failed": 1,
+        "flink-version": "2.3.0",
+        "flink-commit": "minflinkd-0.1.0",
+    }
+    assert extras["starting"] == [{"id": "tm-ba9876543210", "since": STARTED}]
+    assert extras["taskmanagers-lost"] == 1
+
+
+async def test_jobs_lists_ids_and_states(http: Http) -> None:
+    """E1: JobIdsWithStatusOverview."""
+    jobs = await get(http, "/jobs")
+    assert jobs == {"jobs": [{"id": RUNNING, "status": "RUNNING"}, {"id": FAILED, "status": "FAILED"}]}
+
+
+async def test_jobs_overview_has_every_task_state(http: Http) -> None:
+    """E1: MultipleJobsDetails."""
+    first = (await get(http, "/jobs/overview"))["jobs"][0]
+    assert first.keys() == {
+        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks",
+    }  # fmt: skip
+    assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
+    assert (first["end-time"], first["state"]) == (-1, "RUNNING")
+    assert first["duration"] > 0
+
+
+async def test_a_job_has_flinks_details(http: Http) -> None:
+    """E1: JobDetailsInfo."""
+    job = await get(http, f"/jobs/{RUNNING}")
+    assert job.keys() == {
+        "jid", "application-id", "name", "isStoppable", "state", "job-type", "schedulerType", "start-time",
+        "end-time", "duration", "maxParallelism", "now", "timestamps", "vertices", "status-counts", "plan",
+        "pending-operators", "minflinkd",
+    }  # fmt: skip
+    assert job["timestamps"]["RUNNING"] == STARTED + 700
+    assert job["timestamps"]["FAILED"] == job["timestamps"]["RECONCILING"] == 0
+    assert job["status-counts"] == {**{state.upper(): 0 for state in TASK_STATES}, "RUNNING": 2}
+    assert job["minflinkd"]["restarts"] == 1
+    assert job["minflinkd"]["recoveries"][0]["checkpoint-id"] == 3
+    assert job["minflinkd"]["submission"] == {"stored": 0.01, "running": 0.7}
+
+
+async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
+    """E1: Flink's CLI and dashboard parse a job vertex's id as 32 hex digits."""
+    vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][0]
+    assert re.fullmatch("[0-9a-f]{32}", vertex["id"])
+    assert vertex.keys() == {
+        "id", "slotSharingGroupId", "slotSharingGroupName", "name", "maxParallelism", "parallelism", "status",
+        "start-time", "end-time", "duration", "tasks", "metrics", "minflinkd",
+    }  # fmt: skip
+    assert (vertex["name"], vertex["parallelism"], vertex["status"]) == ("flights -> delays", 2, "RUNNING")
+    assert vertex["metrics"]["read-records"] == 1000
+    assert vertex["metrics"].keys() == {
+        "read-bytes", "read-bytes-complete", "write-bytes", "write-bytes-complete", "read-records",
+        "read-records-complete", "write-records", "write-records-complete", "accumulated-backpressured-time",
+        "accumulated-idle-time", "accumulated-busy-time",
+    }  # fmt: skip
+    assert vertex["minflinkd"]["task-id"] == "flights"
+    assert vertex["minflinkd"]["batch-id"] == 41
+
+
+async def test_the_plan_has_an_edge_where_a_task_reads_an_exchange(http: Http) -> None:
+    """E1: JobPlanInfo, its nodes being tasks."""
+    plan = (await get(http, f"/jobs/{RUNNING}/plan"))["plan"]
+    first, second = plan["nodes"]
+    assert plan.keys() == {"jid", "name", "type", "nodes"}
+    assert first["inputs"] == []
+    assert second["inputs"] == [{"num": 0, "id": first["id"], "ship_strategy": "EXCHANGE", "exchange": "durable"}]
+    assert first["description"] == "flights (source) -> delays (sql)"
+
+
+async def test_a_jobs_config_hides_secrets(http: Http) -> None:
+    """E1: JobConfigInfo; E40: sensitive values are masked."""
+    config = await get(http, f"/jobs/{RUNNING}/config")
+    execution = config["execution-config"]
+    assert execution.keys() == {
+        "execution-mode", "restart-strategy", "job-parallelism", "object-reuse-mode", "user-config",
+    }  # fmt: skip
+    assert execution["user-config"] == {"minutes": "60", "db_password": "******"}
+    assert execution["restart-strategy"] == "fixed-delay (at most 3 attempts)"
+
+
+async def test_the_daemons_config_hides_secrets(http: Http) -> None:
+    """E40: sensitive values are masked everywhere."""
+    assert await get(http, "/jobmanager/config") == [
+        {"key": "rest.port", "value": "8081"},
+        {"key": "security.token-secret", "value": "******"},
+    ]
+
+
+async def test_the_traceback_of_user_code_is_in_the_exceptions(http: Http) -> None:
+    """E1: JobExceptionsInfoWithHistory, with the failure's traceback."""
+    exceptions = await get(http, f"/jobs/{FAILED}/exceptions")
+    assert exceptions.keys() == {"root-exception", "timestamp", "all-exceptions", "truncated", "exceptionHistory"}
+    assert TRACEBACK in exceptions["root-exception"]
+    entry = exceptions["exceptionHistory"]["entries"][0]
+    assert (entry["exceptionName"], entry["taskName"], entry["taskManagerId"]) == ("user-code", "flights -> delays", TM)
+    assert entry["stacktrace"].startswith("[user-code] delays failed")
+    assert exceptions["all-exceptions"][0]["exception"] == entry["stacktrace"]
+
+
+async def test_a_job_without_failures_has_no_root_exception(http: Http) -> None:
+    exceptions = await get(http, f"/jobs/{RUNNING}/exceptions")
+    assert (exceptions["root-exception"], exceptions["timestamp"]) == (None, None)
+    assert exceptions["exceptionHistory"] == {"entries": [], "truncated": False}
+
+
+async def test_max_exceptions_truncates(http: Http) -> None:
+    exceptions = await get(http, f"/jobs/{FAILED}/exceptions?maxExceptions=0")
+    assert exceptions["exceptionHistory"] == {"entries": [], "truncated": True}
+
+
+@pytest.mark.parametrize("name", ["flights", "hex"])
+async def test_a_vertex_is_found_by_flinks_id_and_by_its_own(http: Http, name: str) -> None:
+    """E1: JobVertexDetailsInfo."""
+    wanted = (await get(http, f"/jobs/{RUNNING}"))["vertices"][0]["id"] if name == "hex" else name
+    vertex = await get(http, f"/jobs/{RUNNING}/vertices/{wanted}")
+    assert {"id", "name", "parallelism", "maxParallelism", "now", "subtasks", "aggregated"} <= vertex.keys()
+    (subtask,) = vertex["subtasks"]
+    assert subtask["taskmanager-id"] == TM
+    assert subtask["start-time"] == subtask["start_time"] == STARTED + 500
+
+
+async def test_a_checkpoints_tasks_have_the_vertices_ids(http: Http) -> None:
+    """E1: what a checkpoint says of a task is found under the id that the job's vertices have."""
+    vertices = [vertex["id"] for vertex in (await get(http, f"/jobs/{RUNNING}"))["vertices"]]
+    checkpoint = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7")
+    assert list(checkpoint["tasks"]) == vertices
+    assert checkpoint["tasks"][vertices[0]]["task-id"] == "flights"
+
+
+async def test_checkpoints_and_their_config_are_passed_on(http: Http) -> None:
+    assert (await get(http, f"/jobs/{RUNNING}/checkpoints"))["counts"]["completed"] == 7
+    assert (await get(http, f"/jobs/{RUNNING}/checkpoints/config"))["interval"] == 5000
+
+
+async def test_taskmanagers_have_flinks_fields(http: Http) -> None:
+    """E1: TaskManagersInfo."""
+    (info,) = (await get(http, "/taskmanagers"))["taskmanagers"]
+    assert {
+        "id", "path", "dataPort", "jmxPort", "timeSinceLastHeartbeat", "slotsNumber", "freeSlots", "totalResource",
+        "freeResource", "hardware", "memoryConfiguration", "blocked",
+    } <= info.keys()  # fmt: skip
+    assert (info["slotsNumber"], info["freeSlots"]) == (2, 1)
+    assert info["hardware"]["physicalMemory"] == 24 * 1024**3
+    assert info["minflinkd"]["session"] == "ready"
+    assert info["minflinkd"]["slots"][0]["job-id"] == RUNNING
+
+
+async def test_a_taskmanager_shows_who_holds_its_slots(http: Http) -> None:
+    """E1: TaskManagerDetailsInfo."""
+    info = await get(http, f"/taskmanagers/{TM}")
+    assert [slot["jobId"] for slot in info["allocatedSlots"]] == [RUNNING]
+    assert info["metrics"]["garbageCollectors"] == []
+
+
+async def test_logs_are_listed_by_name(http: Http) -> None:
+    """E1: LogListInfo."""
+    logs = (await get(http, f"/taskmanagers/{TM}/logs"))["logs"]
+    assert [log["name"] for log in logs] == ["session.log", "taskmanager.log"]
+    assert logs[0].keys() == {"name", "size", "mtime"}

@@ -1,0 +1,123 @@
+"""E40: whoever can submit a job can run code, so no other origin and no rebound name gets through."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.errors import UnknownHost
+from minflinkd.rest.guard import Limits, check_host, is_loopback
+from minflinkd.rest.server import RestServer
+from minflinkd.rpc.local import LocalNetwork
+from tests.unit.rest.parties import Dispatcher
+
+Http = aiohttp.ClientSession
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    ],
+)
+async def test_a_submission_by_another_sites_page_is_refused(
+    http: Http, dispatcher: Dispatcher, headers: dict[str, str]
+) -> None:
+    """E40: cross-site requests are refused."""
+    async with http.post("/jobs", json={}, headers=headers) as response:
+        body = await response.json()
+    assert (response.status, body["code"]) == (403, "cross-site")
+    assert dispatcher.submissions == []
+
+
+async def test_the_endpoints_own_page_and_links_to_it_work(http: Http, server: RestServer) -> None:
+    own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
+    async with http.post("/jobs", json={}, headers=own) as response:
+        assert response.status == 202
+    async with http.get("/jobs", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "localhost.evil"])
+async def test_a_rebound_host_name_is_refused(http: Http, host: str) -> None:
+    """E40: DNS rebinding makes a page of evil.example same-origin with us, but not under our name."""
+    async with http.get("/jobs", headers={"Host": host}) as response:
+        assert (response.status, (await response.json())["code"]) == (403, "unknown-host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1", "127.1.2.3:80", "[::1]:80", "proxy.int"])
+def test_loopback_names_and_allowed_names_are_taken(host: str) -> None:
+    check_host(host, "127.0.0.1", {"proxy.int"})
+
+
+def test_a_server_on_the_network_takes_any_name() -> None:
+    check_host("any.example", "0.0.0.0", ())
+    with pytest.raises(UnknownHost):
+        check_host("any.example", "::1", ())
+
+
+def test_only_loopback_is_loopback() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.53", "::1", "[::1]", "app.localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.com", "")))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+async def test_only_json_is_taken(http: Http, kind: str) -> None:
+    """E40: the types that a page may send without asking are refused."""
+    async with http.post("/jobs", data=b"{}", headers={"Content-Type": kind}) as response:
+        assert response.status == 415
+
+
+async def test_a_large_body_is_refused(http: Http, dispatcher: Dispatcher) -> None:
+    """E40: limits on body sizes."""
+    async with http.post(
+        "/jobs", data=b" " * (64 * 1024 + 1), headers={"Content-Type": "application/json"}
+    ) as response:
+        assert (response.status, (await response.json())["code"]) == (413, "body-too-large")
+    assert dispatcher.submissions == []
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(server: RestServer) -> None:
+    """E40: slow clients."""
+    host, port = server.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /jobs HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    writer.write(head.encode())
+    assert b"408" in await reader.readline()
+    writer.close()
+
+
+async def test_large_headers_are_refused(http: Http) -> None:
+    """E40: limits on header sizes."""
+    async with http.get("/jobs", headers={"X-Large": "x" * 20_000}) as response:
+        assert response.status == 400
+
+
+async def test_requests_beyond_the_limit_are_told_to_come_again(network: LocalNetwork) -> None:
+    """E40: limits on connections; E3: 503 when overloaded."""
+    server = RestServer(
+        network,
+        host="127.0.0.1",
+        port=0,
+        version="0",
+        metrics=Metrics(version="0"),
+        config_items=list,
+        blob_url=str,
+        limits=Limits(requests=0),
+    )
+    async with server, aiohttp.ClientSession(server.url) as http, http.get("/jobs") as response:
+        assert (response.status, (await response.json())["code"]) == (503, "overloaded")
+
+
+async def test_answers_are_not_sniffed_or_cached(http: Http) -> None:
+    async with http.get("/jobs") as response:
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-store"

@@ -1,0 +1,41 @@
+"""E30: a scrape asks the parties and never fails because one of them is away."""
+
+from __future__ import annotations
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from minflinkd.rpc.local import LocalNetwork
+from tests.unit.rest.parties import RUNNING, TM, Dispatcher
+
+Http = aiohttp.ClientSession
+
+
+async def scrape(http: Http) -> dict[tuple[str, tuple[str, ...]], float]:
+    async with http.get("/metrics") as response:
+        assert response.status == 200
+        assert response.content_type == "text/plain"
+        text = await response.text()
+    families = text_string_to_metric_families(text)
+    return {(s.name, tuple(s.labels.values())): s.value for family in families for s in family.samples}
+
+
+async def test_a_scrape_has_jobs_tasks_checkpoints_and_slots(http: Http) -> None:
+    found = await scrape(http)
+    assert found["minflinkd_jobs", ("RUNNING",)] == 1
+    assert found["minflinkd_jobs", ("CANCELED",)] == 0
+    assert found["minflinkd_task_rows_in", (RUNNING, "flights")] == 1000
+    assert found["minflinkd_checkpoints_total", (RUNNING, "failed")] == 1
+    assert found["minflinkd_checkpoint_last_duration_seconds", (RUNNING,)] == 0.3
+    assert found["minflinkd_slots_free", ()] == 1
+    assert ("minflinkd_taskmanager_heartbeat_age_seconds", (TM,)) in found
+    assert found["minflinkd_rpc_requests_total", ("ListJobs", "ok")] >= 1
+
+
+async def test_a_scrape_without_a_dispatcher_shows_the_rest(
+    http: Http, network: LocalNetwork, dispatcher: Dispatcher
+) -> None:
+    network.detach(dispatcher.mailbox)
+    found = await scrape(http)
+    assert ("minflinkd_jobs", ("RUNNING",)) not in found
+    assert found["minflinkd_slots", ()] == 2
