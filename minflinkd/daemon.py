@@ -1,1 +1,316 @@
-"""Wires the components of the daemon; signals; sd_notify."""
+"""The composition root of the daemon: makes every component once and hands it down; signals; sd_notify.
+
+Nothing here decides anything. `Daemon` is all components together; `serve` is a daemon as a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from minflinkd import __version__
+from minflinkd.blob.server import BlobOptions, BlobServer
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.config import Config, load_config
+from minflinkd.config import directories as where
+from minflinkd.config.job_options import RestartStrategyType
+from minflinkd.config.reload import changes
+from minflinkd.dispatcher.dispatcher import Dispatcher, DispatcherOptions
+from minflinkd.dispatcher.job_store import JobStore
+from minflinkd.ha.embedded import StateDirectory, cluster_secret
+from minflinkd.jobgraph.model import RestartKind, RestartStrategy
+from minflinkd.jobmaster.job_master import JobMasterOptions
+from minflinkd.metrics.loop_lag import LoopLag
+from minflinkd.metrics.registry import Metrics
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.rest.guard import Limits
+from minflinkd.rest.server import RestServer
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.tcp import RpcServer
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import IdSource, ResourceId
+from minflinkd.runtime.sdnotify import SystemdNotifier
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager.settings import TaskManagerSettings, write_settings
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class DaemonInfo:
+    """Where a daemon that is ready can be reached."""
+
+    url: str
+    blob_url: str
+    state_directory: Path
+    pid: int
+
+
+class Daemon(Component):
+    """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers come up behind."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        super().__init__("daemon")
+        self.config = config
+        self.state_directory = where.state_directory(config, environ)
+        self._leadership = StateDirectory(self.state_directory)
+        self._clock = SystemClock()
+        self._ids = IdSource()
+        self._parts: list[Component] = []
+        self._storages = Storages()
+        self._network = LocalNetwork()
+
+    @property
+    def info(self) -> DaemonInfo:
+        return DaemonInfo(self.rest.url, self.blobs.url, self.state_directory, os.getpid())
+
+    async def _start(self) -> None:
+        epoch = self._epoch = self._leadership.take()
+        config, state = self.config, self.state_directory
+        self._secret_file = where.secret_file(config, state)
+        secret = cluster_secret(self._secret_file)
+        self.rpc = RpcServer(
+            self._network, secret=secret, host=config.jobmanager.bind_host, port=next(iter(config.jobmanager.rpc_port))
+        )
+        self.blobs = BlobServer(
+            options=BlobOptions(
+                directory=where.blob_directory(config, state),
+                host=config.jobmanager.bind_host,
+                ports=tuple(config.blob.server_port),
+                max_size=config.blob.max_size,
+                transfers=config.blob.fetch_num_concurrent,
+                backlog=config.blob.fetch_backlog,
+            ),
+            ha_store=self._storages.at(self._blob_store),
+        )
+        self.driver = ProcessDriver(
+            directory=state / "taskmanagers", command=self._task_manager_command, on_exit=self._task_manager_exited
+        )
+        self.resource_manager = ResourceManager(
+            network=self._network,
+            driver=self.driver,
+            clock=self._clock,
+            ids=self._ids,
+            options=resource_manager_options(config),
+        )
+        self.dispatcher = Dispatcher(
+            network=self._network,
+            store=JobStore(self._storages.at((state / "jobs").as_uri())),
+            storages=self._storages,
+            blobs=self.blobs,
+            clock=self._clock,
+            ids=self._ids,
+            rng=random.SystemRandom(),
+            options=dispatcher_options(config, state, epoch),
+        )
+        self.metrics = Metrics(version=__version__, rpc_outcomes=lambda: self._network.outcomes)
+        self.rest = RestServer(
+            self._network,
+            host=config.rest.bind_address,
+            port=config.rest.port,
+            version=__version__,
+            metrics=self.metrics,
+            config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
+            blob_url=lambda: self.blobs.url,
+            limits=Limits(body_bytes=config.rest.max_content_length),
+        )
+        lag = LoopLag(self.metrics.registry, self._clock)
+        # In the order in which they start; they stop in the opposite one.
+        for part in (lag, self.rpc, self.blobs, self.resource_manager, self.dispatcher, self.rest):
+            self._parts.append(part)
+            await part.start()
+
+    async def _stop(self) -> None:
+        while self._parts:
+            await self._parts.pop().aclose()
+        await self._network.aclose()
+        await self._storages.aclose()
+        self._leadership.release()
+
+    def apply(self, config: Config) -> None:
+        """Take over the options that can change at run time; jobs that run keep those that they began with."""
+        self.config = config
+        self.resource_manager.options = resource_manager_options(config)
+        self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
+
+    @property
+    def _blob_store(self) -> str:
+        return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/blobs"
+
+    def _task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
+        self.resource_manager.task_manager_exited(resource_id, reason)
+
+    def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
+        """Write the TaskManager's settings, and say how it is started; no secret is on the command line."""
+        config = self.config
+        host, port = self.rpc.endpoint
+        session = config.taskmanager.session
+        local = Path(config.taskmanager.local_state_dir) / resource_id if config.taskmanager.local_state_dir else None
+        settings = TaskManagerSettings(
+            resource_id=resource_id,
+            daemon_host=host,
+            daemon_port=port,
+            secret_file=str(self._secret_file),
+            slots=config.taskmanager.number_of_task_slots,
+            working_directory=str(directory),
+            log_directory=str(directory / "log"),
+            state_directory=str(local or directory / "state"),
+            blob_url=self.blobs.url,
+            blob_store=self._blob_store,
+            spark_master=session.spark_master,
+            heap_bytes=session.memory_heap_size,
+            spark_conf=dict(session.spark_conf),
+            heartbeat_timeout=config.heartbeat.timeout,
+            session_start_timeout=config.resourcemanager.taskmanager_start_timeout,
+            session_timeout=session.timeout,
+            session_stopped_timeout=session.stopped_timeout,
+            slot_hold_timeout=config.taskmanager.slot_timeout,
+            registration_timeout=config.taskmanager.registration_timeout or 0.0,
+            task_cancellation_timeout=config.taskmanager.cancellation_timeout,
+            file_merging_max_file_size=config.checkpointing.max_file_size,
+            log_json=config.log.format.value == "json",
+        )
+        file = directory / "taskmanager.json"
+        write_settings(settings, file)
+        return [sys.executable, "-m", "minflinkd.taskmanager", "--config", str(file)]
+
+
+def resource_manager_options(config: Config) -> ResourceManagerOptions:
+    rm = config.resourcemanager
+    return ResourceManagerOptions(
+        slots_per_tm=config.taskmanager.number_of_task_slots,
+        min=rm.min_taskmanagers,
+        standby=rm.standby_taskmanagers,
+        max=rm.max_taskmanagers,
+        taskmanager_timeout=rm.taskmanager_timeout,
+        start_timeout=rm.taskmanager_start_timeout,
+        heartbeat_interval=config.heartbeat.interval,
+        heartbeat_timeout=config.heartbeat.timeout,
+    )
+
+
+def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOptions:
+    checkpoints = config.checkpointing
+    return DispatcherOptions(
+        checkpoint_root=where.checkpoint_uri(config, state),
+        session_timeout=config.resourcemanager.taskmanager_start_timeout,
+        result_expiration=config.cluster.job_expiration_time,
+        job_master=JobMasterOptions(
+            heartbeat_interval=config.heartbeat.interval,
+            heartbeat_timeout=config.heartbeat.timeout,
+            slot_request_timeout=config.slot.request_timeout,
+            cancellation_timeout=config.taskmanager.cancellation_timeout,
+            restart_strategy=restart_strategy(config),
+            checkpoints=CheckpointOptions(
+                interval=checkpoints.interval,
+                timeout=checkpoints.timeout,
+                min_pause=checkpoints.min_pause,
+                num_retained=checkpoints.num_retained,
+                tolerable_failed=checkpoints.tolerable_failed_checkpoints,
+                epoch=epoch,
+            ),
+        ),
+    )
+
+
+def restart_strategy(config: Config) -> RestartStrategy:
+    """The daemon's default, for jobs that name none."""
+    chosen = config.restart_strategy
+    match chosen.type:
+        case RestartStrategyType.FIXED_DELAY:
+            fixed = chosen.fixed_delay
+            return RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=fixed.attempts, delay=fixed.delay)
+        case RestartStrategyType.FAILURE_RATE:
+            rate = chosen.failure_rate
+            return RestartStrategy(
+                kind=RestartKind.FAILURE_RATE,
+                max_failures_per_interval=rate.max_failures_per_interval,
+                failure_rate_interval=rate.interval,
+                delay=rate.delay,
+            )
+        case RestartStrategyType.EXPONENTIAL_DELAY:
+            backoff = chosen.exponential_delay
+            return RestartStrategy(
+                kind=RestartKind.EXPONENTIAL_DELAY,
+                attempts=backoff.attempts,
+                initial_backoff=backoff.initial_backoff,
+                max_backoff=backoff.max_backoff,
+                backoff_multiplier=backoff.backoff_multiplier,
+                jitter_factor=backoff.jitter_factor,
+                reset_backoff_threshold=backoff.reset_backoff_threshold,
+            )
+        case _:
+            return RestartStrategy(kind=RestartKind.NONE)
+
+
+async def serve(
+    config: Config,
+    *,
+    environ: Mapping[str, str],
+    config_file: Path | None = None,
+    overrides: Mapping[str, str] | None = None,
+    ready: Callable[[DaemonInfo], None] | None = None,
+) -> None:
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reads the configuration again. Raises MinflinkError, OSError."""
+    stop = asyncio.Event()
+    reload = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    systemd = SystemdNotifier(environ)
+    async with Daemon(config, environ) as daemon:
+        daemon.tasks.loop("systemd watchdog", lambda: _feed_watchdog(systemd))
+        daemon.tasks.loop("reload", lambda: _reload(daemon, reload, systemd, environ, config_file, overrides or {}))
+        systemd.ready(f"leading; {daemon.info.url}")
+        log.info("ready", url=daemon.info.url, state=str(daemon.state_directory))
+        if ready is not None:
+            ready(daemon.info)
+        await stop.wait()
+        systemd.stopping()
+        log.info("stopping")
+
+
+async def _feed_watchdog(systemd: SystemdNotifier) -> None:
+    """From the event loop itself: a loop that hangs is restarted by systemd (E25)."""
+    interval = systemd.watchdog_interval
+    if interval is None:
+        await asyncio.Event().wait()
+        return
+    while True:
+        systemd.watchdog()
+        await asyncio.sleep(interval)
+
+
+async def _reload(
+    daemon: Daemon,
+    wanted: asyncio.Event,
+    systemd: SystemdNotifier,
+    environ: Mapping[str, str],
+    file: Path | None,
+    overrides: Mapping[str, str],
+) -> None:
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        systemd.reloading()
+        try:
+            found = changes(daemon.config, load_config(file, environ, overrides))
+        except MinflinkError as error:
+            log.error("the configuration was not reloaded", error=str(error))
+        else:
+            daemon.apply(found.config)
+            log.info("configuration reloaded", applied=found.live, needs_restart=found.restart)
+        systemd.ready(f"leading; {daemon.info.url}")

@@ -73,7 +73,7 @@ class Dispatcher(Component):
         self._clock = clock
         self._ids = ids
         self._rng = rng
-        self._options = options
+        self.options = options
         self._masters: dict[JobId, JobMaster] = {}
         self._results: dict[JobId, StoredResult] = {}
         self._submitting: set[JobId] = set()
@@ -153,7 +153,7 @@ class Dispatcher(Component):
 
     async def _start_master(self, stored: StoredJob) -> None:
         job_id, graph = stored.job_id, stored.graph
-        options = self._options.job_master
+        options = self.options.job_master
         master = JobMaster(
             job_id=job_id,
             graph=graph,
@@ -182,7 +182,7 @@ class Dispatcher(Component):
             params=graph.params,
             mode=graph.mode,
             checkpointing=graph.checkpointing,
-            checkpoint_root=f"{self._options.checkpoint_root.rstrip('/')}/{job_id}",
+            checkpoint_root=f"{self.options.checkpoint_root.rstrip('/')}/{job_id}",
             artifacts=tuple(m.ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
@@ -207,7 +207,7 @@ class Dispatcher(Component):
                 farewell = m.JobMasterEnded(job_id=job_id, leader_id=master.leader_id)
                 await self._network.ask(RESOURCE_MANAGER, farewell, timeout=5.0)
             await master.aclose()
-        directory = self._storages.at(self._options.checkpoint_root).child(job_id)
+        directory = self._storages.at(self.options.checkpoint_root).child(job_id)
         await self._until_done(f"checkpoints of {job_id}", directory.delete_tree)
         await self._until_done(f"blobs of {job_id}", lambda: self._blobs.delete_job(job_id))
         clean = msgspec.structs.replace(result, dirty=False)
@@ -229,7 +229,7 @@ class Dispatcher(Component):
     async def _expire(self) -> None:
         while True:
             await self._clock.sleep(EXPIRY_INTERVAL)
-            limit = self._clock.epoch_ms() - self._options.result_expiration * 1000
+            limit = self._clock.epoch_ms() - self.options.result_expiration * 1000
             for job_id, result in list(self._results.items()):
                 if not result.dirty and 0 < result.details.end_ms < limit:
                     await self._store.delete_result(job_id)
@@ -256,7 +256,7 @@ class Dispatcher(Component):
         found = master.coordinator.statistics() if master else self._results[request.job_id].checkpoints
         if request.config:
             graph = self._details(request.job_id).graph
-            options = checkpoint_options(self._options.job_master.checkpoints, graph)
+            options = checkpoint_options(self.options.job_master.checkpoints, graph)
             shown = statistics.config_to_flink_json(options)
         elif request.checkpoint_id is not None:
             shown = statistics.details_to_flink_json(found, request.checkpoint_id)

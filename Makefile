@@ -1,0 +1,42 @@
+# Everything that a fresh machine needs is installed by `setup`; a second run of it takes no time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: setup demo test test-all lint format bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "minflinkd needs Python 3.11 or later; set PYTHON=..."; exit 1; }
+	@command -v java >/dev/null || { echo "minflinkd needs Java 17: install it, and put java on the PATH"; exit 1; }
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@minflinkd demo
+
+lint: setup
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+test: setup lint
+	pytest -m "not slow"
+
+test-all: setup lint
+	pytest
+
+format: setup
+	ruff check --fix .
+	ruff format .
+
+bench: setup
+	python -m benchmarks $(BENCH)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis

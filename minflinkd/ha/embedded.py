@@ -1,0 +1,78 @@
+"""`high-availability: embedded`: one daemon leads by holding its state directory (ha.md A10, A11).
+
+lock       held (flock) as long as the daemon lives; a second one is refused
+epoch      how often the directory was taken; part of the names of what this leader writes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+
+class StateDirectoryTaken(MinflinkError):
+    code = "state-directory-taken"
+    consequence = Consequence.REFUSED
+
+
+class StateDirectory:
+    """Taken by `take`, given back by `release` or by the end of the process. Blocking, and quick."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def take(self) -> int:
+        """The epoch of this leadership: higher than every earlier one. Raises StateDirectoryTaken, OSError."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise StateDirectoryTaken(
+                f"another daemon uses the state directory {self.path}",
+                hint="stop it, or give this one a directory of its own (process.working-dir)",
+            ) from error
+        self._lock = lock
+        epoch = self._last_epoch() + 1
+        _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
+        return epoch
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _last_epoch(self) -> int:
+        try:
+            return int((self.path / "epoch").read_text())
+        except FileNotFoundError:
+            return 0
+
+
+def cluster_secret(path: Path) -> bytes:
+    """The secret that TaskManagers prove to know; made on first use, readable by the owner alone. Raises OSError."""
+    try:
+        return path.read_bytes().strip()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(path, secrets.token_hex(32).encode(), 0o600)
+        return path.read_bytes().strip()
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Whole, or not at all; durable when it returns."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.write(file, data)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    temporary.replace(path)
