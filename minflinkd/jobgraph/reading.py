@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NewType, TypeVar, get_args, get_origin
 
 import msgspec
 
-from minflinkd.jobgraph.faults import Faults, at, meant, show
+from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show
 from minflinkd.jobgraph.model import Artifact, Input, RestartStrategy, Struct, Vertex
 from minflinkd.runtime.ids import VertexId, is_vertex_id
 from minflinkd.runtime.units import Duration, InvalidUnit
@@ -71,8 +71,10 @@ class Reader:
             self._faults.add(path, f"{show(value)} is not a mapping", f"with {', '.join(_keys(kind))}")
             return None
         known = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+        misspelt = set()  # known keys that a misspelt one stands for
         for key in value:
             if key not in known:
+                misspelt.add(nearest(str(key), known))
                 self._faults.add(at(path, str(key)), f"unknown key {show(str(key))}", meant(str(key), known))
         good = {}
         for key, field in known.items():
@@ -80,7 +82,7 @@ class Reader:
                 read = self.value(field.type, value[key], at(path, key))
                 if read is not WRONG:
                     good[field.name] = read
-            elif field.required:
+            elif field.required and key not in misspelt:
                 self._faults.add(at(path, key), f"{key} is missing")
         return good
 

@@ -40,7 +40,7 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
 
 
 def _check_settings(graph: JobGraph, faults: Faults) -> None:
-    if not graph.name.strip() and not faults.touch("name"):
+    if not graph.name.strip():
         faults.add("name", "the name is empty")
     if graph.max_parallelism is not None and graph.parallelism > graph.max_parallelism:
         faults.add("parallelism", f"{graph.parallelism} is more than max-parallelism, {graph.max_parallelism}")

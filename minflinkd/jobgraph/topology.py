@@ -20,12 +20,14 @@ def check_topology(graph: JobGraph, faults: Faults) -> None:
             faults.add("vertices", "the job has no vertices", "a source and a sink, at least")
         return
     consumed = _check_edges(graph, faults)
-    for vertex in graph.vertices:
+    # A vertex whose inputs were forgotten is most likely the one that this one should lead to.
+    forgotten = any(not v.inputs and v.kind not in ("source", "nothing") for v in graph.vertices)
+    for vertex in () if forgotten else graph.vertices:
         path = vertex_path(vertex.id)
         if vertex.id not in consumed and vertex.kind not in ("sink", "nothing") and not faults.touch(f"{path}.sink"):
             problem = f"the {vertex.kind} vertex leads nowhere"
             faults.add(path, problem, "name it in the inputs of a vertex, or leave it out")
-    for cycle in _cycles(predecessors(graph.vertices)):
+    for cycle in _cycles(predecessors(v for v in graph.vertices if v.kind != "source")):
         path = at(vertex_path(cycle[0]), "inputs")
         faults.add(path, f"cycle: {' -> '.join([*cycle, cycle[0]])}", "data flows from sources to sinks only")
 

@@ -34,7 +34,7 @@ def parse_job(document: object, positions: Mapping[str, int] | None = None, *, b
 
     fields = Reader(faults).fields(JobGraph, document, DOCUMENT)
     if fields is not None:
-        graph = JobGraph(**({"name": "", "vertices": ()} | fields))
+        graph = JobGraph(**({"name": "unnamed", "vertices": ()} | fields))  # so that the rest is checked, too
         check_job(graph, faults)
         check_topology(graph, faults)
         if base is not None:

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.faults import InvalidJobGraph
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.plan import plan_json
+from minflinkd.jobgraph.validation import parse_job
+from minflinkd.runtime.ids import JobId
+
+
+def source() -> dict[str, Any]:
+    return {"source": {"format": "rate"}}
+
+
+def sql(*inputs: str, **settings: Any) -> dict[str, Any]:
+    return {"inputs": list(inputs), "sql": "SELECT 1", **settings}
+
+
+def sink(vertex: str) -> dict[str, Any]:
+    return {"inputs": [vertex], "sink": {"format": "json", "path": "/data/out"}}
+
+
+def job(parallelism: int = 1, **vertices: dict[str, Any]) -> JobGraph:
+    return parse_job({"name": "test", "parallelism": parallelism, "vertices": vertices})
+
+
+def test_a_chain_of_vertices_is_one_task() -> None:
+    """J5: what Spark can run as one query."""
+    (task,) = chain(job(z=source(), m=sql("z"), a=sink("m")))
+    assert (task.id, task.name) == ("z", "z -> m -> a")
+
+
+def test_one_micro_batch_may_feed_several_sinks() -> None:
+    """J5: a task ends at its sinks, all of which write the same vertex."""
+    (task,) = chain(job(a=source(), b=sql("a"), out1=sink("b"), out2=sink("b")))
+    assert [v.id for v in task.sinks] == ["out1", "out2"]
+
+
+def test_a_join_of_two_sources_is_one_task() -> None:
+    """J5."""
+    (task,) = chain(job(left=source(), right=source(), both=sql("left", "right"), out=sink("both")))
+    assert [v.id for v in task.vertices] == ["left", "right", "both", "out"]
+
+
+def test_a_vertex_read_twice_on_the_way_to_one_sink_stays_in_one_task() -> None:
+    """J5: a self-join is one query."""
+    graph = job(a=source(), b=sql("a"), c=sql("a"), d=sql("b", "c"), out=sink("d"))
+    assert [t.name for t in chain(graph)] == ["a -> b -> c -> d -> out"]
+
+
+def test_parts_that_are_not_connected_are_tasks_of_their_own() -> None:
+    """J5."""
+    graph = job(y=source(), out_y=sink("y"), x=source(), out_x=sink("x"))
+    assert [t.name for t in chain(graph)] == ["x -> out_x", "y -> out_y"]
+
+
+def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -> None:
+    """J6."""
+    assert chain(job(4, a=source(), out=sink("a")))[0].parallelism == 4
+    stated = job(4, a=source(), b=sql("a", parallelism=2), c=sql("b", parallelism=3), out=sink("c"))
+    assert chain(stated)[0].parallelism == 3
+
+
+@pytest.mark.parametrize(
+    ("vertices", "path"),
+    [
+        pytest.param(
+            {"a": source(), "b": sql("a"), "c": sql("a"), "out1": sink("b"), "out2": sink("c")},
+            "vertices.out2",
+            id="two branches",
+        ),
+        pytest.param(
+            {"a": source(), "b": sql("a"), "out1": sink("a"), "out2": sink("b")},
+            "vertices.out2",
+            id="a sink in the middle",
+        ),
+        pytest.param(
+            {"a": source(), "b": sql("a", **{"slot-sharing-group": "big"}), "out": sink("b")},
+            "vertices.b.slot-sharing-group",
+            id="another slot sharing group",
+        ),
+    ],
+)
+def test_what_needs_an_exchange_is_refused_with_what_to_do_instead(vertices: dict[str, Any], path: str) -> None:
+    """J5: where a task would end before a sink; exchanges are part of the model and not run yet."""
+    with pytest.raises(InvalidJobGraph) as refused:
+        job(**vertices)
+    fault = refused.value.faults[0]
+    assert fault.path == path
+    assert "needs an exchange between two tasks, which this version cannot run yet" in fault.problem
+    assert fault.hint
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Valid documents of one to three connected parts."""
+    vertices: dict[str, Any] = {}
+    names = iter(draw(st.permutations("abcdefghijklmnopqrstuvwxyz")))
+    for _ in range(draw(st.integers(1, 3))):
+        streams = []
+        for _ in range(draw(st.integers(1, 2))):
+            streams.append(next(names))
+            vertices[streams[-1]] = source()
+        for _ in range(draw(st.integers(0, 2))):
+            inputs = draw(st.lists(st.sampled_from(streams), min_size=1, unique=True))
+            streams.append(next(names))
+            vertices[streams[-1]] = sql(*inputs)
+        last = next(names)
+        vertices[last] = sql(*streams)
+        for _ in range(draw(st.integers(1, 3))):
+            vertices[next(names)] = sink(last)
+    return {"name": "test", "vertices": vertices}
+
+
+@given(documents())
+def test_every_vertex_is_in_exactly_one_task_after_its_inputs(document: dict[str, Any]) -> None:
+    """J5: tasks partition the graph, each in topological order, and none ends but at sinks."""
+    graph = parse_job(document)
+    tasks = chain(graph)
+    assert sorted(v.id for task in tasks for v in task.vertices) == sorted(v.id for v in graph.vertices)
+    for task in tasks:
+        order = [str(v.id) for v in task.vertices]
+        assert str(task.id) == order[0]
+        assert len({sink.inputs[0].id for sink in task.sinks}) == 1
+        for vertex in task.vertices:
+            assert all(order.index(edge.id) < order.index(vertex.id) for edge in vertex.inputs)
+
+
+@given(documents(), st.randoms(use_true_random=False))
+def test_tasks_do_not_depend_on_the_order_in_the_document(document: dict[str, Any], rng: random.Random) -> None:
+    """J2: ids are stable, since state is matched by them."""
+    entries = list(document["vertices"].items())
+    rng.shuffle(entries)
+    assert chain(parse_job(document | {"vertices": dict(entries)})) == chain(parse_job(document))
+
+
+def test_the_plan_has_flinks_form() -> None:
+    """Flink's /jobs/:jobid/plan: a node a task, its description the chain."""
+    graph = job(2, a=source(), b=sql("a"), out=sink("b"))
+    plan = plan_json(graph, JobId("0" * 32))
+    (node,) = plan["nodes"]
+    assert (plan["jid"], plan["name"], plan["type"]) == ("0" * 32, "test", "STREAMING")
+    assert (node["id"], node["parallelism"], node["description"], node["inputs"]) == ("a", 2, "a -> b -> out", [])
+    assert [(o["id"], o["kind"], o["inputs"]) for o in node["operators"]] == [
+        ("a", "source", []),
+        ("b", "sql", ["a"]),
+        ("out", "sink", ["b"]),
+    ]

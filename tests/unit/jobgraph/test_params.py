@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.jobgraph.model import Sink, Source, Vertex, Watermark
+from minflinkd.jobgraph.params import InvalidParam, resolve, substitute
+from minflinkd.runtime.ids import VertexId
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("window(time, '${minutes} minutes')", "window(time, '60 minutes')"),
+        ("${flag} and ${ratio}", "true and 0.5"),
+        ("$${minutes} is ${minutes}", "${minutes} is 60"),
+        ("$minutes {minutes} $", "$minutes {minutes} $"),
+        ("${nested}", "${minutes}"),
+    ],
+)
+def test_params_stand_in_texts(text: str, result: str) -> None:
+    """J3: `${name}` is the param's value, once."""
+    params = {"minutes": 60, "flag": True, "ratio": 0.5, "nested": "${minutes}"}
+    assert substitute(text, params) == result
+
+
+@pytest.mark.parametrize("text", ["${nobody}", "${}", "${list}", "${nothing}", "${ minutes }"])
+def test_a_place_without_a_value_is_refused(text: str) -> None:
+    """J4."""
+    with pytest.raises(InvalidParam):
+        substitute(text, {"minutes": 60, "list": [1], "nothing": None})
+
+
+def test_a_missing_param_has_the_nearest_one_as_hint() -> None:
+    """J4: with the nearest known one."""
+    with pytest.raises(InvalidParam, match="did you mean minutes"):
+        substitute("${minuts}", {"minutes": 60})
+
+
+def test_a_vertex_is_resolved_wherever_params_may_stand() -> None:
+    """J3."""
+    options = {"maxFilesPerTrigger": "${n}"}
+    source = Source(format="json", path="/${n}", schema="a${n} INT", options=options)
+    vertex = Vertex(id=VertexId("a"), source=source, watermark=Watermark(column="time", delay="${n} hours"))
+    assert resolve(vertex, {"n": 7}) == Vertex(
+        id=VertexId("a"),
+        source=Source(format="json", path="/7", schema="a7 INT", options={"maxFilesPerTrigger": "7"}),
+        watermark=Watermark(column="time", delay="7 hours"),
+    )
+    sink = Vertex(id=VertexId("b"), sink=Sink(format="json", path="/${n}"))
+    assert resolve(sink, {"n": 7}).sink == Sink(format="json", path="/7")
+    assert resolve(Vertex(id=VertexId("c"), sql="SELECT ${n}"), {"n": 7}).sql == "SELECT 7"
+
+
+@given(st.text(alphabet="a$${}b "), st.dictionaries(st.sampled_from(["a", "b"]), st.integers() | st.text("$${}")))
+def test_substitution_gives_a_text_or_refuses(text: str, params: dict[str, int | str]) -> None:
+    """J4: nothing else is raised."""
+    with contextlib.suppress(InvalidParam):
+        assert isinstance(substitute(text, params), str)

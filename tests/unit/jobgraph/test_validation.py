@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
+from minflinkd.jobgraph.model import Delivery, decode, encode
+from minflinkd.jobgraph.validation import parse_job
+from minflinkd.runtime.errors import Consequence
+from minflinkd.runtime.units import Duration
+
+FindFaults = Callable[[object], dict[str, GraphFault]]
+Document = dict[str, Any]
+
+
+def test_the_example_of_the_specification_is_valid(document: Document) -> None:
+    """J1, J2: the job file of jobs.md."""
+    graph = parse_job(document)
+    assert [v.id for v in graph.vertices] == ["flights", "delays", "out"]
+    assert graph.checkpointing.interval == Duration(5.0)
+    flights, out = graph.vertex("flights"), graph.vertex("out")
+    assert flights.source is not None
+    assert flights.source.options == {"maxFilesPerTrigger": "1"}
+    assert out.sink is not None
+    assert out.sink.delivery is Delivery.EXACTLY_ONCE
+
+
+def test_vertices_may_be_a_mapping_or_a_list(document: Document) -> None:
+    """J1: both forms describe the same job."""
+    listed = document | {"vertices": [{"id": key, **vertex} for key, vertex in document["vertices"].items()]}
+    assert parse_job(listed) == parse_job(document)
+
+
+def test_an_encoded_graph_is_a_job_file_again(document: Document) -> None:
+    """J1: a JobGraph in JSON is a job file."""
+    graph = parse_job(document)
+    assert parse_job(json.loads(encode(graph))) == graph
+    assert decode(encode(graph)) == graph
+
+
+def test_option_values_take_the_form_that_spark_reads(document: Document) -> None:
+    """J2: numbers and booleans may be written as such."""
+    document["vertices"]["flights"]["source"]["options"] = {"multiLine": True, "maxFilesPerTrigger": 3, "x": 0.5}
+    document["spark"] = {"spark.sql.ansi.enabled": False}
+    graph = parse_job(document)
+    source = graph.vertex("flights").source
+    assert source is not None
+    assert source.options == {"multiLine": "true", "maxFilesPerTrigger": "3", "x": "0.5"}
+    assert graph.spark == {"spark.sql.ansi.enabled": "false"}
+
+
+def test_a_refusal_has_a_code_a_consequence_and_names_all_faults(document: Document) -> None:
+    """J4: every fault at once."""
+    document["nmae"] = document.pop("name")
+    document["vertices"]["delays"]["inputs"] = ["flihgts"]
+    document["vertices"]["out"]["sink"]["format"] = "parqet"
+    with pytest.raises(InvalidJobGraph) as refused:
+        parse_job(document)
+    info = refused.value.info()
+    assert (info.code, info.consequence) == ("invalid-job-graph", Consequence.REFUSED)
+    assert [f.path for f in refused.value.faults] == [
+        "nmae",
+        "vertices.out.sink.format",
+        "vertices.delays.inputs[0]",
+    ]
+    assert all(fault.path in info.message for fault in refused.value.faults)
+
+
+# What is wrong, by its name: the change to a good document, the path of the fault, and a part of its text.
+SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
+    "an unknown key has the nearest known one": (
+        lambda d: d.update(paralelism=3),
+        "paralelism",
+        "did you mean parallelism?",
+    ),
+    "a key with underscores is one with dashes": (
+        lambda d: d.update(max_parallelism=3),
+        "max_parallelism",
+        "did you mean max-parallelism?",
+    ),
+    "an empty name": (lambda d: d.update(name=" "), "name", "the name is empty"),
+    "a wrong type": (lambda d: d.update(parallelism="two"), "parallelism", '"two" is not a whole number, at least 1'),
+    "parallelism of nothing": (lambda d: d.update(parallelism=0), "parallelism", "at least 1"),
+    "parallelism above the maximum": (
+        lambda d: d.update({"max-parallelism": 1}),
+        "parallelism",
+        "2 is more than max-parallelism, 1",
+    ),
+    "a vertex above the maximum": (
+        lambda d: (d.update({"max-parallelism": 4}), d["vertices"]["delays"].update(parallelism=5)),
+        "vertices.delays.parallelism",
+        "more than max-parallelism",
+    ),
+    "a vertex of no parallelism": (
+        lambda d: d["vertices"]["delays"].update(parallelism=0),
+        "vertices.delays.parallelism",
+        "at least 1",
+    ),
+    "a wrong unit": (
+        lambda d: d["checkpointing"].update(interval="5 parsecs"),
+        "checkpointing.interval",
+        "a duration such as",
+    ),
+    "a wrong choice": (
+        lambda d: d.update(mode="batsch"),
+        "mode",
+        "did you mean batch?",
+    ),
+    "no checkpoints for an exactly-once sink": (
+        lambda d: d["checkpointing"].update(interval=0),
+        "checkpointing.interval",
+        "0 turns checkpoints off",
+    ),
+    "a missing field": (
+        lambda d: d["vertices"]["flights"]["watermark"].pop("delay"),
+        "vertices.flights.watermark.delay",
+        "delay is missing",
+    ),
+    "an unknown input": (
+        lambda d: d["vertices"]["out"].update(inputs=["delay"]),
+        "vertices.out.inputs[0]",
+        "did you mean delays?",
+    ),
+    "an input twice": (
+        lambda d: d["vertices"]["delays"].update(inputs=["flights", "flights"]),
+        "vertices.delays.inputs[1]",
+        "flights is an input twice",
+    ),
+    "a sink without input": (
+        lambda d: d["vertices"].update(more={"sink": {"format": "json", "path": "/x"}}),
+        "vertices.more",
+        "the sink has no input",
+    ),
+    "a sink with two inputs": (
+        lambda d: d["vertices"]["out"].update(inputs=["delays", "flights"]),
+        "vertices.out.inputs",
+        "a sink has one input, not 2",
+    ),
+    "a sink that is read": (
+        lambda d: d["vertices"].update(
+            more={"inputs": ["out"], "sql": "SELECT * FROM out"},
+            last={"inputs": ["more"], "sink": {"format": "json", "path": "/x"}},
+        ),
+        "vertices.more.inputs[0]",
+        "out is a sink",
+    ),
+    "a vertex that leads nowhere": (
+        lambda d: d["vertices"].update(more={"inputs": ["flights"], "sql": "SELECT * FROM flights"}),
+        "vertices.more",
+        "the sql vertex leads nowhere",
+    ),
+    "a source with inputs": (
+        lambda d: d["vertices"]["flights"].update(inputs=["delays"]),
+        "vertices.flights.inputs",
+        "a source has no inputs",
+    ),
+    "a transform without inputs": (
+        lambda d: d["vertices"]["delays"].pop("inputs"),
+        "vertices.delays",
+        "the sql vertex has no inputs",
+    ),
+    "a vertex that does nothing": (
+        lambda d: d["vertices"]["delays"].pop("sql"),
+        "vertices.delays",
+        "the vertex does nothing",
+    ),
+    "a vertex that does two things": (
+        lambda d: d["vertices"]["delays"].update(python="a:b"),
+        "vertices.delays",
+        "sql and python at once",
+    ),
+    "a file name for a python reference": (
+        lambda d: d["vertices"]["delays"].update(sql=None, python="pkg/flights.py:clean"),
+        "vertices.delays.python",
+        "did you mean pkg.flights:clean?",
+    ),
+    "a dot for a colon": (
+        lambda d: d["vertices"]["delays"].update(sql=None, python="pkg.flights.clean"),
+        "vertices.delays.python",
+        "did you mean pkg.flights:clean?",
+    ),
+    "an unknown sink format": (
+        lambda d: d["vertices"]["out"]["sink"].update(format="parqet"),
+        "vertices.out.sink.format",
+        "did you mean parquet?",
+    ),
+    "a sink that is not there yet": (
+        lambda d: d["vertices"]["out"].update(sink={"format": "kafka"}),
+        "vertices.out.sink.format",
+        "this version cannot run them yet",
+    ),
+    "a python sink": (
+        lambda d: d["vertices"]["out"].update(sink={"python": "a:b"}),
+        "vertices.out.sink.python",
+        "this version cannot run them yet",
+    ),
+    "a files sink without a path": (
+        lambda d: d["vertices"]["out"]["sink"].pop("path"),
+        "vertices.out.sink",
+        "a parquet sink needs a path",
+    ),
+    "a relative path": (
+        lambda d: d["vertices"]["out"]["sink"].update(path="out"),
+        "vertices.out.sink.path",
+        "not an absolute path or URI",
+    ),
+    "a files source without a schema": (
+        lambda d: d["vertices"]["flights"]["source"].pop("schema"),
+        "vertices.flights.source",
+        "needs a schema",
+    ),
+    "a misspelt option": (
+        lambda d: d["vertices"]["flights"]["source"].update(options={"maxFilePerTrigger": 1}),
+        "vertices.flights.source.options.maxFilePerTrigger",
+        "did you mean maxFilesPerTrigger?",
+    ),
+    "an option that would delete what a restore needs": (
+        lambda d: d["vertices"]["flights"]["source"].update(options={"cleanSource": "delete"}),
+        "vertices.flights.source.options.cleanSource",
+        "a restored job must read again",
+    ),
+    "an option that is minflinkd's": (
+        lambda d: d["vertices"]["out"]["sink"].update(options={"checkpointLocation": "/x"}),
+        "vertices.out.sink.options.checkpointLocation",
+        "minflinkd keeps the checkpoints",
+    ),
+    "an option that is no text": (
+        lambda d: d["vertices"]["flights"]["source"].update(options={"mode": ["a"]}),
+        "vertices.flights.source.options.mode",
+        "a list is not a text",
+    ),
+    "a param without a value in SQL": (
+        lambda d: d.update(params={"minute": 60}),
+        "vertices.delays.sql",
+        "did you mean minute?",
+    ),
+    "a param without a value in a path": (
+        lambda d: d["vertices"]["out"]["sink"].update(path="${target}/x"),
+        "vertices.out.sink.path",
+        "${target} has no value in params",
+    ),
+    "an output mode that files cannot have": (
+        lambda d: d["vertices"]["out"].update({"output-mode": "update"}),
+        "vertices.out.output-mode",
+        "cannot take back",
+    ),
+    "an output mode of a transform": (
+        lambda d: d["vertices"]["delays"].update({"output-mode": "append"}),
+        "vertices.delays.output-mode",
+        "a setting of sinks",
+    ),
+    "a delay that Spark does not read": (
+        lambda d: d["vertices"]["flights"]["watermark"].update(delay="2h"),
+        "vertices.flights.watermark.delay",
+        "did you mean 2 hours?",
+    ),
+    "a setting of the whole JVM": (
+        lambda d: d.update(spark={"spark.sql.streaming.stateStore.maintenanceInterval": "1s"}),
+        'spark["spark.sql.streaming.stateStore.maintenanceInterval"]',
+        "acts on the whole JVM",
+    ),
+    "a setting of the driver": (
+        lambda d: d.update(spark={"spark.driver.memory": "1g"}),
+        'spark["spark.driver.memory"]',
+        "acts on the whole JVM",
+    ),
+    "a setting that minflinkd owns": (
+        lambda d: d.update(spark={"spark.sql.shuffle.partitions": 4}),
+        'spark["spark.sql.shuffle.partitions"]',
+        "set `parallelism`",
+    ),
+    "an artifact that cannot be loaded": (
+        lambda d: d.update(artifacts=["native.so"]),
+        "artifacts[0]",
+        "cannot be loaded",
+    ),
+    "an artifact with a path for a name": (
+        lambda d: d.update(artifacts=[{"name": "../x.py", "path": "x.py"}]),
+        "artifacts[0]",
+        "is not a file name",
+    ),
+    "two artifacts of one name": (
+        lambda d: d.update(artifacts=["a/x.py", "b/x.py"]),
+        "artifacts[1]",
+        "the name of two artifacts",
+    ),
+    "an exchange": (
+        lambda d: d["vertices"]["delays"].update(inputs=[{"id": "flights", "exchange": True}]),
+        "vertices.delays.inputs[0]",
+        "needs an exchange",
+    ),
+    "a vertex id that is no name": (
+        lambda d: d["vertices"].update({"a-b": {"inputs": ["flights"], "sink": {"format": "json", "path": "/x"}}}),
+        "vertices.a-b.id",
+        "is not a vertex id",
+    ),
+    "no vertices": (lambda d: d.update(vertices={}), "vertices", "the job has no vertices"),
+}
+
+
+@pytest.mark.parametrize("case", SINGLE_FAULTS)
+def test_a_single_fault_is_the_only_one_reported(case: str, document: Document, faults: FindFaults) -> None:
+    """J4: the path, what is wrong, what would be right, and no complaint about what only follows from it."""
+    change, path, text = SINGLE_FAULTS[case]
+    assert not faults(document)
+    change(document)
+    found = faults(document)
+    assert list(found) == [path]
+    assert text in str(found[path])
+
+
+def test_every_cycle_is_named_in_full(document: Document, faults: FindFaults) -> None:
+    """J4: a cycle, in the direction of the data."""
+    document["vertices"] |= {
+        "a": {"inputs": ["c", "flights"], "sql": "SELECT 1"},
+        "b": {"inputs": ["a"], "sql": "SELECT 1"},
+        "c": {"inputs": ["b"], "sql": "SELECT 1"},
+        "self": {"inputs": ["self"], "sql": "SELECT 1"},
+    }
+    found = faults(document)
+    assert found["vertices.a.inputs"].problem == "cycle: a -> b -> c -> a"
+    assert found["vertices.self.inputs"].problem == "cycle: self -> self"
+    assert len(found) == 2
+
+
+def test_an_id_that_two_vertices_have_is_named(document: Document, faults: FindFaults) -> None:
+    """J4: duplicate ids in a list of vertices."""
+    vertices = [{"id": key, **vertex} for key, vertex in document["vertices"].items()]
+    again = {"id": "out", "inputs": ["flights"], "sink": {"format": "csv", "path": "/y"}}
+    found = faults(document | {"vertices": [*vertices, again]})
+    assert found["vertices[3].id"].problem == "out is the id of two vertices"
+
+
+def test_an_artifact_must_be_there_when_the_client_looks(document: Document, tmp_path: Path) -> None:
+    """J4: a missing artifact; on the daemon, which has no such file, nobody looks."""
+    (tmp_path / "there.py").touch()
+    document["artifacts"] = ["there.py", "missing.py"]
+    parse_job(document)
+    with pytest.raises(InvalidJobGraph, match=r"artifacts\[1\]: there is no file .*missing\.py"):
+        parse_job(document, base=tmp_path)
+
+
+def test_an_artifact_written_as_a_path_has_the_name_of_the_file(document: Document) -> None:
+    """J3."""
+    document["artifacts"] = ["lib/flights.py", {"name": "a.zip", "path": "lib/b.zip"}]
+    assert [(a.name, a.path) for a in parse_job(document).artifacts] == [
+        ("flights.py", "lib/flights.py"),
+        ("a.zip", "lib/b.zip"),
+    ]
+
+
+def test_batch_mode_needs_no_interval(document: Document, faults: FindFaults) -> None:
+    """J3: a batch job makes its checkpoint at the end."""
+    document["checkpointing"]["interval"] = 0
+    document["mode"] = "batch"
+    assert not faults(document)
+
+
+# Documents near a good one go deeper than arbitrary JSON does.
+WORDS = ["name", "vertices", "id", "inputs", "source", "sql", "python", "sink", "format", "path", "watermark", "delay"]
+WORDS += [
+    "options",
+    "params",
+    "spark",
+    "artifacts",
+    "parallelism",
+    "checkpointing",
+    "interval",
+    "mode",
+    "json",
+    "a",
+    "b",
+]
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(WORDS)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS) | st.text(), inner, max_size=6),
+    max_leaves=30,
+)
+VERTEX = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": JSON,
+        "inputs": st.lists(st.sampled_from(["a", "b", "c"]), max_size=3) | JSON,
+        "source": st.fixed_dictionaries({}, optional={"format": JSON, "path": JSON, "options": JSON}) | JSON,
+        "sql": st.sampled_from(["SELECT 1", "${", "${}", "${a}", "$${a}"]) | JSON,
+        "python": JSON,
+        "sink": st.fixed_dictionaries({"format": st.sampled_from(["json", "kafka"]) | JSON, "path": JSON}) | JSON,
+        "watermark": st.fixed_dictionaries({"column": JSON, "delay": JSON}) | JSON,
+        "parallelism": JSON,
+        "output-mode": st.sampled_from(["append", "update"]) | JSON,
+    },
+)
+JOB = st.fixed_dictionaries(
+    {"name": JSON, "vertices": st.dictionaries(st.sampled_from(["a", "b", "c"]) | st.text(), VERTEX) | JSON},
+    optional={
+        "params": JSON,
+        "spark": JSON,
+        "checkpointing": st.fixed_dictionaries({}, optional={"interval": JSON, "mode": JSON}) | JSON,
+        "artifacts": JSON,
+        "restart-strategy": JSON,
+        "max-parallelism": JSON,
+    },
+)
+
+
+@given(JSON | JOB)
+def test_no_document_makes_it_fail_otherwise(document: object) -> None:
+    """J4: for any JSON value the answer is a JobGraph or faults with a path and a problem each."""
+    try:
+        graph = parse_job(document)
+    except InvalidJobGraph as error:
+        found = error.faults
+    else:
+        assert decode(encode(graph)) == graph
+        return
+    assert found
+    assert all(fault.path and fault.problem and str(fault).encode() for fault in found)
