@@ -1,7 +1,7 @@
 """Names in a job's checkpoint directory (docs/checkpoints.md), all relative to it.
 
 chk-<n>/_metadata                     a completed checkpoint; its presence is the completion
-files/e<epoch>-c<n>-<attempt>-<k>     a physical file: segments of one TaskManager and checkpoint
+<epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
 
@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.ids import AttemptId
 
 METADATA = "_metadata"
-FILES = "files"
 IDS = "ids"
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
-_PHYSICAL = re.compile(r"files/e([0-9]+)-c([1-9][0-9]*)-[0-9A-Za-z.-]+")
+_PHYSICAL = re.compile(r"([0-9]+)-([0-9]+)-tm-[0-9a-z-]+-[0-9a-f]{32}-[0-9]+\.seg")
 _IDS = re.compile(r"ids/([0-9]+)")
 
 
@@ -36,15 +34,12 @@ def metadata_file(checkpoint_id: int) -> str:
     return f"{checkpoint_directory(checkpoint_id)}/{METADATA}"
 
 
-def physical_file(epoch: int, checkpoint_id: int, attempt_id: AttemptId, number: int = 0) -> str:
-    """A name that no other leader, checkpoint or attempt makes, so that no file is ever written twice (F5)."""
-    return f"{FILES}/e{epoch}-c{checkpoint_id}-{attempt_id[:16]}-{number}"
-
-
 def parse_physical_file(name: str) -> tuple[int, int]:
     """Epoch and checkpoint of a physical file. Raises InvalidPhysicalFile."""
     if not (match := _PHYSICAL.fullmatch(name)):
-        raise InvalidPhysicalFile(f"{name[:120]!r} is not a physical file", hint="files/e<epoch>-c<checkpoint>-...")
+        raise InvalidPhysicalFile(
+            f"{name[:120]!r} is not a physical file", hint="<epoch>-<checkpoint>-<TaskManager>-<attempt>-<number>.seg"
+        )
     return int(match[1]), int(match[2])
 
 

@@ -124,13 +124,12 @@ class CheckpointStore:
             return ()
         kept = frozenset[str]().union(*(checkpoint.physical_files() for checkpoint in recovered.completed))
         orphans = []
-        async for entry in self.location.child(layout.FILES).list():
+        async for entry in self.location.list():
             name = self.location.relative(entry.path)
             try:
                 epoch, _ = layout.parse_physical_file(name)
             except layout.InvalidPhysicalFile:
-                log.warning("a file that no checkpoint writes", path=entry.path)
-                continue
+                continue  # metadata, reserved ids, or not ours
             if epoch < self._epoch and name not in kept:
                 orphans.append(name)
         await self.delete_files(orphans)

@@ -17,7 +17,7 @@ from minflinkd.checkpoint.layout import InvalidPhysicalFile
 from minflinkd.checkpoint.statistics import to_flink_json
 from minflinkd.runtime.errors import ErrorInfo
 from tests.sim.checkpoint.world import World
-from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, snapshot
+from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name, snapshot
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -30,7 +30,7 @@ async def test_periodic_checkpoints_come_every_interval_and_only_the_latest_is_k
         await asyncio.sleep(35)
         assert [round(time) for time, _ in world.triggered] == [10, 20, 30]
         assert world.names("chk-") == ["chk-3/_metadata"]
-        assert world.names("files/") == ["files/e1-c3-a1-0", "files/e1-c3-b1-0"]
+        assert world.names("1-") == [name(3, A1), name(3, B1)]
         assert sorted(world.published) == [(a, n) for a in (A1, B1) for n in (1, 2, 3)]
         latest = coordinator.latest()
         assert latest is not None
@@ -59,7 +59,7 @@ async def test_a_checkpoint_expires_and_the_job_is_failed() -> None:
         await asyncio.sleep(40.2)  # and the next one has begun
         assert [failure.cause for failure in world.failures] == [FailureCause.EXPIRED]
         assert sorted(world.aborted) == [(A1, 1), (B1, 1)]
-        assert world.names("files/") == []
+        assert world.names("1-") == []
         assert coordinator.statistics().failed_by_cause == {FailureCause.EXPIRED: 1}
 
 
@@ -166,11 +166,11 @@ async def test_a_restore_waits_until_a_failed_write_is_certainly_undone() -> Non
         restore = asyncio.create_task(coordinator.restore_point())
         await asyncio.sleep(30)
         assert not restore.done()
-        assert world.names("files/") != []
+        assert world.names("1-") != []
         world.storage.broken.clear()
         assert await asyncio.wait_for(restore, 15) is None
         await asyncio.sleep(1)
-        assert world.names("files/") == []
+        assert world.names("1-") == []
 
 
 async def test_a_storage_that_gives_no_id_is_a_failed_trigger() -> None:
@@ -194,7 +194,7 @@ async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
     async with world.coordinator as coordinator:
         world.run(TASKS)
         await coordinator.trigger()
-    orphan = world.location.child("files/e0-c9-x-0").path
+    orphan = world.location.child(name(9, A1, epoch=0)).path
     world.storage.objects[orphan] = b"x"
     async with world.new_coordinator() as successor:
         world.coordinator = successor
@@ -230,4 +230,4 @@ async def test_a_name_that_is_no_physical_file_is_refused() -> None:
     async with world.coordinator as coordinator:
         world.run(TASKS)
         with pytest.raises(InvalidPhysicalFile):
-            coordinator.acknowledge(snapshot(1, A, A1, writes=("files/../../x",)))
+            coordinator.acknowledge(snapshot(1, A, A1, writes=("../x.seg",)))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from minflinkd.checkpoint import coordinator, layout
+from minflinkd.checkpoint import coordinator
 from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.state import State, check_invariants
+from minflinkd.filemerging.segments import physical_file_name
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.publication import SinkTransaction
 
 JOB = JobId("0" * 31 + "1")
+TM = ResourceId("tm-000000000001")
 A, B = TaskId("a"), TaskId("b")
 A1, B1 = AttemptId("a" * 31 + "1"), AttemptId("b" * 31 + "1")
 A2, B2 = AttemptId("a" * 31 + "2"), AttemptId("b" * 31 + "2")
@@ -23,8 +25,7 @@ NOON = 1_700_000_000_000  # ms
 
 
 def name(checkpoint_id: int, attempt: AttemptId, number: int = 0, *, epoch: int = 1) -> str:
-    # The attempts here differ in their last digit, which a real name would cut off.
-    return layout.physical_file(epoch, checkpoint_id, AttemptId(attempt[0] + attempt[-1]), number)
+    return physical_file_name(epoch, checkpoint_id, attempt, TM, number)
 
 
 def snapshot(
@@ -46,7 +47,7 @@ def snapshot(
     return TaskSnapshot(
         task_id=task,
         attempt_id=attempt,
-        resource_id=ResourceId("tm-000000000001"),
+        resource_id=TM,
         checkpoint_id=checkpoint_id,
         batch_id=checkpoint_id,
         files=files,

@@ -244,7 +244,7 @@ def test_files_that_a_checkpoint_in_flight_may_refer_to_wait_for_its_end() -> No
 def test_a_snapshot_that_refers_to_a_file_nobody_retains_is_declined() -> None:
     """F4: what cannot be restored never completes."""
     story = Story().running().pending(1)
-    commands = story.tell(e.Acknowledged(snapshot(1, A, A1, reuses=("files/e1-c9-zz-0",))))
+    commands = story.tell(e.Acknowledged(snapshot(1, A, A1, reuses=(name(9, A2),))))
     [answer] = [command for command in commands if isinstance(command, e.Fail)]
     assert answer.cause is FailureCause.DECLINED
     assert answer.error is not None
@@ -352,3 +352,25 @@ def test_a_final_checkpoint_that_failed_is_tried_again() -> None:
     story.tell(e.SetUpDone(-1, 1, NOON), e.Declined(1, A1, ERROR))
     assert next_wakeup(story.state, 0.0) == 1.0
     assert story.at(1.0) == [e.SetUp(-2)]
+
+
+def test_a_file_that_a_younger_checkpoint_has_taken_up_again_stays() -> None:
+    """F5: it lost its last reference, was held for one checkpoint in flight, and another one refers to it meanwhile."""
+    story = Story(max_concurrent=3, tolerable_failed=5).running().completed(1).pending(2).pending(3)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(2, task, attempt)))
+    story.tell(e.MetadataWritten(2), e.MetadataDiscarded(1))
+    story.pending(4).tell(e.Acknowledged(snapshot(4, A, A1, reuses=(name(1, A1),))))
+    assert e.DeleteFiles(frozenset({name(1, B1)})) in story.tell(e.Declined(3, A1, ERROR))
+    assert e.DeleteFiles(frozenset({name(1, A1), name(4, A1)})) in story.tell(e.Declined(4, B1, ERROR))
+
+
+def test_a_file_of_two_checkpoints_goes_with_the_metadata_of_the_second() -> None:
+    """F5: whoever reads a metadata file that is still there finds all that it names."""
+    story = Story().running().completed(1).pending(2)
+    story.tell(e.Acknowledged(snapshot(2, A, A1, reuses=(name(1, A1),))), e.Acknowledged(snapshot(2, B, B1)))
+    story.tell(e.MetadataWritten(2), e.TaskNotified(2, A1), e.TaskNotified(2, B1))
+    story.completed(3)
+    assert sorted(story.state.discarding) == [1, 2]
+    assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, B1)}))]
+    assert story.tell(e.MetadataDiscarded(2)) == [e.DeleteFiles(frozenset({name(1, A1), name(2, A1), name(2, B1)}))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minflinkd.checkpoint import coordinator
 from minflinkd.checkpoint import events as e
@@ -15,7 +17,7 @@ from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId
 from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
 
-OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, max_concurrent=2, num_retained=2, tolerable_failed=3)
+OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, tolerable_failed=3)
 RARELY = st.integers(0, 7)
 
 
@@ -26,15 +28,22 @@ class CoordinatorModel(RuleBasedStateMachine):
         super().__init__()
         self.metadata: dict[int, CompletedCheckpoint] = {}  # in the storage
         self.files: set[str] = set()  # in the storage
+        self.files_ever: set[str] = set()
         self.ids: list[int] = []  # ever given away
         self.generation = 0
         self.now = 0.0
+        self.options = OPTIONS
+        self.begin()
+
+    @initialize(num_retained=st.integers(1, 2), max_concurrent=st.integers(1, 2))
+    def options_are_given(self, num_retained: int, max_concurrent: int) -> None:
+        self.options = replace(OPTIONS, num_retained=num_retained, max_concurrent=max_concurrent)
         self.begin()
 
     def begin(self) -> None:
         """A coordinator that knows nothing but the storage."""
         stored = tuple(self.metadata[number] for number in sorted(self.metadata))
-        self.state = coordinator.initial(JOB, OPTIONS, stored, last_id=max(self.ids, default=0))
+        self.state = coordinator.initial(JOB, self.options, stored, last_id=max(self.ids, default=0))
         self.todo: list[e.Command] = []
         self.attempts: dict[TaskId, AttemptId] = {}
         self.triggered: list[tuple[TaskId, AttemptId, int]] = []
@@ -113,24 +122,30 @@ class CoordinatorModel(RuleBasedStateMachine):
         """Else the random walk hardly ever sees two checkpoints completed."""
         for _ in range(steps):
             if self.todo and (not self.triggered or data.draw(st.booleans())):
-                self.carry_out(self.todo.pop(data.draw(st.integers(0, len(self.todo) - 1))))
+                command = self.todo.pop(data.draw(st.integers(0, len(self.todo) - 1)))
+                self.carry_out(command, not isinstance(command, e.WriteMetadata) or data.draw(RARELY) != 5)
             elif self.triggered:
-                self.acknowledge(data, data.draw(st.booleans()), data.draw(st.booleans()))
+                self.acknowledge(data)
             elif self.attempts:
                 self.somebody_asks()
             elif may_restore(self.state):
                 self.the_tasks_run_from_the_latest_checkpoint()
 
     @precondition(lambda self: self.triggered)
-    @rule(data=st.data(), reuses=st.booleans(), nothing_new=st.booleans())
-    def a_task_acknowledges(self, data: st.DataObject, reuses: bool, nothing_new: bool) -> None:
-        self.acknowledge(data, reuses, nothing_new)
+    @rule(data=st.data())
+    def a_task_acknowledges(self, data: st.DataObject) -> None:
+        self.acknowledge(data)
 
-    def acknowledge(self, data: st.DataObject, reuses: bool, nothing_new: bool) -> None:
+    def acknowledge(self, data: st.DataObject) -> None:
+        """With some files of the checkpoint confirmed last; a faulty task also with any that ever was."""
         task, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
-        old = tuple(sorted(self.confirmed[task])) if reuses else ()
-        sent = snapshot(number, task, attempt, reuses=old, writes=() if reuses and nothing_new else None)
+        faulty = data.draw(RARELY) == 5
+        known = sorted(self.files_ever if faulty else self.confirmed[task])
+        reuses = tuple(known[data.draw(st.integers(0, len(known))) :])
+        writes = () if reuses and data.draw(st.booleans()) else None
+        sent = snapshot(number, task, attempt, reuses=reuses, writes=writes)
         self.files.update(sent.physical_files)
+        self.files_ever.update(sent.physical_files)
         self.sent.append(sent)
         self.tell(e.Acknowledged(sent))
 
@@ -198,7 +213,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @invariant()
     def never_more_in_flight_than_allowed(self) -> None:
-        assert len(self.state.pending) <= OPTIONS.max_concurrent
+        assert len(self.state.pending) <= self.options.max_concurrent
 
     @invariant()
     def no_id_comes_twice(self) -> None:

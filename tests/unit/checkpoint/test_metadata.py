@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minflinkd.checkpoint.layout import InvalidPhysicalFile, parse_physical_file
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew, decode, encode, restore_point
 from minflinkd.storage.publication import SinkTransaction, StagedFile
-from tests.unit.checkpoint.builders import A1, B1, JOB, A, B, completed, snapshot
+from tests.unit.checkpoint.builders import A1, B1, JOB, A, B, completed, name, snapshot
 
 GOLDEN = Path(__file__).parent / "golden" / "metadata-v1"
 
@@ -67,3 +68,11 @@ def test_a_restore_publishes_what_earlier_checkpoints_still_owe_in_their_order()
     assert point.checkpoint_id == 4
     assert [task.transactions for task in point.tasks] == [(transaction(3), transaction(4)), ()]
     assert restore_point(()) is None
+
+
+def test_a_physical_file_is_known_by_the_name_that_its_writer_gave() -> None:
+    """F5, A11: epoch and checkpoint are read from it; a name that could lead elsewhere is refused."""
+    assert parse_physical_file(name(12, A1, 3, epoch=4)) == (4, 12)
+    for wrong in ("", "x.seg", "../" + name(1, A1), name(1, A1) + "/..", "chk-1/_metadata"):
+        with pytest.raises(InvalidPhysicalFile):
+            parse_physical_file(wrong)
