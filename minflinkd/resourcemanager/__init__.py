@@ -1,0 +1,1 @@
+"""Finds or starts TaskManagers with free slots for jobs (resources.md)."""

@@ -1,0 +1,133 @@
+"""What the slot manager is told, and what it commands. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minflinkd.rpc.messages import DeclareNeeds, RegisterTaskManager, TaskManagerReport
+from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
+
+# --- events ---
+
+
+@dataclass(frozen=True)
+class TaskManagerRegistered:
+    instance_id: InstanceId  # taken only where this is no repetition of a known registration
+    hello: RegisterTaskManager
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A heartbeat, or m11."""
+
+    report: TaskManagerReport
+
+
+@dataclass(frozen=True)
+class TaskManagerFailed:
+    """It ended, or nothing was heard of it for too long."""
+
+    resource_id: ResourceId
+    reason: str
+
+
+@dataclass(frozen=True)
+class NeedsDeclared:
+    declaration: DeclareNeeds
+
+
+@dataclass(frozen=True)
+class JobMasterGone:
+    """It needs nothing any more. `for_good`: it has said so itself; nothing that it sent before counts now."""
+
+    job_id: JobId
+    leader_id: LeaderId
+    for_good: bool
+
+
+@dataclass(frozen=True)
+class AllocationAnswered:
+    """m8: yes or no, the report says what is so."""
+
+    allocation_id: AllocationId
+    report: TaskManagerReport
+
+
+@dataclass(frozen=True)
+class AllocationUnknown:
+    """m7 was not answered, or refused by a TaskManager that does not follow this leader yet."""
+
+    resource_id: ResourceId
+    allocation_id: AllocationId
+
+
+@dataclass(frozen=True)
+class SessionWanted:
+    """For an analysis: any TaskManager with a ready session will do."""
+
+
+@dataclass(frozen=True)
+class SessionLent:
+    """The TaskManager analyses a submission: it is not idle now."""
+
+    resource_id: ResourceId
+
+
+@dataclass(frozen=True)
+class Tick:
+    pass
+
+
+Event = (
+    TaskManagerRegistered
+    | Reported
+    | TaskManagerFailed
+    | NeedsDeclared
+    | JobMasterGone
+    | AllocationAnswered
+    | AllocationUnknown
+    | SessionWanted
+    | SessionLent
+    | Tick
+)
+
+# --- commands ---
+
+
+@dataclass(frozen=True)
+class SendAllocate:
+    """m7. The slots are marked taken already."""
+
+    resource_id: ResourceId
+    slots: tuple[int, ...]
+    job_id: JobId
+    allocation_id: AllocationId
+    job_master: str  # address
+    job_leader_id: LeaderId
+    again: bool = False  # the last one had no known outcome; pause before this one
+
+
+@dataclass(frozen=True)
+class StartTaskManager:
+    """m3."""
+
+    resource_id: ResourceId
+
+
+@dataclass(frozen=True)
+class StopTaskManager:
+    resource_id: ResourceId
+    reason: str
+    kill: bool  # at once, without asking it
+
+
+@dataclass(frozen=True)
+class NotifyLost:
+    """Tell the JobMasters that held slots there (m13)."""
+
+    resource_id: ResourceId
+    reason: str
+    job_masters: tuple[tuple[str, LeaderId], ...]  # address, and the leader that is meant
+
+
+Command = SendAllocate | StartTaskManager | StopTaskManager | NotifyLost

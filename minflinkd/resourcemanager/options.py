@@ -1,0 +1,20 @@
+"""The settings of the ResourceManager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceManagerOptions:
+    """How many TaskManagers there are to be, and for how long. Times in seconds."""
+
+    slots_per_tm: int
+    min: int = 0  # TaskManagers that are there in any case
+    standby: int = 1  # wholly free ready ones, beyond those in use (R6)
+    max: int = 1_000
+    taskmanager_timeout: float = 300.0  # an idle one beyond the above is stopped after it
+    start_timeout: float = 120.0  # from start to registration, and from there to a ready session
+    heartbeat_interval: float = 1.0
+    heartbeat_timeout: float = 5.0
+    max_concurrent_starts: int = 1
