@@ -1,13 +1,72 @@
-"""The `minflinkd` command: one group, one file per subcommand."""
+"""The `minflinkd` command: one group, one file per subcommand, imported only when it is called.
+
+The texts of `minflinkd --help` stand here, so that help and completion start no library that a command needs.
+"""
 
 from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import NamedTuple
 
 import click
 
 from minflinkd import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Lazy(NamedTuple):
+    target: str  # module:attribute below minflinkd.cli
+    help: str
+
+
+COMMANDS = {
+    "serve": Lazy("serve:serve", "Run the daemon."),
+    "demo": Lazy("demo:demo", "Run a real streaming job from start to recovery, in a temporary directory."),
+    "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from the defaults."),
+    "run": Lazy("run:run", "Submit a job file."),
+    "list": Lazy("list_jobs:list_jobs", "List the jobs."),
+    "info": Lazy("info:info", "Show a job, or the cluster."),
+    "cancel": Lazy("cancel:cancel", "Cancel a job."),
+    "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
+    "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
+    "logs": Lazy("logs:logs", "Print a TaskManager's log."),
+    "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].target.split(":")
+        command = getattr(import_module(f"minflinkd.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = [] if args[0] in COMMANDS else difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if close:
+            ctx.fail(f"There is no command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
-    """Run long-lived PySpark pipelines the way Apache Flink runs its jobs."""
+    """Run long-lived PySpark pipelines the way Apache Flink runs its jobs.
+
+    \b
+    Examples:
+      minflinkd serve
+      minflinkd run job.yaml --wait
+      minflinkd info carrier-delays
+    """

@@ -1,0 +1,52 @@
+"""`minflinkd cancel`: end a job without a savepoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode
+from minflinkd.cli.find import find_job
+from minflinkd.cli.text import print_json
+from minflinkd.rest.schemas import JobStatusInfo
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+_ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
+_PAUSE = 0.1  # seconds between two looks
+
+
+@click.command()
+@click.argument("job")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the job has ended.")
+@connection_options
+def cancel(connection: Connection, job: str, wait: bool) -> None:
+    """Cancel a job. Its checkpoints stay as its settings say; its slots are free for others.
+
+    JOB is an id, the beginning of one, or a name. A job that has ended already is a conflict (exit code 5).
+
+    \b
+    Examples:
+      minflinkd cancel carrier-delays
+      minflinkd cancel 3fa9 --no-wait
+    """
+
+    async def end(client: Client) -> ExitCode:
+        job_id = await find_job(client, job)
+        await client.cancel(job_id)
+        status = "CANCELLING"
+        while wait and status not in _ENDED:
+            status = (await client.get(f"/jobs/{job_id}/status", JobStatusInfo)).status
+            if status not in _ENDED:
+                await asyncio.sleep(_PAUSE)
+        if connection.as_json:
+            print_json({"jobid": job_id, "state": status})
+        else:
+            click.echo(f"{job_id} is {status}." if wait else f"{job_id} is being canceled.")
+        return ExitCode.OK if not wait or status == "CANCELED" else ExitCode.JOB_ENDED_BADLY
+
+    connection.run(end)

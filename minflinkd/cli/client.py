@@ -1,0 +1,200 @@
+"""The daemon's HTTP endpoint as typed calls, for the command line, the demo and tests.
+
+Repeats what is harmless to repeat: questions, and a submission under its job id (R25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import aiohttp
+import msgspec
+import stamina
+
+from minflinkd.rest.schemas import (
+    Checkpoints,
+    ClusterOverview,
+    DashboardConfiguration,
+    ErrorAnswer,
+    Health,
+    JobExceptions,
+    JobInfo,
+    JobsOverview,
+    Logs,
+    Submitted,
+    TaskManagerDetails,
+    TaskManagers,
+)
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+FIRST_PAUSE = 0.1  # seconds
+LONGEST_PAUSE = 1.0
+SUBMIT_TIMEOUT = 300.0  # seconds: Spark analyses the job first, perhaps on a TaskManager that is yet to start
+
+_UNAVAILABLE: Final = 503
+
+
+class DaemonUnreachable(MinflinkError):
+    """No answer: the outcome of a request is unknown."""
+
+    code = "daemon-unreachable"
+    consequence = Consequence.RETRYABLE
+
+
+class Refused(MinflinkError):
+    """The daemon's answer was an error."""
+
+    def __init__(self, status: int, answer: ErrorAnswer) -> None:
+        super().__init__(answer.errors[0] if answer.errors else f"HTTP {status}")
+        self.status = status
+        self.answer = answer
+
+    def info(self) -> ErrorInfo:
+        later = Consequence.RETRYABLE if self.status == _UNAVAILABLE else Consequence.REFUSED
+        return ErrorInfo(code=self.answer.code, message=self.message, consequence=later, hint=self.answer.hint)
+
+
+class Client:
+    """Speaks to one daemon. `timeout` is of one request, in seconds.
+
+    Every call raises DaemonUnreachable and Refused.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS) -> None:
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._attempts = attempts
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=5))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def config(self) -> DashboardConfiguration:
+        return await self.get("/config", DashboardConfiguration)
+
+    async def overview(self) -> ClusterOverview:
+        return await self.get("/overview", ClusterOverview)
+
+    async def health(self) -> Health:
+        return await self.get("/health", Health)
+
+    async def jobs(self) -> JobsOverview:
+        return await self.get("/jobs/overview", JobsOverview)
+
+    async def job(self, job_id: str) -> JobInfo:
+        return await self.get(f"/jobs/{job_id}", JobInfo)
+
+    async def exceptions(self, job_id: str) -> JobExceptions:
+        return await self.get(f"/jobs/{job_id}/exceptions", JobExceptions)
+
+    async def checkpoints(self, job_id: str) -> Checkpoints:
+        return await self.get(f"/jobs/{job_id}/checkpoints", Checkpoints)
+
+    async def task_managers(self) -> TaskManagers:
+        return await self.get("/taskmanagers", TaskManagers)
+
+    async def task_manager(self, resource_id: str) -> TaskManagerDetails:
+        return await self.get(f"/taskmanagers/{resource_id}", TaskManagerDetails)
+
+    async def logs(self, resource_id: str) -> Logs:
+        return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)
+
+    async def read_log(
+        self, resource_id: str, name: str, *, offset: int = 0, length: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The part of a log as it comes. A negative offset counts from the end."""
+        query = {"offset": str(offset)} | ({} if length is None else {"length": str(length)})
+        path = f"/taskmanagers/{resource_id}/logs/{name}"
+        try:
+            async with self._open.get(self.url + path, params=query) as response:
+                if response.status >= 400:
+                    raise _refused(response.status, await response.read())
+                async for piece in response.content.iter_any():
+                    yield piece
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise self._unreachable(error) from error
+
+    async def cancel(self, job_id: str) -> None:
+        """Returns when the cancellation has begun."""
+        await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
+
+    async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:
+        """Repeated until the outcome is known; harmless, as the job has its id already."""
+        query = {"jobId": job_id} | ({"dry-run": "true"} if dry_run else {})
+        body = await self._repeat("POST", "/jobs", query=query, document=document)
+        return msgspec.json.decode(body, type=Submitted)
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        """Any answer, as any type; `msgspec.Raw` takes it as it is."""
+        return msgspec.json.decode(await self._repeat("GET", path), type=kind)
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use it with `async with`")
+        return self._session
+
+    async def _repeat(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, document: bytes | None = None
+    ) -> bytes:
+        async for attempt in stamina.retry_context(
+            on=_may_succeed_later,
+            attempts=self._attempts,
+            timeout=None,
+            wait_initial=FIRST_PAUSE,
+            wait_max=LONGEST_PAUSE,
+            wait_jitter=FIRST_PAUSE,
+        ):
+            with attempt:
+                return await self._send(method, path, query=query, document=document)
+        raise AssertionError("stamina returns or raises")
+
+    async def _send(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, document: bytes | None = None
+    ) -> bytes:
+        options: dict[str, Any] = {"params": query}
+        if document is not None:
+            options |= {"data": document, "headers": {"Content-Type": "application/json"}}
+            options |= {"timeout": aiohttp.ClientTimeout(total=SUBMIT_TIMEOUT, sock_connect=5)}
+        try:
+            async with self._open.request(method, self.url + path, **options) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise self._unreachable(error) from error
+        if response.status >= 400:
+            raise _refused(response.status, body)
+        return body
+
+    def _unreachable(self, error: Exception) -> DaemonUnreachable:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return DaemonUnreachable(
+                f"no daemon answers at {self.url}",
+                hint="is it running? start it with `minflinkd serve`, or name another one with --url",
+            )
+        why = str(error) or type(error).__name__
+        return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
+
+
+def _may_succeed_later(error: Exception) -> bool:
+    return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+
+
+def _refused(status: int, body: bytes) -> Refused:
+    try:
+        return Refused(status, msgspec.json.decode(body, type=ErrorAnswer))
+    except msgspec.MsgspecError:
+        answer = ErrorAnswer(errors=(f"HTTP {status}: {body[:200].decode(errors='replace')}",), code="http")
+        return Refused(status, answer)

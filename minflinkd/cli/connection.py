@@ -1,0 +1,97 @@
+"""What every command that speaks to a daemon has in common: its options, its loop, and how it ends on an error."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import click
+
+from minflinkd.cli.exits import ExitCode, Failure, of_status
+from minflinkd.runtime.errors import MinflinkError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:8081"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the daemon is, and in what form the user wants the answer."""
+
+    url: str
+    timeout: float  # seconds, of one request
+    as_json: bool
+
+    def run(self, body: Callable[[Any], Awaitable[ExitCode | None]]) -> None:
+        """Run `body(client)` to its end, and end the command: with its exit code, or with an error and its own."""
+        import stamina  # slow to import: only commands that speak to a daemon pay for it
+
+        from minflinkd.cli.client import Client
+
+        stamina.instrumentation.set_on_retry_hooks([])  # it would log to the terminal of the user
+
+        async def connected() -> ExitCode | None:
+            async with Client(self.url, timeout=self.timeout) as client:
+                return await body(client)
+
+        try:
+            code = asyncio.run(connected())
+        except MinflinkError as error:
+            raise self.failure(error) from error
+        except KeyboardInterrupt:
+            raise SystemExit(ExitCode.INTERRUPTED) from None
+        if code:
+            raise SystemExit(code)
+
+    def failure(self, error: MinflinkError) -> Failure:
+        """What a command ends with, on stderr: a sentence and a hint, or with --json the answer of the daemon."""
+        import msgspec
+
+        from minflinkd.cli.client import Refused
+
+        if isinstance(error, Refused):
+            answer: msgspec.Struct = error.answer
+            message, code = "\n".join(error.answer.errors), of_status(error.status)
+        else:
+            from minflinkd.rest.schemas import ErrorAnswer
+
+            info = error.info()
+            answer = ErrorAnswer(errors=(info.message,), code=info.code, hint=info.hint)
+            message = f"{info.message}\n{info.hint}" if info.hint else info.message
+            unknown = info.consequence.value == "retryable"
+            code = ExitCode.UNREACHABLE if unknown else ExitCode.REFUSED
+        return JsonFailure(msgspec.json.encode(answer).decode(), code) if self.as_json else Failure(message, code)
+
+
+class JsonFailure(Failure):
+    """An error of a command that was asked for JSON."""
+
+    def show(self, file: Any = None) -> None:
+        click.echo(self.message, err=True)
+
+
+def connection_options(command: F) -> F:
+    """Adds --url, --timeout and --json; the command takes them as one `connection`."""
+
+    @functools.wraps(command)
+    def with_connection(*args: Any, url: str, timeout: float, as_json: bool, **kwargs: Any) -> Any:
+        return command(*args, connection=Connection(url, timeout, as_json), **kwargs)
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+        click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="Of one request."),
+        click.option(
+            "--url",
+            envvar="MINFLINKD_URL",
+            default=DEFAULT_URL,
+            show_default=True,
+            show_envvar=True,
+            help="The daemon's HTTP endpoint.",
+        ),
+    ):
+        option(with_connection)
+    return cast(F, with_connection)

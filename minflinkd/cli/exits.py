@@ -1,0 +1,38 @@
+"""Exit codes, and the errors that end a command."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import click
+
+
+class ExitCode(IntEnum):
+    """Documented in docs/cli.md; scripts rely on them."""
+
+    OK = 0
+    JOB_ENDED_BADLY = 1  # the job that was waited for is FAILED or CANCELED
+    REFUSED = 2  # a wrong command line, or what the daemon refused with its faults
+    UNREACHABLE = 3  # no daemon answers, or it is not ready
+    NOT_FOUND = 4
+    CONFLICT = 5  # the thing is in a state that does not allow it
+    DAEMON_FAILED = 6  # the daemon had an error of its own; its log has it
+    INTERRUPTED = 130
+
+
+_BY_STATUS = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFLICT, 503: ExitCode.UNREACHABLE}
+
+
+def of_status(status: int) -> ExitCode:
+    """For an answer that is an error."""
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return ExitCode.REFUSED if status < 500 else ExitCode.DAEMON_FAILED
+
+
+class Failure(click.ClickException):
+    """Ends a command with a message on stderr and an exit code."""
+
+    def __init__(self, message: str, code: ExitCode) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click calls it a class variable, and reads it of the instance

@@ -1,0 +1,98 @@
+"""`minflinkd info`: one job, or the whole cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.find import find_job
+from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
+from minflinkd.rest.schemas import Checkpoints, ClusterOverview, JobExceptions, JobInfo, JobVertex
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+
+@click.command()
+@click.argument("job", required=False)
+@connection_options
+def info(connection: Connection, job: str | None) -> None:
+    """Show a job with its tasks, checkpoints and last failure; without JOB, the cluster.
+
+    JOB is an id, the beginning of one, or a name.
+
+    \b
+    Examples:
+      minflinkd info
+      minflinkd info carrier-delays
+      minflinkd info 3fa9 --json | jq .state
+    """
+
+    async def show(client: Client) -> None:
+        if job is None:
+            overview = await client.overview()
+            if connection.as_json:
+                print_json(overview)
+            else:
+                _print_cluster(overview, connection.url)
+            return
+        job_id = await find_job(client, job)
+        details = await client.job(job_id)
+        if connection.as_json:
+            print_json(details)
+            return
+        _print_job(details, await client.checkpoints(job_id), await client.exceptions(job_id))
+
+    connection.run(show)
+
+
+def _print_cluster(overview: ClusterOverview, url: str) -> None:
+    extras = overview.minflinkd
+    click.echo(f"minflinkd {extras.version} at {url}")
+    click.echo(
+        f"Jobs: {overview.jobs_running} running, {overview.jobs_finished} finished, "
+        f"{overview.jobs_cancelled} canceled, {overview.jobs_failed} failed"
+    )
+    starting = f", {len(extras.starting)} starting" if extras.starting else ""
+    click.echo(f"TaskManagers: {overview.taskmanagers}{starting}")
+    click.echo(f"Slots: {overview.slots_available} of {overview.slots_total} free")
+
+
+def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
+    click.echo(f"{job.name} ({job.jid})")
+    click.echo("State: ", nl=False)
+    click.secho(job.state, bold=True, nl=False)
+    ended = f", ended {moment(job.end_time)}" if job.end_time > 0 else ""
+    click.echo(f", started {moment(job.start_time)}{ended}, {duration(job.duration)}")
+    counts, last = checkpoints.counts, checkpoints.latest.completed
+    click.echo(f"Checkpoints: {counts.completed} completed, {counts.failed} failed", nl=False)
+    click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
+    if job.minflinkd.restarts:
+        click.echo(f"Restarts: {job.minflinkd.restarts}")
+        for recovery in job.minflinkd.recoveries[:3]:
+            phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in recovery.phases.items())
+            source = f" from checkpoint {recovery.checkpoint_id}" if recovery.checkpoint_id is not None else ""
+            click.echo(f"  {moment(recovery.failed)}: {recovery.cause}{source}; {phases or 'under way'}")
+    click.echo()
+    columns = ["TASK", "STATE", ">P", ">ATTEMPT", "TASKMANAGER", ">ROWS IN", ">ROWS OUT", ">BATCH", ">STATE ROWS"]
+    print_table(columns, map(_row, job.vertices), empty="No task was planned yet.")
+    if exceptions.root_exception:
+        click.echo(f"\nLast failure, {moment(exceptions.timestamp or 0)}:")
+        click.echo(exceptions.root_exception.rstrip())
+
+
+def _row(vertex: JobVertex) -> list[object]:
+    task = vertex.minflinkd
+    return [
+        vertex.name,
+        state(vertex.status),
+        vertex.parallelism,
+        task.attempt_number,
+        task.taskmanager_id or "-",
+        vertex.metrics.read_records,
+        vertex.metrics.write_records,
+        duration(task.batch_duration) if task.batches else "-",
+        task.state_rows,
+    ]

@@ -1,0 +1,44 @@
+"""`minflinkd list`: the jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.text import duration, moment, print_json, print_table, state
+from minflinkd.rest.schemas import JobsOverview, JobSummary
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+
+@click.command("list")
+@click.option("-a", "--all", "with_ended", is_flag=True, help="Also those that have ended.")
+@connection_options
+def list_jobs(connection: Connection, with_ended: bool) -> None:
+    """List the jobs, newest first.
+
+    \b
+    Examples:
+      minflinkd list
+      minflinkd list --all --json | jq '.jobs[].name'
+    """
+
+    async def show(client: Client) -> None:
+        jobs = [job for job in (await client.jobs()).jobs if with_ended or job.end_time < 0]
+        jobs.sort(key=lambda job: -job.start_time)
+        if connection.as_json:
+            print_json(JobsOverview(jobs=tuple(jobs)))
+            return
+        columns = ["JOB", "NAME", "STATE", ">TASKS", "STARTED", ">DURATION"]
+        empty = "No jobs." if with_ended else "No job is running. `minflinkd list --all` also lists those that ended."
+        print_table(columns, map(_row, jobs), empty=empty)
+
+    connection.run(show)
+
+
+def _row(job: JobSummary) -> list[object]:
+    tasks = f"{job.tasks.running}/{job.tasks.total}"
+    return [job.jid, job.name, state(job.state), tasks, moment(job.start_time), duration(job.duration)]

@@ -1,0 +1,133 @@
+"""`minflinkd run`: submit a job file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.submission import RefusedJob
+    from minflinkd.rest.schemas import JobInfo
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
+@click.option("--name", help="Of the job, instead of the name in the file.")
+@click.option("--wait/--detach", default=False, help="Show the job until it has ended; or return when it is accepted.")
+@click.option("--dry-run", is_flag=True, help="Only check it: the file, the graph, and by Spark its SQL and schemas.")
+@connection_options
+def run(
+    connection: Connection, file: Path, params: tuple[str, ...], name: str | None, wait: bool, dry_run: bool
+) -> None:
+    """Check the job in FILE, upload its artifacts and submit it.
+
+    Every fault is named with its line; nothing is left behind by a job that was refused. A value of a param that reads
+    as a number, true or false is one, all else is text.
+
+    \b
+    Exit codes: 0 accepted (with --wait: FINISHED); 1 the job FAILED or was CANCELED; 2 refused with its faults;
+    3 no daemon answers; 130 Ctrl-C, which leaves the job running.
+    \b
+    Examples:
+      minflinkd run job.yaml
+      minflinkd run job.yaml --wait -p minutes=30
+      minflinkd run job.yaml --dry-run
+      minflinkd run job.yaml --json | jq -r .jobid
+    """
+    from minflinkd.cli.submission import RefusedJob, submit
+
+    values = dict(_param(text) for text in params)
+
+    async def submitted(client: Client) -> ExitCode | None:
+        tell = _quiet if connection.as_json else _tell
+        try:
+            accepted = await submit(client, file, params=values, name=name, dry_run=dry_run, tell=tell)
+        except RefusedJob as error:
+            raise _failure(connection, error) from error
+        if dry_run or not wait:
+            _print_accepted(connection, accepted.jobid, dry_run=dry_run)
+            return None
+        tell(f"Job {accepted.jobid} was accepted.")
+        return await _until_ended(connection, client, accepted.jobid)
+
+    connection.run(submitted)
+
+
+def _param(text: str) -> tuple[str, Any]:
+    import msgspec
+
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--param")
+    try:
+        plain = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return key, value
+    return key, plain if isinstance(plain, int | float) else value
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def _failure(connection: Connection, error: RefusedJob) -> Failure:
+    from minflinkd.cli.client import Refused
+    from minflinkd.rest.schemas import ErrorAnswer, Fault
+
+    if not connection.as_json:
+        return Failure("\n".join([error.message, *error.lines()]), ExitCode.REFUSED)
+    faults = tuple(
+        Fault(path=fault.path, problem=fault.problem, hint=fault.hint, traceback=fault.traceback, line=fault.line)
+        for fault in error.faults
+    )
+    answer = ErrorAnswer(errors=(error.message, *error.lines()), code=error.code, faults=faults)
+    return connection.failure(Refused(400, answer))
+
+
+def _print_accepted(connection: Connection, job_id: str, *, dry_run: bool) -> None:
+    from minflinkd.cli.text import print_json
+
+    if connection.as_json:
+        print_json({"jobid": job_id, "url": f"{connection.url}/jobs/{job_id}", "dry-run": dry_run})
+    elif dry_run:
+        click.echo("The job has no faults. Nothing was started.")
+    else:
+        click.echo(job_id)
+        _tell(f"See it with: minflinkd info {job_id}")
+
+
+async def _until_ended(connection: Connection, client: Client, job_id: str) -> ExitCode:
+    from minflinkd.cli.text import print_json
+    from minflinkd.cli.watch import watch
+
+    try:
+        job = await watch(client, job_id)
+    except asyncio.CancelledError:  # Ctrl-C
+        _tell(f"\nThe job goes on. Cancel it with: minflinkd cancel {job_id}")
+        raise
+    if connection.as_json:
+        print_json(job)
+    else:
+        await _print_end(client, job)
+    return ExitCode.OK if job.state == "FINISHED" else ExitCode.JOB_ENDED_BADLY
+
+
+async def _print_end(client: Client, job: JobInfo) -> None:
+    from minflinkd.cli.text import duration
+
+    click.echo(f"{job.jid} is {job.state} after {duration(job.duration)}.")
+    if job.state == "FAILED":
+        cause = (await client.exceptions(job.jid)).root_exception
+        click.echo((cause or "No cause is known.").rstrip(), err=True)

@@ -1,0 +1,66 @@
+"""`minflinkd serve`: the daemon as a foreground process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.exits import ExitCode, Failure
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration file; without it $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml, else the defaults.",
+)
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where jobs, checkpoints and blobs are kept: process.working-dir.",
+)
+def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None) -> None:
+    """Run the daemon until SIGTERM or Ctrl-C. SIGHUP reads the configuration again. It logs to stderr.
+
+    \b
+    Exit codes: 0 stopped by a signal; 2 the configuration is wrong, and every fault is named; 6 it could not start.
+    \b
+    Examples:
+      minflinkd serve
+      minflinkd serve --config minflinkd.yaml --state-dir /var/lib/minflinkd
+      minflinkd serve -D rest.port=0 -D taskmanager.numberOfTaskSlots=4
+    """
+    from minflinkd.config import ConfigError, load_config
+    from minflinkd.config.load import configuration_file
+    from minflinkd.daemon import DaemonInfo
+    from minflinkd.daemon import serve as serve_daemon
+    from minflinkd.runtime import log
+    from minflinkd.runtime.errors import MinflinkError
+
+    file = file or configuration_file(os.environ)
+    settings = parse_overrides(overrides)
+    if state_dir is not None:
+        settings["process.working-dir"] = str(state_dir.resolve())
+    try:
+        config = load_config(file, os.environ, settings)
+    except ConfigError as error:
+        hint = "`minflinkd check-config` checks it without starting anything."
+        raise Failure(f"{error}\n{hint}", ExitCode.REFUSED) from error
+    form = config.log.format.value
+    log.configure(json=form == "json" or (form == "auto" and not sys.stderr.isatty()), level=config.log.level.value)
+
+    def ready(info: DaemonInfo) -> None:
+        click.echo(f"minflinkd is ready at {info.url}; its state is in {info.state_directory}", err=True)
+
+    try:
+        asyncio.run(serve_daemon(config, environ=os.environ, config_file=file, overrides=settings, ready=ready))
+    except (MinflinkError, OSError) as error:
+        raise Failure(f"The daemon cannot run: {error}", ExitCode.DAEMON_FAILED) from error

@@ -1,0 +1,123 @@
+"""From a job file to an accepted job: read, check, upload the artifacts, submit. A refused job leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from minflinkd.blob.client import BlobClient
+from minflinkd.cli.client import Client, Refused
+from minflinkd.jobgraph.document import JobDocument, read_job_file
+from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
+from minflinkd.jobgraph.model import Artifact, JobGraph, encode
+from minflinkd.rest.schemas import Submitted
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import IdSource, JobId
+
+
+class RefusedJob(MinflinkError):
+    """A job with faults, each with its place in the job file."""
+
+    code = InvalidJobGraph.code
+
+    def __init__(self, file: Path, faults: Iterable[GraphFault]) -> None:
+        self.file = file
+        self.faults = tuple(faults)
+        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        super().__init__(f"{file} has {count}; nothing was started")
+
+    def lines(self) -> list[str]:
+        """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
+        found = []
+        for fault in self.faults:
+            place = f"{self.file}:{fault.line}" if fault.line else str(self.file)
+            hint = f" ({fault.hint})" if fault.hint else ""
+            found.append(f"{place}: {fault.path}: {fault.problem}{hint}")
+            found += [f"    {line}" for line in fault.traceback.rstrip().splitlines()]
+        return found
+
+
+def read_job(file: Path, params: Mapping[str, Any], name: str | None) -> tuple[JobDocument, JobGraph]:
+    """The job that a file describes, with params and name replaced. Raises RefusedJob."""
+    try:
+        document = read_job_file(file).with_params(params)
+        graph = document.job()
+    except InvalidJobGraph as error:
+        raise RefusedJob(file, error.faults) from error
+    return document, graph if name is None else msgspec.structs.replace(graph, name=name)
+
+
+async def submit(
+    client: Client,
+    file: Path,
+    *,
+    params: Mapping[str, Any],
+    name: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = click.echo,
+) -> Submitted:
+    """Returns when the job is accepted and stored. `tell` hears what is being done.
+
+    Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors; after each of them but DaemonUnreachable
+    nothing of the job is left on the server. The job's id is new, so that what is deleted is nobody else's.
+    """
+    document, graph = read_job(file, params, name)
+    job_id = IdSource().job()
+    here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
+    server = (await client.config()).minflinkd.blob_server
+    async with BlobClient(server) as blobs:
+        try:
+            graph = await _with_uploads(blobs, job_id, graph, here, file.parent, tell)
+            return await client.submit(job_id, encode(graph), dry_run=dry_run)
+        except Refused as error:
+            await _delete(blobs, job_id, here)
+            if error.answer.faults:
+                raise RefusedJob(file, document.locate(_graph_faults(error))) from error
+            raise
+        finally:
+            if dry_run:
+                await _delete(blobs, job_id, here)
+
+
+async def _with_uploads(
+    blobs: BlobClient,
+    job_id: JobId,
+    graph: JobGraph,
+    here: list[Artifact],
+    directory: Path,
+    tell: Callable[[str], None],
+) -> JobGraph:
+    """The graph with the keys of its artifacts, which are uploaded as one set (B6)."""
+    if not here:
+        return graph
+    tell(f"Uploading {', '.join(artifact.name for artifact in here)}")
+    files = {artifact.name: directory / artifact.path for artifact in here if artifact.path is not None}
+    try:
+        stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files)}
+    except MinflinkError:
+        await _delete(blobs, job_id, here)
+        raise
+    artifacts = tuple(
+        Artifact(name=artifact.name, key=stored[artifact.name].key, size=stored[artifact.name].size)
+        if artifact.name in stored
+        else artifact
+        for artifact in graph.artifacts
+    )
+    return msgspec.structs.replace(graph, artifacts=artifacts)
+
+
+async def _delete(blobs: BlobClient, job_id: JobId, uploaded: list[Artifact]) -> None:
+    """Where it fails, the server's own cleanup finds that no job knows them (B16)."""
+    if uploaded:
+        try:
+            await blobs.delete_job(job_id)
+        except MinflinkError as error:
+            click.echo(f"The uploaded artifacts are left to the server's cleanup: {error}", err=True)
+
+
+def _graph_faults(error: Refused) -> tuple[GraphFault, ...]:
+    return tuple(msgspec.convert(fault, GraphFault, from_attributes=True) for fault in error.answer.faults)

@@ -1,0 +1,74 @@
+"""`minflinkd taskmanagers`: who is registered and who holds their slots."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.find import find_task_manager
+from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
+from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+
+@click.command()
+@click.argument("taskmanager", required=False)
+@connection_options
+def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
+    """List the TaskManagers; with TASKMANAGER (or the beginning of its id), show one with its slots.
+
+    \b
+    Examples:
+      minflinkd taskmanagers
+      minflinkd taskmanagers tm-3f --json | jq .allocatedSlots
+    """
+
+    async def show(client: Client) -> None:
+        if taskmanager is not None:
+            details = await client.task_manager(await find_task_manager(client, taskmanager))
+            if connection.as_json:
+                print_json(details)
+            else:
+                _print_one(details)
+            return
+        known = await client.task_managers()
+        if connection.as_json:
+            print_json(known)
+            return
+        columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", ">HEARTBEAT", "REGISTERED"]
+        now = time.time() * 1000
+        print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
+
+    connection.run(show)
+
+
+def _row(info: TaskManager, now: float) -> list[object]:
+    extras = info.minflinkd
+    age = f"{duration(max(0.0, now - info.time_since_last_heartbeat))} ago"
+    return [
+        info.id,
+        state(extras.session),
+        info.free_slots,
+        info.slots_number,
+        extras.pid,
+        age,
+        moment(extras.registered),
+    ]
+
+
+def _print_one(info: TaskManagerDetails) -> None:
+    extras = info.minflinkd
+    memory = size(info.hardware.physical_memory)
+    click.echo(f"{info.id}, pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
+    click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
+    if extras.start_phases:
+        click.echo("Start: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in extras.start_phases.items()))
+    for name, value in sorted(extras.metrics.items()):
+        click.echo(f"  {name} = {value:g}")
+    rows = ([slot.index, slot.job_id or "free", slot.allocation_id or ""] for slot in extras.slots)
+    print_table([">SLOT", "JOB", "ALLOCATION"], rows, empty="It has no slots.")

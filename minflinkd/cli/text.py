@@ -1,0 +1,89 @@
+"""Values as people read them, and tables of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_COLOURS = {
+    "RUNNING": "green",
+    "FINISHED": "blue",
+    "COMPLETED": "green",
+    "FAILED": "red",
+    "FAILING": "red",
+    "CANCELED": "yellow",
+    "CANCELLING": "yellow",
+    "RESTARTING": "yellow",
+    "ready": "green",
+    "lost": "red",
+}
+
+
+def console() -> Console:
+    """Made anew for each command: what stdout is may have changed. A pipe gets lines as long as they are."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_json(value: Any) -> None:
+    click.echo(msgspec.json.encode(value))
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], *, empty: str) -> None:
+    """Columns named with a leading `>` are aligned right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    target = console()
+    if not table.row_count:
+        click.echo(empty)
+    elif target.is_terminal:
+        target.print(table)
+    else:
+        target.print(table, width=400, crop=False, overflow="ignore")
+
+
+def state(name: str) -> Text:
+    return Text(name, style=_COLOURS.get(name, ""))
+
+
+def duration(ms: float) -> str:
+    """`430 ms`, `12.3 s`, `5 min 3 s`, `2 h 5 min`, `3 d 4 h`."""
+    if ms < 0:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def size(count: float) -> str:
+    """`512 B`, `3.4 KiB`, `1.2 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def moment(ms: int) -> str:
+    """A time of day, in the user's zone."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S") if ms > 0 else "-"
