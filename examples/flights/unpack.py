@@ -8,7 +8,7 @@ scheduled departure: carrier, origin, dest, time, dep_delay, arr_delay (minutes,
 
 Spark's files source takes files in the order of their modification times. These are set one second apart, by day, so
 that every replay has the same order; and as all events of a day are earlier than all of the next (the package's days
-are New York's, and nothing leaves between midnight and five), no event ever is late.
+are New York's, where hardly anything is scheduled between midnight and five), no event ever is late.
 """
 
 from __future__ import annotations
