@@ -32,7 +32,7 @@ from minflinkd.blob.keys import BlobKey, BlobKind, parse_kind, parse_owner, pars
 from minflinkd.blob.store import BlobStore, Incoming
 from minflinkd.blob.transfer import CHUNK, StoredBlob, TransferGate, pieces
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageError, Writer
 from minflinkd.storage.location import Location
@@ -216,7 +216,6 @@ class BlobServer(Component):
             await response.prepare(request)
             if request.method != hdrs.METH_HEAD:
                 await self._send_range(request, response, file, start, stop)
-            await response.write_eof()
             return response
         finally:
             await asyncio.to_thread(file.close)
@@ -234,9 +233,7 @@ class BlobServer(Component):
                     await response.write(data)
         except (OSError, TimeoutError) as error:
             log.info("a blob transfer broke off", path=request.path, peer=request.remote, error=repr(error))
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError("the transfer broke off") from error
+            _hang_up(request)
 
     @asynccontextmanager
     async def _incoming(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Incoming]:
@@ -282,7 +279,8 @@ class BlobServer(Component):
             return _json(error.info(), http_status(error), headers)
         except TimeoutError:
             log.info("a blob transfer stalled and was given up", path=request.path, peer=request.remote)
-            return _json(ErrorInfo(code="blob-transfer-stalled", message="the transfer stalled"), 408)
+            _hang_up(request)
+            return web.Response(status=408)
 
 
 class PortsTaken(MinflinkError):
@@ -306,6 +304,11 @@ def _range(request: web.Request, size: int) -> tuple[int, int]:
     if wanted != slice(None, None, 1) and start >= stop:
         raise web.HTTPRequestRangeNotSatisfiable(headers={hdrs.CONTENT_RANGE: f"bytes */{size}"})
     return start, stop
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

@@ -28,8 +28,13 @@ async def pieces(stream: StreamReader, *, idle_timeout: float) -> AsyncIterator[
     """
     waiting, size = list[bytes](), 0
     while True:
-        async with asyncio.timeout(idle_timeout):
-            data = await stream.readany()
+        try:
+            async with asyncio.timeout(idle_timeout):
+                data = await stream.readany()
+        except Exception:
+            if size:
+                yield b"".join(waiting)  # what came is kept, so that a resumed transfer need not fetch it again
+            raise
         waiting.append(data)
         size += len(data)
         if size and (size >= CHUNK or not data):
