@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, pandas_udf
+from pyspark.sql.functions import col
+from pyspark.sql.pandas.functions import pandas_udf
 
 
 def delay_class(minutes: Iterator[pd.Series]) -> Iterator[pd.Series]:
@@ -22,5 +23,5 @@ def clean(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
     flights = inputs["flights"].where(col("dep_delay").isNotNull())
     if params.get("origin"):
         flights = flights.where(col("origin") == params["origin"])
-    classify = pandas_udf(delay_class, "string")  # type: ignore[call-overload]
+    classify = pandas_udf(delay_class, "string")  # type: ignore[call-overload]  # wants pd.Series[str], not a type at runtime
     return flights.withColumn("delay_class", classify("dep_delay"))
