@@ -47,9 +47,10 @@ class JobMasterGone:
 
 @dataclass(frozen=True)
 class AllocationAnswered:
-    """m8: yes or no, the report says what is so."""
+    """m8. Also with a no, the report says what is so."""
 
     allocation_id: AllocationId
+    allocated: bool
     report: TaskManagerReport
 
 

@@ -33,6 +33,7 @@ Step = tuple[Resources, Commands]
 RESERVATION_TIMEOUT = 10.0  # seconds (R9)
 STOPPING_TIMEOUT = 30.0  # after which a TaskManager that was told to exit is forgotten
 WISH_TIMEOUT = 10.0
+REST = 1.0  # in which a TaskManager that said no is not asked again
 FIRST_BACKOFF = 0.5  # between failed starts; doubled with each
 LONGEST_BACKOFF = 30.0
 
@@ -64,8 +65,8 @@ def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> S
             return _declared(state, declaration), ()
         case ev.JobMasterGone(job_id, leader_id, for_good):
             return _job_master_gone(state, job_id, leader_id, for_good), ()
-        case ev.AllocationAnswered(allocation, report):
-            return _answered(state, allocation, report, now), ()
+        case ev.AllocationAnswered(allocation, allocated, report):
+            return _answered(state, allocation, allocated, report, now), ()
         case ev.AllocationUnknown(resource_id, allocation):
             return state, _repeated(state, resource_id, allocation)
         case ev.SessionWanted():
@@ -79,7 +80,7 @@ def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> S
 def _advance(setting: Setting, state: Resources, now: float) -> Step:
     commands: list[ev.Command] = []
     for job_id, allocation, slots in tuple(state.unserved()):
-        tm = _best(state, job_id, slots)
+        tm = _best(state, job_id, slots, now)
         if tm is not None:
             state, command = _reserve(state, tm, job_id, allocation, slots, now)
             commands.append(command)
@@ -97,9 +98,9 @@ def _advance(setting: Setting, state: Resources, now: float) -> Step:
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def _best(state: Resources, job_id: JobId, slots: int) -> TaskManager | None:
+def _best(state: Resources, job_id: JobId, slots: int, now: float) -> TaskManager | None:
     """One that holds slots of the job already, then the fullest: wholly free ones stay standbys."""
-    fitting = [tm for tm in state.living() if tm.ready and len(tm.free) >= slots]
+    fitting = [tm for tm in state.living() if tm.ready and len(tm.free) >= slots and now >= tm.rest_until]
     key = lambda tm: (job_id not in tm.jobs(), tm.idle, len(tm.free), tm.since)  # noqa: E731
     return min(fitting, key=key, default=None)
 
@@ -118,9 +119,15 @@ def _reserve(
     return state.with_task_manager(replace(tm, slots=taken)), command
 
 
-def _answered(state: Resources, allocation: AllocationId, report: TaskManagerReport, now: float) -> Resources:
-    """Yes or no, the report says what is so; the reservation has done its duty."""
-    return _reported(state, report, now, settled=allocation)
+def _answered(
+    state: Resources, allocation: AllocationId, allocated: bool, report: TaskManagerReport, now: float
+) -> Resources:
+    """The reservation has done its duty: the report says what is so. One that says no is left alone for a while."""
+    state = _reported(state, report, now, settled=allocation)
+    tm = state.task_managers.get(report.resource_id)
+    if allocated or tm is None:
+        return state
+    return state.with_task_manager(replace(tm, rest_until=now + REST))
 
 
 def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationId) -> Commands:
@@ -266,13 +273,7 @@ def _declared(state: Resources, declaration: DeclareNeeds) -> Resources:
             return state
     elif known is not None:
         state = _retire(state, known.leader_id)
-    job = JobNeeds(
-        leader_id=declaration.leader_id,
-        address=declaration.address,
-        version=declaration.version,
-        needs={need.allocation_id: need.slots for need in declaration.needs},
-        held=frozenset(declaration.held),
-    )
+    job = JobNeeds.of(declaration)
     if job.needs:
         state = _without_wish(state, f"job {declaration.job_id}")
     return replace(state, jobs={**state.jobs, declaration.job_id: job})

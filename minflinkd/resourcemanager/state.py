@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from minflinkd.rpc.messages import RegisterTaskManager, SessionPhase, SlotStatus, TaskManagerReport
+from minflinkd.rpc.messages import DeclareNeeds, RegisterTaskManager, SessionPhase, SlotStatus, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated, move, table
 
@@ -85,6 +85,7 @@ class TaskManager:
     was_ready: bool = False  # its session has been, once
     phase_since: float = 0.0  # of the session's present phase
     idle_since: float = 0.0
+    rest_until: float = 0.0  # its slots are not asked for before
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""
@@ -127,6 +128,16 @@ class JobNeeds:
     version: int
     needs: Mapping[AllocationId, int]  # slots
     held: frozenset[AllocationId]
+
+    @classmethod
+    def of(cls, declaration: DeclareNeeds) -> JobNeeds:
+        return cls(
+            leader_id=declaration.leader_id,
+            address=declaration.address,
+            version=declaration.version,
+            needs={need.allocation_id: need.slots for need in declaration.needs},
+            held=frozenset(declaration.held),
+        )
 
 
 @dataclass(frozen=True)
