@@ -1,0 +1,325 @@
+"""TaskManagers as child processes on this host, which outlive the daemon (R7, R11, A14).
+
+Each has a directory of its own; in it `log/`, which stays when the rest is removed, and `identity.json`, by which a
+later daemon finds the process again: pid and start time, and a token that the process and all its children carry in
+their environment. A pid alone would be anybody's after a while. The token is no secret, only a name.
+
+Exits are seen through a pidfd, children's and adopted ones' alike, without a thread and without polling. When the
+supervisor process ends, whatever is left of it (session child, JVM, Python workers) is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+import structlog
+
+from minflinkd.resourcemanager.driver import Launched, OnExit, StartFailed, StopFailed
+from minflinkd.runtime.errors import InvalidId
+from minflinkd.runtime.ids import ResourceId, parse_resource_id
+from minflinkd.runtime.supervision import TaskOwner
+
+log = structlog.get_logger(__name__)
+
+TOKEN = "MINFLINKD_TASKMANAGER_TOKEN"  # noqa: S105  # the name of a variable
+SYSTEMD = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # are between systemd and the daemon alone
+LOG = "taskmanager.log"
+KILL_TIMEOUT = 30.0  # seconds from SIGKILL to the last trace
+TAIL_BYTES = 2048  # of the log, in the reason of an exit
+LOGS_KEPT = 20  # directories of ended TaskManagers
+
+Command = Callable[[ResourceId, Path], Sequence[str]]
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of identity.json."""
+
+    token: str
+    pid: int | None = None  # None: the daemon ended between writing this and starting the process
+    created: float = 0.0  # seconds since 1970
+
+
+@dataclass
+class _Process:
+    resource_id: ResourceId
+    pid: int
+    created: float
+    token: str
+    pidfd: int
+    child: subprocess.Popen[bytes] | None  # None: adopted
+    ended: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ProcessDriver:
+    """A ResourceManagerDriver.
+
+    `command` writes what the TaskManager is to know into its directory and returns its command line, on which no
+    secret belongs; it runs in a thread. `extra_directories`: what a TaskManager has outside its own directory, removed
+    with it. `grace`: seconds from asking a TaskManager to end to killing it.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        command: Command,
+        on_exit: OnExit,
+        grace: float = 5.0,
+        extra_directories: Callable[[ResourceId], Sequence[Path]] = lambda _: (),
+    ) -> None:
+        self._directory = directory
+        self._command = command
+        self._on_exit = on_exit
+        self._grace = grace
+        self._extra_directories = extra_directories
+        self._processes: dict[ResourceId, _Process] = {}
+        self._launching: set[ResourceId] = set()
+        self._tasks = TaskOwner("process driver")
+        self._adopting = asyncio.Lock()
+
+    def working_directory(self, resource_id: ResourceId) -> Path:
+        return self._directory / resource_id
+
+    async def start(self, resource_id: ResourceId) -> None:
+        failures: list[Exception] = []
+        # A task of its own: a caller that is cancelled must not leave a process that nobody watches.
+        await asyncio.shield(
+            self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
+        )
+        if failures:
+            raise StartFailed(f"the process of {resource_id} could not be started: {failures[0]}") from failures[0]
+
+    async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
+        process = self._processes.get(resource_id)
+        if process is None:
+            return
+        if not kill and not process.ended:
+            with contextlib.suppress(TimeoutError, ProcessLookupError):
+                signal.pidfd_send_signal(process.pidfd, signal.SIGTERM)
+                async with asyncio.timeout(self._grace):
+                    await process.gone.wait()
+        if not process.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its leader was there just now: the number is its own
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT):
+                await process.gone.wait()
+        except TimeoutError as error:
+            raise StopFailed(
+                f"{resource_id} (pid {process.pid}) is still there {KILL_TIMEOUT:g} s after it was killed",
+                hint="it may hang in the kernel, on a disk or a network file system that does not answer",
+            ) from error
+
+    async def adopt(self) -> tuple[Launched, ...]:
+        async with self._adopting:
+            for process in await asyncio.to_thread(self._find_living):
+                log.info("adopted a TaskManager", resource_id=process.resource_id, pid=process.pid)
+                self._watch(process)
+        return self.living()
+
+    def living(self) -> tuple[Launched, ...]:
+        return tuple(
+            Launched(p.resource_id, p.pid, round(p.created * 1000)) for p in self._processes.values() if not p.ended
+        )
+
+    async def aclose(self) -> None:
+        """Leave the TaskManagers running, for the next daemon. Idempotent."""
+        loop = asyncio.get_running_loop()
+        await self._tasks.aclose()
+        for process in self._processes.values():
+            if process.ended:
+                continue
+            process.ended = True
+            loop.remove_reader(process.pidfd)
+            os.close(process.pidfd)
+            if process.child is not None:
+                process.child.returncode = 0  # else Popen complains of, and may reap, what is no longer ours
+        self._processes.clear()
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    async def _start(self, resource_id: ResourceId) -> None:
+        self._launching.add(resource_id)
+        try:
+            self._watch(await asyncio.to_thread(self._launch, resource_id))
+        finally:
+            self._launching.discard(resource_id)
+
+    def _launch(self, resource_id: ResourceId) -> _Process:
+        home = self.working_directory(resource_id)
+        logs = home / "log"
+        home.mkdir(mode=0o700, parents=True)
+        logs.mkdir()
+        token = secrets.token_hex(16)
+        argv = list(self._command(resource_id, home))
+        _write_identity(home, Identity(token=token))  # before the process, so that no crash makes it a stray
+        with (logs / LOG).open("ab") as out:
+            child = subprocess.Popen(
+                argv,
+                cwd=home,
+                env={key: value for key, value in os.environ.items() if key not in SYSTEMD} | {TOKEN: token},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        created = psutil.Process(child.pid).create_time()
+        _write_identity(home, Identity(token=token, pid=child.pid, created=created))
+        return _Process(resource_id, child.pid, created, token, os.pidfd_open(child.pid), child)
+
+    def _watch(self, process: _Process) -> None:
+        self._processes[process.resource_id] = process
+        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, process)
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, process: _Process) -> None:
+        """The pidfd is readable: the process is a zombie, or was reaped by its parent."""
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        process.ended = True
+        code: int | None = None
+        if process.child is not None:
+            # Before it is reaped, for until then nobody else can be given its number.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.child.wait()
+        os.close(process.pidfd)
+        self._tasks.job(f"clean up after {process.resource_id}", self._bury(process, code))
+
+    async def _bury(self, process: _Process, code: int | None) -> None:
+        home = self.working_directory(process.resource_id)
+        try:
+            reason = await asyncio.to_thread(_reason, home, code)
+            self._on_exit(process.resource_id, reason)
+        finally:
+            try:
+                await asyncio.to_thread(self._remove, process.resource_id, process.token)
+            finally:
+                self._processes.pop(process.resource_id, None)
+                process.gone.set()
+
+    def _remove(self, resource_id: ResourceId, token: str) -> None:
+        """Nothing stays of an ended TaskManager but its log."""
+        left = list(_carriers(token))
+        for stray in left:
+            with contextlib.suppress(psutil.Error):
+                stray.kill()
+        psutil.wait_procs(left, timeout=5)
+        for entry in self.working_directory(resource_id).iterdir():
+            if entry.name != "log":
+                _remove(entry)
+        for directory in self._extra_directories(resource_id):
+            _remove(directory)
+        self._prune()
+
+    def _prune(self) -> None:
+        ended = [home for home in self._homes() if not (home / "identity.json").exists()]
+        for home in sorted(ended, key=lambda home: home.stat().st_mtime, reverse=True)[LOGS_KEPT:]:
+            _remove(home)
+
+    # --- finding again --------------------------------------------------------------------------------------------
+
+    def _homes(self) -> list[Path]:
+        homes = []
+        for entry in self._directory.iterdir() if self._directory.is_dir() else ():
+            with contextlib.suppress(InvalidId):
+                parse_resource_id(entry.name)
+                homes.append(entry)
+        return homes
+
+    def _find_living(self) -> list[_Process]:
+        """Processes that an earlier driver started and this one does not know; what is left of dead ones is removed."""
+        found = []
+        for home in self._homes():
+            resource_id = ResourceId(home.name)
+            if resource_id in self._processes or resource_id in self._launching:
+                continue
+            try:
+                identity = msgspec.json.decode((home / "identity.json").read_bytes(), type=Identity)
+            except FileNotFoundError:
+                continue  # dead, and only its log is left
+            except (OSError, msgspec.DecodeError) as error:
+                log.warning("a TaskManager's identity cannot be read", resource_id=resource_id, error=str(error))
+                continue
+            process = _find(resource_id, identity)
+            if process is not None:
+                found.append(process)
+            else:
+                log.info("a TaskManager ended while no daemon was there", resource_id=resource_id)
+                self._remove(resource_id, identity.token)
+        return found
+
+
+def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
+    """The living process of this identity. The pidfd is opened before the last look, so that it is surely its own."""
+    pid = identity.pid
+    if pid is None:
+        pid = next((p.pid for p in _carriers(identity.token) if os.getsid(p.pid) == p.pid), None)
+    if pid is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        process = psutil.Process(pid)
+        created = process.create_time()
+        known = identity.pid is None or abs(created - identity.created) < 2  # the boot time that it counts from drifts
+        if known and process.environ().get(TOKEN) == identity.token:
+            return _Process(resource_id, pid, created, identity.token, pidfd, child=None)
+    except psutil.Error:
+        pass  # it ended just now, or is somebody else's
+    os.close(pidfd)
+    return None
+
+
+def _carriers(token: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(TOKEN) == token:
+                yield process
+
+
+def _write_identity(home: Path, identity: Identity) -> None:
+    new = home / "identity.json.new"
+    new.write_bytes(msgspec.json.encode(identity))
+    new.replace(home / "identity.json")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _reason(home: Path, code: int | None) -> str:
+    if code is None:
+        how = "its process ended"  # adopted: only its parent is told how
+    elif code < 0:
+        how = f"its process was killed by {signal.Signals(-code).name}"
+    else:
+        how = f"its process ended with exit code {code}"
+    tail = _tail(home / "log" / LOG)
+    return f"{how}; its log ends:\n{tail}" if tail and code != 0 else how
+
+
+def _tail(file: Path) -> str:
+    try:
+        with file.open("rb") as lines:
+            lines.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            return lines.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

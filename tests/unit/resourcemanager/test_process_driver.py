@@ -1,0 +1,266 @@
+"""The process driver, with real small processes in the place of TaskManagers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from minflinkd.resourcemanager import process as module
+from minflinkd.resourcemanager.driver import StartFailed
+from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.runtime.ids import ResourceId
+
+TM = ResourceId("tm-000000000001")
+OTHER = ResourceId("tm-000000000002")
+
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(60)"
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+FAIL = "import sys\nprint('no such thing as Spark', file=sys.stderr)\nsys.exit(3)"
+POLITE = (
+    "import signal, sys, pathlib\n"
+    "def end(*_):\n    print('good bye', flush=True)\n    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, end)\n" + SLEEP
+)
+# A session child, one that has left the process group, and the supervisor.
+FAMILY = (
+    "import subprocess, sys, pathlib\n"
+    "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+    "near, far = subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)\n"
+    "pathlib.Path('family').write_text(f'{near.pid} {far.pid}')\n" + SLEEP
+)
+
+
+class Host:
+    """A driver whose TaskManagers run a given script, and what it told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "taskmanagers"
+        self.script = SLEEP
+        self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> ProcessDriver:
+        return ProcessDriver(
+            directory=self.directory,
+            command=self.command,
+            on_exit=lambda resource_id, reason: self.exits.put_nowait((resource_id, reason)),
+            grace=0.2,
+            extra_directories=lambda resource_id: (self.directory.parent / "scratch" / resource_id,),
+        )
+
+    def command(self, resource_id: ResourceId, directory: Path) -> Sequence[str]:
+        (directory / "script.py").write_text(self.script)
+        return [sys.executable, str(directory / "script.py")]
+
+    async def start(self, script: str = SLEEP, resource_id: ResourceId = TM) -> int:
+        """The pid, when the script has said that it is up."""
+        self.script = script
+        await self.driver.start(resource_id)
+        if script is FAIL:
+            return 0
+        await until(lambda: "up" in self.log(resource_id))
+        return next(one.pid for one in self.driver.living() if one.resource_id == resource_id)
+
+    def log(self, resource_id: ResourceId = TM) -> str:
+        return (self.directory / resource_id / "log" / "taskmanager.log").read_text()
+
+    async def exit(self) -> tuple[ResourceId, str]:
+        async with asyncio.timeout(5):
+            return await self.exits.get()
+
+    async def crash(self) -> None:
+        """The daemon ends and another begins."""
+        await self.driver.aclose()
+        self.driver = self.new_driver()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # other processes set no Event here
+            await asyncio.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    for launched in await host.driver.adopt():
+        await host.driver.stop(launched.resource_id, kill=True)
+    await host.driver.aclose()
+
+
+async def test_the_exit_of_a_process_is_told_within_a_second_with_its_code_and_the_end_of_its_log(host: Host) -> None:
+    """R11, R5: why no TaskManager could be started is known at once."""
+    await host.start(FAIL)
+    began = time.monotonic()
+    resource_id, reason = await host.exit()
+    assert time.monotonic() - began < 1
+    assert resource_id == TM
+    assert reason == "its process ended with exit code 3; its log ends:\nno such thing as Spark"
+    await until(lambda: host.driver.living() == ())
+
+
+async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
+    """R11: the driver sees the exit long before a heartbeat is missed."""
+    pid = await host.start()
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    _, reason = await host.exit()
+    assert time.monotonic() - began < 1
+    assert reason.startswith("its process was killed by SIGKILL")
+
+
+async def test_nothing_stays_of_an_ended_taskmanager_but_its_log(host: Host) -> None:
+    """R11: its working directory goes, also what it has elsewhere."""
+    scratch = host.directory.parent / "scratch" / TM / "state"
+    scratch.mkdir(parents=True)
+    pid = await host.start()
+    home = host.directory / TM
+    assert home.stat().st_mode & 0o777 == 0o700
+    os.kill(pid, signal.SIGKILL)
+    await host.exit()
+    await until(lambda: [entry.name for entry in home.iterdir()] == ["log"])
+    await until(lambda: not scratch.parent.exists())
+    assert host.log() == "up\n"
+
+
+async def test_the_session_child_does_not_outlive_its_supervisor(host: Host) -> None:
+    """R11: the whole process group is killed, and what has left it as well."""
+    pid = await host.start(FAMILY)
+    family = [int(word) for word in (host.directory / TM / "family").read_text().split()]
+    assert all(alive(member) for member in family)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not any(alive(member) for member in family))
+
+
+async def test_a_taskmanager_is_asked_to_end_before_it_is_killed(host: Host) -> None:
+    """R6: an idle one ends in order."""
+    pid = await host.start(POLITE)
+    await host.driver.stop(TM)
+    assert not alive(pid)
+    assert host.log() == "up\ngood bye\n"
+    assert await host.exit() == (TM, "its process ended with exit code 0")
+
+
+async def test_one_that_does_not_end_when_asked_is_killed(host: Host) -> None:
+    pid = await host.start(STUBBORN)
+    await host.driver.stop(TM)
+    assert not alive(pid)
+    assert "SIGKILL" in (await host.exit())[1]
+
+
+async def test_a_stopped_taskmanager_is_killed(host: Host) -> None:
+    """R11: one that is silent because of SIGSTOP never handles a SIGTERM."""
+    pid = await host.start(POLITE)
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    await host.driver.stop(TM, kill=True)
+    assert not alive(pid)
+    assert "good bye" not in host.log()
+
+
+async def test_stopping_one_that_is_gone_or_never_was_does_nothing(host: Host) -> None:
+    """Repeats are harmless (R8)."""
+    await host.driver.stop(OTHER, kill=True)
+    await host.start()
+    await asyncio.gather(*(host.driver.stop(TM, kill=True) for _ in range(3)))
+    await host.driver.stop(TM)
+    assert host.exits.qsize() == 1
+
+
+async def test_a_command_that_cannot_be_run_is_an_error_of_the_start(host: Host, tmp_path: Path) -> None:
+    """R5: and says why."""
+    host.command = lambda *_: [str(tmp_path / "no-such-program")]  # type: ignore[method-assign]
+    host.driver = host.new_driver()
+    with pytest.raises(StartFailed, match="no-such-program"):
+        await host.driver.start(TM)
+    assert host.driver.living() == ()
+
+
+async def test_a_cancelled_start_leaves_no_process_that_nobody_watches(host: Host) -> None:
+    """A1: a ResourceManager that ends in the middle of a start."""
+    starting = asyncio.create_task(host.driver.start(TM))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await until(lambda: len(host.driver.living()) == 1)
+
+
+async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
+    """R7, A14: by pid, start time and token; their exits are told as those of its own."""
+    pid = await host.start()
+    await host.start(resource_id=OTHER)
+    await host.crash()
+    assert alive(pid)
+    assert {(one.resource_id, one.pid) for one in await host.driver.adopt()} >= {(TM, pid)}
+    assert len(await host.driver.adopt()) == 2
+    os.kill(pid, signal.SIGKILL)
+    assert (await host.exit())[0] == TM
+    await host.driver.stop(OTHER)
+    assert (await host.exit())[0] == OTHER
+
+
+async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_left_running(host: Host) -> None:
+    """Livy's lesson: children that outlived their server unseen."""
+    pid = await host.start(FAMILY)
+    family = [int(word) for word in (host.directory / TM / "family").read_text().split()]
+    await host.crash()
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not alive(pid))
+    assert await host.driver.adopt() == ()
+    assert not any(alive(member) for member in family)
+    assert [entry.name for entry in (host.directory / TM).iterdir()] == ["log"]
+
+
+async def test_a_process_started_just_before_the_daemon_was_killed_is_found_by_its_token(host: Host) -> None:
+    """A6: between the start of a process and the note of its pid, too."""
+    pid = await host.start()
+    await host.crash()
+    file = host.directory / TM / "identity.json"
+    identity = msgspec.json.decode(file.read_bytes(), type=module.Identity)
+    file.write_bytes(msgspec.json.encode(module.Identity(token=identity.token)))
+    assert [(one.resource_id, one.pid) for one in await host.driver.adopt()] == [(TM, pid)]
+
+
+async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(host: Host) -> None:
+    """R11: pid reuse; the stranger is left alone."""
+    pid = await host.start()
+    await host.crash()
+    file = host.directory / TM / "identity.json"
+    file.write_bytes(msgspec.json.encode(module.Identity(token="another", pid=pid, created=time.time())))
+    assert await host.driver.adopt() == ()
+    assert alive(pid)
+    psutil.Process(pid).kill()
+
+
+async def test_the_logs_of_the_latest_taskmanagers_are_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory each, for ever, would fill the disk of a host whose TaskManagers keep failing."""
+    monkeypatch.setattr(module, "LOGS_KEPT", 2)
+    for number in range(4):
+        resource_id = ResourceId(f"tm-00000000000{number}")
+        await host.start(FAIL, resource_id)
+        await host.driver.stop(resource_id)
+    assert len(list(host.directory.iterdir())) == 2
+
+
+async def test_systemds_variables_are_not_handed_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TaskManager that speaks to systemd in the daemon's name would feed its watchdog."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    pid = await host.start()
+    assert "NOTIFY_SOCKET" not in psutil.Process(pid).environ()
