@@ -77,21 +77,13 @@ def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> s
     return f"{directory}/{file}" if directory else file
 
 
-async def staged_files(
-    storages: Storages, root: str, job_id: str, sink: str, attempt: str, epoch: int
-) -> tuple[StagedFile, ...]:
-    """What a micro-batch wrote, made durable. Hidden files and Spark's `_SUCCESS` are no data."""
-    place = _atomic(storages.at(root))
-    directory = place.child(staged_directory(job_id, sink, attempt, epoch))
-    found, paths = list[StagedFile](), list[str]()
-    async for entry in directory.list():
-        name = directory.relative(entry.path)
-        if not any(part.startswith(("_", ".")) for part in name.split("/")):
-            final = final_name(job_id, sink, attempt, epoch, name)
-            found.append(StagedFile(place.relative(entry.path), final, entry.size))
-            paths.append(entry.path)
-    await place.storage.sync(paths)
-    return tuple(found)
+async def make_durable(storages: Storages, transaction: SinkTransaction) -> None:
+    """Flush what Spark staged to the disk, where that means anything; before its checkpoint is acknowledged.
+
+    Raises ObjectNotFound naming a staged file that is missing, SinkNotSupported.
+    """
+    place = _atomic(storages.at(transaction.root))
+    await place.storage.sync([place.child(file.staged).path for file in transaction.files])
 
 
 async def publish(storages: Storages, transaction: SinkTransaction) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minflinkd.storage.faulty import FaultyStorage
-from minflinkd.storage.interface import Capabilities, StorageCorrupt, StorageUnavailable
+from minflinkd.storage.interface import Capabilities, ObjectNotFound, StorageCorrupt, StorageUnavailable
 from minflinkd.storage.publication import (
     Manifest,
     SinkNotSupported,
@@ -17,10 +17,10 @@ from minflinkd.storage.publication import (
     StagedFile,
     discard_staged,
     final_name,
+    make_durable,
     publish,
     remove_service_directories,
     staged_directory,
-    staged_files,
 )
 from minflinkd.storage.registry import Storages
 from minflinkd_local import LocalStorage
@@ -53,10 +53,18 @@ def every_file(root: Path) -> list[str]:
 async def transaction(
     storages: Storages, root: Path, checkpoint: int, epochs: list[int], attempt: str = ATTEMPT
 ) -> SinkTransaction:
+    """All data that is staged in these micro-batches, made durable."""
     files: list[StagedFile] = []
     for epoch in epochs:
-        files += await staged_files(storages, str(root), JOB, SINK, attempt, epoch)
-    return SinkTransaction(job_id=JOB, sink=SINK, root=f"file://{root}", checkpoint_id=checkpoint, files=tuple(files))
+        relative = staged_directory(JOB, SINK, attempt, epoch)
+        for name, data in sorted(visible(root / relative).items()):
+            final = final_name(JOB, SINK, attempt, epoch, name)
+            files.append(StagedFile(f"{relative}/{name}", final, len(data)))
+    covered = SinkTransaction(
+        job_id=JOB, sink=SINK, root=f"file://{root}", checkpoint_id=checkpoint, files=tuple(files)
+    )
+    await make_durable(storages, covered)
+    return covered
 
 
 async def test_staged_files_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
@@ -85,6 +93,16 @@ async def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
     before = every_file(tmp_path)
     assert [await publish(storages, covered) for _ in range(3)] == [0, 0, 0]
     assert every_file(tmp_path) == before
+
+
+async def test_a_staged_file_that_is_missing_cannot_be_acknowledged(tmp_path: Path) -> None:
+    """J12: durable before the task acknowledges."""
+    storages = Storages()
+    stage(tmp_path, 1, {"part-0.parquet": b"one"})
+    covered = await transaction(storages, tmp_path, 1, [1])
+    os.unlink(tmp_path / covered.files[0].staged)
+    with pytest.raises(ObjectNotFound, match=r"part-0\.parquet"):
+        await make_durable(storages, covered)
 
 
 async def test_publishers_beside_each_other_do_not_mind(tmp_path: Path) -> None:
@@ -168,7 +186,7 @@ async def test_storage_without_atomic_rename_is_refused(tmp_path: Path) -> None:
     storages = Storages()
     storages.add(Slow())
     with pytest.raises(SinkNotSupported, match="atomic rename"):
-        await staged_files(storages, str(tmp_path), JOB, SINK, ATTEMPT, 1)
+        await transaction(storages, tmp_path, 1, [])
 
 
 def test_a_final_name_is_nobody_elses() -> None:
