@@ -1,0 +1,401 @@
+"""The decisions of the ResourceManager, told as lists of events."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.provisioning import FAILED_STARTS, needs_answer, no_start
+from minflinkd.resourcemanager.slot_manager import RESERVATION_TIMEOUT, REST, Setting, step
+from minflinkd.resourcemanager.state import Resources, SlotState, TaskManagerState, check_invariants
+from minflinkd.rpc.messages import (
+    DeclareNeeds,
+    Hardware,
+    NeedsAnswer,
+    RegisterTaskManager,
+    SessionPhase,
+    SlotNeed,
+    SlotStatus,
+    TaskManagerReport,
+)
+from minflinkd.runtime.ids import AllocationId, IdSource, InstanceId, JobId, LeaderId, ResourceId
+
+JOB1, JOB2 = JobId("1" * 32), JobId("2" * 32)
+A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
+TM1, TM2, TM3 = ResourceId("tm-1"), ResourceId("tm-2"), ResourceId("tm-3")
+READY, STARTING, LOST = SessionPhase.READY, SessionPhase.STARTING, SessionPhase.LOST
+NO_STANDBY = ResourceManagerOptions(slots_per_tm=2, standby=0)
+
+
+def leader(job: JobId) -> LeaderId:
+    return LeaderId(f"leader of {job[0]}")
+
+
+@dataclass
+class Manager:
+    """Feeds a slot manager and remembers what it commanded. TaskManagers are named tm-1, tm-2, ... as they start."""
+
+    options: ResourceManagerOptions = NO_STANDBY
+    now: float = 0.0
+    state: Resources = field(default_factory=Resources)
+    started: int = 0
+    versions: dict[ResourceId, int] = field(default_factory=dict)
+
+    def feed(self, event: ev.Event) -> list[ev.Command]:
+        self.state, commands = step(Setting(self.options, self.new_id), self.state, event, self.now)
+        check_invariants(self.state)
+        return list(commands)
+
+    def new_id(self) -> ResourceId:
+        self.started += 1
+        return ResourceId(f"tm-{self.started}")
+
+    def tick(self, after: float = 0.0) -> list[ev.Command]:
+        self.now += after
+        return self.feed(ev.Tick())
+
+    def report(self, tm: ResourceId, session: SessionPhase = READY, /, **held: AllocationId) -> TaskManagerReport:
+        """`held` is read as s0=A, s1=A: who holds which slot, all of JOB1."""
+        self.versions[tm] = self.versions.get(tm, 0) + 1
+        slots = tuple(
+            SlotStatus(index=i, job_id=JOB1, allocation_id=held[f"s{i}"]) if f"s{i}" in held else SlotStatus(index=i)
+            for i in range(self.options.slots_per_tm)
+        )
+        return TaskManagerReport(resource_id=tm, slots=slots, session=session, version=self.versions[tm])
+
+    def register(
+        self, tm: ResourceId, session: SessionPhase = READY, pid: int = 1, **held: AllocationId
+    ) -> list[ev.Command]:
+        hello = RegisterTaskManager(
+            address=f"taskmanager/{tm}",
+            pid=pid,
+            hardware=Hardware(cpu_cores=2, memory_bytes=1),
+            log_directory="",
+            report=self.report(tm, session, **held),
+        )
+        return self.feed(ev.TaskManagerRegistered(InstanceId(f"{tm} of {pid} at {self.now}"), hello))
+
+    def needs(
+        self, job: JobId = JOB1, /, version: int = 1, held: tuple[AllocationId, ...] = (), by: str = "", **slots: int
+    ) -> list[ev.Command]:
+        return self.feed(ev.NeedsDeclared(self.declaration(job, version=version, held=held, by=by, **slots)))
+
+    def declaration(
+        self, job: JobId, /, version: int = 1, held: tuple[AllocationId, ...] = (), by: str = "", **slots: int
+    ) -> DeclareNeeds:
+        return DeclareNeeds(
+            job_id=job,
+            leader_id=LeaderId(by) if by else leader(job),
+            address=f"jobmaster/{job}",
+            version=version,
+            needs=tuple(SlotNeed(allocation_id=AllocationId(a), slots=n) for a, n in slots.items()),
+            held=held,
+        )
+
+    def answer(self, job: JobId = JOB1) -> NeedsAnswer:
+        return needs_answer(self.state, self.options, job, self.now)
+
+    def slot_states(self, tm: ResourceId) -> list[SlotState]:
+        return [slot.state for slot in self.state.task_managers[tm].slots]
+
+
+def allocate(
+    tm: ResourceId, slots: tuple[int, ...], allocation: AllocationId, job: JobId = JOB1, *, again: bool = False
+) -> ev.SendAllocate:
+    return ev.SendAllocate(tm, slots, job, allocation, f"jobmaster/{job}", leader(job), again)
+
+
+def test_a_free_slot_is_marked_taken_and_then_asked_for() -> None:
+    """R2, m7."""
+    manager = Manager()
+    manager.register(TM1)
+    assert manager.needs(a=1) == [allocate(TM1, (0,), A)]
+    assert manager.slot_states(TM1) == [SlotState.RESERVED, SlotState.FREE]
+    assert manager.needs(JOB2, b=1) == [allocate(TM1, (1,), B, JOB2)]
+
+
+def test_a_repeated_declaration_reserves_nothing_twice() -> None:
+    """R8, m1."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=1)
+    assert manager.needs(a=1) == []
+    assert manager.slot_states(TM1) == [SlotState.RESERVED, SlotState.FREE]
+
+
+def test_a_starting_taskmanager_counts_for_the_slots_that_it_will_have() -> None:
+    """R3: no second start for needs that fit the first; one for the need that does not."""
+    manager = Manager(replace(NO_STANDBY, max_concurrent_starts=5))
+    assert manager.needs(a=1) == [ev.StartTaskManager(TM1)]
+    assert manager.needs(JOB2, b=1) == []
+    assert manager.needs(JOB2, version=2, b=1, c=1) == [ev.StartTaskManager(TM2)]
+
+
+def test_starts_are_made_one_after_the_other() -> None:
+    manager = Manager()
+    assert manager.needs(a=2, b=2) == [ev.StartTaskManager(TM1)]
+    assert manager.register(TM1, STARTING) == []
+    assert manager.feed(ev.Reported(manager.report(TM1))) == [allocate(TM1, (0, 1), A), ev.StartTaskManager(TM2)]
+
+
+def test_only_a_ready_session_is_given_slots() -> None:
+    """SessionPhase: slots are offered only by a READY one."""
+    manager = Manager()
+    manager.needs(a=1)
+    assert manager.register(TM1, STARTING) == []
+    assert manager.feed(ev.Reported(manager.report(TM1))) == [allocate(TM1, (0,), A)]
+
+
+def test_a_need_waits_for_a_session_that_comes_back_instead_of_a_start() -> None:
+    manager = Manager()
+    manager.register(TM1)
+    manager.feed(ev.Reported(manager.report(TM1, LOST)))
+    assert manager.needs(a=1) == []
+    assert "waiting for 1 TaskManager " in manager.answer().waiting[A]
+
+
+def test_a_session_that_stays_away_costs_its_taskmanager() -> None:
+    manager = Manager()
+    manager.register(TM1)
+    manager.feed(ev.Reported(manager.report(TM1, LOST)))
+    manager.needs(a=1)
+    why = "its session was lost for 120 s"
+    assert manager.tick(120) == [ev.StopTaskManager(TM1, why, kill=True), ev.StartTaskManager(ResourceId("tm-1"))]
+
+
+def test_a_job_is_packed_where_it_runs_already_and_standbys_stay_whole() -> None:
+    """R6."""
+    manager = Manager(replace(NO_STANDBY, slots_per_tm=4))
+    for tm in (TM1, TM2, TM3):
+        manager.register(tm)
+    manager.needs(JOB2, b=1)
+    manager.needs(JOB1, a=2)
+    holders = {tm: manager.state.task_managers[tm].jobs() for tm in (TM1, TM2, TM3)}
+    assert holders == {TM1: {JOB1, JOB2}, TM2: set(), TM3: set()}
+
+
+def test_the_report_is_the_truth_but_frees_no_younger_reservation() -> None:
+    """m6: a heartbeat that left before AllocateSlots came cannot know of it."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=1)
+    manager.feed(ev.Reported(manager.report(TM1)))
+    assert manager.slot_states(TM1) == [SlotState.RESERVED, SlotState.FREE]
+    manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A)))
+    assert manager.slot_states(TM1) == [SlotState.ALLOCATED, SlotState.FREE]
+    manager.needs(version=2, held=(A,))
+    manager.feed(ev.Reported(manager.report(TM1)))
+    assert manager.slot_states(TM1) == [SlotState.FREE, SlotState.FREE]
+
+
+def test_a_slot_that_is_taken_is_looked_for_elsewhere() -> None:
+    """m7: the answer's report corrects the view, and another TaskManager is asked."""
+    manager = Manager(replace(NO_STANDBY, slots_per_tm=1))
+    manager.register(TM1)
+    manager.register(TM2)
+    manager.needs(a=1)
+    answer = ev.AllocationAnswered(A, False, manager.report(TM1, s0=C))
+    assert manager.feed(answer) == [allocate(TM2, (0,), A)]
+    assert manager.slot_states(TM1) == [SlotState.ALLOCATED]
+
+
+def test_a_taskmanager_that_says_no_is_not_asked_again_at_once() -> None:
+    manager = Manager(replace(NO_STANDBY, slots_per_tm=1))
+    manager.register(TM1)
+    manager.needs(a=1)
+    assert manager.feed(ev.AllocationAnswered(A, False, manager.report(TM1))) == []
+    assert manager.tick(REST) == [allocate(TM1, (0,), A)]
+
+
+def test_an_allocation_without_a_known_outcome_is_repeated_on_the_same_slots() -> None:
+    """m7."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=2)
+    assert manager.feed(ev.AllocationUnknown(TM1, A)) == [allocate(TM1, (0, 1), A, again=True)]
+
+
+def test_a_cancelled_need_is_not_repeated_and_its_slots_fall_free() -> None:
+    """R2, R9: not before the TaskManager has answered, or the reservation timed out."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=2)
+    manager.needs(version=2)
+    assert manager.slot_states(TM1) == [SlotState.RESERVED, SlotState.RESERVED]
+    assert manager.feed(ev.AllocationUnknown(TM1, A)) == []
+    manager.tick(RESERVATION_TIMEOUT)
+    assert manager.slot_states(TM1) == [SlotState.FREE, SlotState.FREE]
+
+
+def test_an_older_declaration_or_leader_changes_nothing() -> None:
+    """R1, R8."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(version=5, held=(A,))
+    assert manager.needs(version=4, b=1) == []
+    assert manager.needs(version=1, by="the next leader", c=1) != []
+    assert manager.needs(version=9, b=1) == []
+    manager.feed(ev.JobMasterGone(JOB1, LeaderId("the next leader"), for_good=True))
+    assert manager.needs(version=2, by="the next leader", b=1) == []
+    assert manager.state.jobs == {}
+
+
+def test_an_older_report_changes_nothing() -> None:
+    """R8."""
+    manager = Manager()
+    manager.register(TM1)
+    late = manager.report(TM1)
+    manager.feed(ev.Reported(manager.report(TM1, s0=A)))
+    manager.feed(ev.Reported(late))
+    assert manager.slot_states(TM1) == [SlotState.ALLOCATED, SlotState.FREE]
+
+
+def test_a_repeated_registration_keeps_the_instance_and_one_of_another_process_replaces_it() -> None:
+    """R9."""
+    manager = Manager()
+    manager.register(TM1)
+    first = manager.state.task_managers[TM1].instance_id
+    manager.now = 1.0
+    manager.register(TM1)
+    assert manager.state.task_managers[TM1].instance_id == first
+    manager.register(TM1, pid=2)
+    assert manager.state.task_managers[TM1].instance_id != first
+
+
+def test_a_need_larger_than_a_taskmanager_is_refused_with_the_sizes() -> None:
+    """R5."""
+    manager = Manager()
+    assert manager.needs(a=3) == []
+    assert manager.answer().refused == {A: "3 slots of one TaskManager are needed; a TaskManager has 2"}
+
+
+def test_starts_are_repeated_with_growing_pauses_and_refused_after_three_failures() -> None:
+    """R5: the refusal names the last reason."""
+    manager = Manager()
+    manager.needs(a=1)
+    for attempt in range(1, FAILED_STARTS + 1):
+        assert manager.answer().refused == {}
+        tm = ResourceId(f"tm-{attempt}")
+        assert manager.feed(ev.TaskManagerFailed(tm, f"exit {attempt}")) == [
+            ev.StopTaskManager(tm, f"exit {attempt}", True)
+        ]
+        assert manager.tick(0.4 * 2 ** (attempt - 1)) == []
+        assert manager.tick(0.2 * 2 ** (attempt - 1)) == [ev.StartTaskManager(ResourceId(f"tm-{attempt + 1}"))]
+    assert (
+        manager.answer()
+        .refused[A]
+        .endswith("no TaskManager could be started: 3 starts in a row failed, the last: exit 3")
+    )
+    manager.register(ResourceId("tm-4"))
+    assert no_start(manager.state) is None
+
+
+def test_a_start_that_does_not_register_in_time_is_killed_and_repeated() -> None:
+    """m3."""
+    manager = Manager()
+    manager.needs(a=1)
+    why = "it did not register within 120 s"
+    assert manager.tick(120) == [ev.StopTaskManager(TM1, why, kill=True)]
+    assert manager.tick(0.5) == [ev.StartTaskManager(TM2)]
+
+
+def test_a_standby_is_kept_beside_those_in_use() -> None:
+    """R6."""
+    manager = Manager(replace(NO_STANDBY, standby=1))
+    assert manager.tick() == [ev.StartTaskManager(TM1)]
+    manager.register(TM1)
+    assert manager.needs(a=1) == [allocate(TM1, (0,), A), ev.StartTaskManager(TM2)]
+
+
+def test_idle_taskmanagers_beyond_standby_and_minimum_are_stopped_after_their_time() -> None:
+    """R6: the longest idle first."""
+    manager = Manager(replace(NO_STANDBY, standby=1, taskmanager_timeout=60))
+    manager.register(TM1)
+    manager.now = 1.0
+    manager.register(TM2)
+    assert manager.tick(58.5) == []
+    assert manager.tick(0.5) == [ev.StopTaskManager(TM1, "idle for 60 s, and not needed as a standby", kill=False)]
+    assert manager.state.task_managers[TM1].state is TaskManagerState.STOPPING
+    assert manager.register(TM1) == []
+    manager.feed(ev.TaskManagerFailed(TM1, "exit code 0"))
+    assert set(manager.state.task_managers) == {TM2}
+    assert manager.state.lost == 0
+    minimum = Manager(replace(NO_STANDBY, min=1, taskmanager_timeout=60))
+    minimum.register(TM1)
+    assert minimum.tick(100) == []
+
+
+def test_no_more_taskmanagers_start_than_may_run_and_the_need_is_told_so() -> None:
+    """R5, R6."""
+    manager = Manager(replace(NO_STANDBY, max=1))
+    manager.register(TM1)
+    manager.needs(a=2, b=1)
+    assert "resourcemanager.max-taskmanagers" in manager.answer().waiting[B]
+    assert list(manager.state.task_managers) == [TM1]
+
+
+def test_a_lost_taskmanager_is_told_to_its_jobs_killed_and_replaced_at_once() -> None:
+    """R11."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=2)
+    manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A, s1=A)))
+    manager.needs(version=2, held=(A,))
+    assert manager.feed(ev.TaskManagerFailed(TM1, "exit code -9")) == [
+        ev.StopTaskManager(TM1, "exit code -9", kill=True),
+        ev.NotifyLost(TM1, "exit code -9", ((f"jobmaster/{JOB1}", leader(JOB1)),)),
+        ev.StartTaskManager(ResourceId("tm-1")),
+    ]
+    assert manager.needs(version=3, b=2) == []  # the replacement is on its way already
+
+
+def test_with_a_standby_the_job_moves_at_once_and_the_standby_is_replaced() -> None:
+    """R11."""
+    manager = Manager(replace(NO_STANDBY, standby=1))
+    manager.started = 2
+    manager.register(TM1)
+    manager.register(TM2)
+    manager.needs(a=2)
+    manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A, s1=A)))
+    manager.needs(version=2, held=(A,))
+    assert manager.feed(ev.TaskManagerFailed(TM1, "killed"))[-1] == ev.StartTaskManager(TM3)
+    assert manager.needs(version=3, b=2) == [allocate(TM2, (0, 1), B)]
+
+
+def test_a_new_resourcemanager_learns_who_holds_what_and_starts_nothing_for_it() -> None:
+    """R12."""
+    manager = Manager()
+    manager.register(TM1, s0=A, s1=A)
+    assert manager.needs(held=(A,)) == []
+    assert manager.slot_states(TM1) == [SlotState.ALLOCATED] * 2
+    manager = Manager()
+    manager.register(TM1, s0=A)
+    assert manager.needs(a=1) == []  # allocated, and not yet accepted by its JobMaster
+
+
+def test_a_wanted_session_starts_one_taskmanager_and_is_forgotten_after_a_while() -> None:
+    manager = Manager()
+    assert manager.feed(ev.SessionWanted()) == [ev.StartTaskManager(TM1)]
+    assert manager.feed(ev.SessionWanted()) == []
+    manager.tick(10)
+    assert manager.state.wishes == {}
+
+
+@pytest.mark.parametrize("session", [STARTING, LOST])
+def test_a_taskmanager_that_dies_before_it_was_ready_counts_as_a_failed_start(session: SessionPhase) -> None:
+    """R5: a crash loop is slowed down."""
+    manager = Manager()
+    manager.needs(a=1)
+    manager.register(TM1, session)
+    assert manager.feed(ev.TaskManagerFailed(TM1, "exit code 1")) == [ev.StopTaskManager(TM1, "exit code 1", kill=True)]
+    assert manager.state.starts.failed == 1
+
+
+def test_ids_of_started_taskmanagers_come_from_the_injected_source() -> None:
+    ids = IdSource(random.Random(1))
+    _, commands = step(Setting(replace(NO_STANDBY, min=1), ids.resource), Resources(), ev.Tick(), 0.0)
+    assert commands == (ev.StartTaskManager(IdSource(random.Random(1)).resource()),)
