@@ -35,6 +35,7 @@ def run(
     \b
     Exit codes: 0 accepted (with --wait: FINISHED); 1 the job FAILED or was CANCELED; 2 refused with its faults;
     3 no daemon answers; 130 Ctrl-C, which leaves the job running.
+
     \b
     Examples:
       minflinkd run job.yaml

@@ -32,6 +32,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
 
     \b
     Exit codes: 0 stopped by a signal; 2 the configuration is wrong, and every fault is named; 6 it could not start.
+
     \b
     Examples:
       minflinkd serve

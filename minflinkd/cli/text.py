@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,30 +28,35 @@ _COLOURS = {
 }
 
 
+_PIPE_WIDTH = 500  # columns of what is no terminal: nothing is cut for who reads it
+
+
 def console() -> Console:
-    """Made anew for each command: what stdout is may have changed. A pipe gets lines as long as they are."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Made anew for each command, as what stdout is may have changed."""
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:
     click.echo(msgspec.json.encode(value))
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], *, empty: str) -> None:
-    """Columns named with a leading `>` are aligned right."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    target = console()
-    if not table.row_count:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Columns named with a leading `>` are aligned right. On a narrow terminal all are cut but the first, the id."""
+    cells = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    if not cells:
         click.echo(empty)
-    elif target.is_terminal:
-        target.print(table)
-    else:
-        target.print(table, width=400, crop=False, overflow="ignore")
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=True,
+            min_width=max(row[0].cell_len for row in cells) if number == 0 else None,
+        )
+    for row in cells:
+        table.add_row(*row)
+    console().print(table)
 
 
 def state(name: str) -> Text:

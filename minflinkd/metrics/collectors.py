@@ -7,6 +7,7 @@ others by enumerations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,17 +17,23 @@ from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample
 RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
 
 
-class StorageCounts:
-    """Requests of one kind to one backend, as far as metrics show them."""
+class RequestCounts(Protocol):
+    """Requests of one kind to one backend; `storage.recording.RequestStatistics` is one."""
 
-    def __init__(self, *, requests: int, errors: int, bytes: int, seconds: float) -> None:
-        self.requests = requests
-        self.errors = errors
-        self.bytes = bytes
-        self.seconds = seconds
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def errors(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
 
 
-StorageRequests = Callable[[], Mapping[tuple[str, str], StorageCounts]]  # (scheme, kind of request) -> counts
+StorageRequests = Callable[[], Mapping[str, Mapping[str, RequestCounts]]]  # scheme -> kind of request -> counts
 
 
 class ClusterCollector(Collector):
@@ -79,11 +86,12 @@ class StorageCollector(Collector):
         failed = CounterMetricFamily("minflinkd_storage_errors", "Requests to storage that failed.", labels=labels)
         moved = CounterMetricFamily("minflinkd_storage_bytes", "Bytes moved to or from storage.", labels=labels)
         spent = CounterMetricFamily("minflinkd_storage_seconds", "Seconds spent in storage requests.", labels=labels)
-        for key, counts in sorted(self._requests().items()):
-            made.add_metric(key, counts.requests)
-            failed.add_metric(key, counts.errors)
-            moved.add_metric(key, counts.bytes)
-            spent.add_metric(key, counts.seconds)
+        for scheme, kinds in sorted(self._requests().items()):
+            for kind, counts in sorted(kinds.items()):
+                made.add_metric([scheme, kind], counts.requests)
+                failed.add_metric([scheme, kind], counts.errors)
+                moved.add_metric([scheme, kind], counts.bytes)
+                spent.add_metric([scheme, kind], counts.seconds)
         yield from (made, failed, moved, spent)
 
 

@@ -10,10 +10,10 @@ from prometheus_client.process_collector import ProcessCollector
 
 from minflinkd.metrics.collectors import (
     ClusterCollector,
+    RequestCounts,
     RpcCollector,
     RpcOutcomes,
     StorageCollector,
-    StorageCounts,
     StorageRequests,
 )
 
@@ -22,7 +22,7 @@ def _no_rpc() -> Mapping[tuple[str, str], int]:
     return {}
 
 
-def _no_storage() -> Mapping[tuple[str, str], StorageCounts]:
+def _no_storage() -> Mapping[str, Mapping[str, RequestCounts]]:
     return {}
 
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from minflinkd.metrics.collectors import StorageCounts
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.runtime.clock import SystemClock
+from minflinkd.storage.recording import RequestStatistics
 
 SAMPLE = ClusterSample(
     jobs_by_status={"RUNNING": 2, "FAILED": 0},
@@ -79,7 +79,7 @@ def test_requests_are_counted_by_outcome() -> None:
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
-        storage_requests=lambda: {("file", "create"): StorageCounts(requests=2, errors=1, bytes=10, seconds=0.5)},
+        storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, bytes=10, seconds=0.5)}},
     )
     found = values(metrics)
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1

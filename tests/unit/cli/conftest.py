@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from minflinkd.blob.server import BlobOptions, BlobServer
+from minflinkd.cli.main import main
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.server import RestServer
+from minflinkd.rpc.local import LocalNetwork
+from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+
+T = TypeVar("T")
+
+
+class RunningDaemon:
+    """A real RestServer and BlobServer with stand-ins behind them, on a loop of its own: commands run their own."""
+
+    def __init__(self, blobs: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="daemon under test")
+        self._thread.start()
+        self.blob_directory = blobs
+        self.network = LocalNetwork()
+        self.dispatcher = Dispatcher(self.network)
+        self.resource_manager = ResourceManager(self.network)
+        self.task_manager = TaskManager(self.network)
+        self.blobs = BlobServer(options=BlobOptions(directory=blobs))
+        self.rest = RestServer(
+            self.network,
+            host="127.0.0.1",
+            port=0,
+            version="0.1.0",
+            metrics=Metrics(version="0.1.0"),
+            config_items=list,
+            blob_url=lambda: self.blobs.url,
+        )
+        self.call(self.blobs.start())
+        self.call(self.rest.start())
+
+    @property
+    def url(self) -> str:
+        return self.rest.url
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def stored(self) -> list[Path]:
+        """Every file that the BlobServer holds."""
+        return [path for path in self.blob_directory.rglob("*") if path.is_file()]
+
+    def close(self) -> None:
+        for component in (self.rest, self.blobs, self.network):
+            self.call(component.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    with structlog.testing.capture_logs():  # a daemon logs to a stderr of its own
+        daemon = RunningDaemon(tmp_path / "blobs")
+        yield daemon
+        daemon.close()
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(daemon: RunningDaemon) -> Command:
+    """Runs `minflinkd` with these arguments against the daemon."""
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(main, list(arguments), env={"MINFLINKD_URL": daemon.url})
+
+    return invoke

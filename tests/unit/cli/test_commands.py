@@ -1,0 +1,162 @@
+"""E10: what the commands print, and the exit codes that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from minflinkd.cli.main import COMMANDS, main
+from minflinkd.rpc.jobs import JobStatus
+from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    """E10: help and completion are fast: no HTTP client, no Spark, no event loop is imported."""
+    program = (
+        "import sys\nfrom minflinkd.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('aiohttp', 'asyncio', 'rich', 'pyspark', 'pyarrow', 'msgspec') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    for name, lazy in COMMANDS.items():
+        assert name in done.stdout
+        assert lazy.help.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_with_examples(name: str) -> None:
+    """E10: `--help` with examples, and --json everywhere but where the daemon itself runs."""
+    if name == "demo":
+        pytest.importorskip("minflinkd.cli.demo")
+    shown = CliRunner().invoke(main, [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "Examples:" in shown.output
+    assert f"minflinkd {name}" in shown.output
+    if name not in ("serve", "demo"):
+        assert "--json" in shown.output
+
+
+def test_a_misspelt_command_is_told_the_nearest() -> None:
+    shown = CliRunner().invoke(main, ["lits"])
+    assert shown.exit_code == 2
+    assert "Did you mean 'list'?" in shown.output
+
+
+def test_list_shows_what_runs_and_all_what_ended(command: Command) -> None:
+    running = command("list")
+    assert (running.exit_code, RUNNING in running.output, FAILED in running.output) == (0, True, False)
+    assert FAILED in command("list", "--all").output
+    jobs = json.loads(command("list", "--all", "--json").output)["jobs"]
+    assert {job["jid"] for job in jobs} == {RUNNING, FAILED}
+
+
+def test_info_without_a_job_is_about_the_cluster(command: Command) -> None:
+    shown = command("info").output
+    assert "Jobs: 1 running, 0 finished, 0 canceled, 1 failed" in shown
+    assert "Slots: 1 of 2 free" in shown
+    assert json.loads(command("info", "--json").output)["slots-total"] == 2
+
+
+def test_info_shows_tasks_checkpoints_recoveries_and_the_last_failure(command: Command) -> None:
+    shown = command("info", RUNNING).output
+    assert "flights -> delays" in shown
+    assert "Checkpoints: 7 completed, 1 failed, the last took 300 ms, 4.0 KiB" in shown
+    assert "TaskManager lost from checkpoint 3" in shown
+    assert "AttributeError: 'DataFrame' object has no attribute 'selectt'" in command("info", FAILED).output
+    assert json.loads(command("info", RUNNING, "--json").output)["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("text", ["aaaa", "a" * 32])
+def test_a_job_is_found_by_the_beginning_of_its_id(command: Command, text: str) -> None:
+    assert json.loads(command("info", text, "--json").output)["jid"] == RUNNING
+
+
+def test_a_name_means_the_job_that_has_not_ended(command: Command) -> None:
+    assert json.loads(command("info", "carrier-delays", "--json").output)["jid"] == RUNNING
+
+
+def test_a_text_that_means_two_jobs_is_refused(command: Command, daemon: RunningDaemon) -> None:
+    daemon.dispatcher.become(FAILED, JobStatus.RUNNING)
+    shown = command("info", "carrier-delays")
+    assert shown.exit_code == 2
+    assert RUNNING in shown.output
+    assert FAILED in shown.output
+
+
+@pytest.mark.parametrize("arguments", [("info", "nope"), ("info", "9" * 32), ("cancel", "nope"), ("logs", "tm-x")])
+def test_what_does_not_exist_is_exit_code_4(command: Command, arguments: tuple[str, ...]) -> None:
+    """E10: exit codes are documented."""
+    assert command(*arguments).exit_code == 4
+
+
+def test_cancel_waits_until_the_job_has_ended(command: Command, daemon: RunningDaemon) -> None:
+    shown = command("cancel", RUNNING)
+    assert (shown.exit_code, shown.output) == (0, f"{RUNNING} is CANCELED.\n")
+    assert daemon.dispatcher.jobs[RUNNING].status is JobStatus.CANCELED
+
+
+def test_cancelling_an_ended_job_is_a_conflict(command: Command) -> None:
+    """E10: exit code 5; with --json the error is the daemon's answer, on stderr."""
+    shown = command("cancel", FAILED, "--json")
+    assert (shown.exit_code, shown.stdout) == (5, "")
+    assert json.loads(shown.stderr)["code"] == "conflict"
+
+
+def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None:
+    shown = command("checkpoints", RUNNING).output
+    assert "7 completed, 1 failed, 0 in progress" in shown
+    assert "/state/checkpoints/7" in shown
+    assert json.loads(command("checkpoints", RUNNING, "--json").output)["counts"]["completed"] == 7
+    assert json.loads(command("checkpoints", RUNNING, "--id", "7").output)["id"] == 7
+
+
+def test_taskmanagers_show_who_holds_their_slots(command: Command) -> None:
+    assert TM in command("taskmanagers").output
+    shown = command("taskmanagers", TM[:6]).output
+    assert RUNNING in shown
+    assert "free" in shown
+    assert json.loads(command("taskmanagers", "--json").output)["taskmanagers"][0]["freeSlots"] == 1
+
+
+def test_logs_prints_the_main_log_of_the_only_taskmanager(command: Command) -> None:
+    assert command("logs").stdout_bytes == LOG
+
+
+def test_logs_chooses_a_file_and_its_last_lines(command: Command) -> None:
+    assert command("logs", TM, "session.log").stdout == "spark\n"
+    assert command("logs", "--tail", "2").stdout_bytes == b"".join(LOG.splitlines(keepends=True)[-2:])
+    assert command("logs", TM, "none.log").exit_code == 4
+    assert "session.log" in command("logs", "--list").output
+    assert json.loads(command("logs", "--json").output)["logs"][0]["name"] == "session.log"
+
+
+def test_plugins_lists_the_backends_of_the_entry_points() -> None:
+    found = json.loads(CliRunner().invoke(main, ["plugins", "--json"]).output)
+    assert {"scheme": "file", "problem": ""}.items() <= next(p for p in found if p["scheme"] == "file").items()
+    assert "file" in CliRunner().invoke(main, ["plugins"]).output
+
+
+def test_without_a_daemon_the_user_is_told_how_to_start_one() -> None:
+    """E10: errors say what to do next."""
+    began = time.monotonic()
+    shown = CliRunner().invoke(main, ["list", "--url", "http://127.0.0.1:9"])
+    assert shown.exit_code == 3
+    assert "minflinkd serve" in shown.output
+    assert time.monotonic() - began < 5
+
+
+def test_a_daemon_that_is_not_ready_is_exit_code_3(command: Command, daemon: RunningDaemon) -> None:
+    daemon.network.detach(daemon.dispatcher.mailbox)
+    assert command("list").exit_code == 3
+
+
+def test_an_error_of_the_daemon_is_exit_code_6(command: Command, daemon: RunningDaemon) -> None:
+    daemon.dispatcher.broken = True
+    assert command("list").exit_code == 6

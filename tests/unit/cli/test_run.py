@@ -1,0 +1,160 @@
+"""E10, J4, B6: `minflinkd run`, from the file to the end of the job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus
+from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.unit.rest.parties import FAILURE
+
+JOB = """\
+name: carrier-delays
+artifacts: [flights.py]
+params: {minutes: 60}
+vertices:
+  flights:
+    source: {format: json, path: /data/flights, schema: "carrier STRING, delay DOUBLE"}
+  late:
+    inputs: [flights]
+    python: flights:late
+  out:
+    inputs: [late]
+    sink: {format: parquet, path: /data/out}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "flights.py").write_text("def late(inputs, params):\n    return inputs['flights']\n")
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def test_run_uploads_the_artifacts_and_submits_under_their_job(
+    command: Command, daemon: RunningDaemon, job: Path
+) -> None:
+    """B6: artifacts first, as one set, then the job that names their keys."""
+    shown = command("run", str(job))
+    assert shown.exit_code == 0, shown.output
+    (submission,) = daemon.dispatcher.submissions
+    assert shown.stdout == f"{submission.job_id}\n"
+    (artifact,) = json.loads(submission.document)["artifacts"]
+    assert artifact.keys() == {"name", "key", "size"}
+    assert any(artifact["key"] in str(path) and submission.job_id in str(path) for path in daemon.stored())
+
+
+def test_params_and_the_name_are_replaced(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    params = ["minutes=30", "carrier=AA", "exact=true", 'odd="x"']
+    arguments = [word for param in params for word in ("-p", param)]
+    shown = command("run", str(job), *arguments, "--name", "other", "--json")
+    document = json.loads(daemon.dispatcher.submissions[0].document)
+    assert document["params"] == {"minutes": 30, "carrier": "AA", "exact": True, "odd": '"x"'}
+    assert document["name"] == "other"
+    assert json.loads(shown.stdout)["jobid"] == daemon.dispatcher.submissions[0].job_id
+
+
+def test_a_wrong_file_is_refused_with_every_fault_and_its_line(
+    command: Command, daemon: RunningDaemon, job: Path
+) -> None:
+    """J4: all faults at once, and nothing is uploaded or submitted."""
+    job.write_text(JOB.replace("[late]", "[lat]").replace("flights.py", "none.py"))
+    shown = command("run", str(job))
+    assert shown.exit_code == 2
+    assert f"{job}:11: vertices.out.inputs[0]" in shown.stderr
+    assert f"{job}:2: artifacts[0]" in shown.stderr
+    assert daemon.dispatcher.submissions == []
+    assert daemon.stored() == []
+
+
+def test_a_job_that_the_daemon_refuses_leaves_no_blob(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    """J4: what only Spark can find is shown with its line too, and the uploaded artifacts go."""
+    daemon.dispatcher.faults = (
+        GraphFault(path="vertices.late.python", problem="flights has no function late", traceback="Traceback\n  ..."),
+    )
+    shown = command("run", str(job))
+    assert shown.exit_code == 2
+    assert f"{job}:9: vertices.late.python: flights has no function late" in shown.stderr
+    assert "    Traceback" in shown.stderr
+    assert daemon.stored() == []
+
+
+def test_faults_as_json_have_paths_and_lines(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    daemon.dispatcher.faults = (GraphFault(path="vertices.out", problem="wrong", hint="right"),)
+    answer = json.loads(command("run", str(job), "--json").stderr)
+    assert answer["code"] == "invalid-job-graph"
+    assert answer["faults"] == [{"path": "vertices.out", "problem": "wrong", "hint": "right", "line": 10}]
+
+
+def test_a_dry_run_leaves_nothing(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    """E2: checked to the end, by Spark too, and nothing is kept."""
+    shown = command("run", str(job), "--dry-run")
+    assert (shown.exit_code, "no faults" in shown.output) == (0, True)
+    assert daemon.dispatcher.submissions[0].dry_run
+    assert daemon.stored() == []
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code"), [(JobStatus.FINISHED, 0), (JobStatus.FAILED, 1), (JobStatus.CANCELED, 1)]
+)
+def test_wait_ends_with_the_job(
+    command: Command, daemon: RunningDaemon, job: Path, end: JobStatus, exit_code: int
+) -> None:
+    """E10: the exit code says how the job ended; a failure shows the traceback of user code."""
+    seen_running = threading.Event()
+    answer = daemon.dispatcher.get_job
+
+    def let_it_end() -> None:
+        seen_running.wait(10)
+        job_id = daemon.dispatcher.submissions[0].job_id
+        failures = (FAILURE,) if end is JobStatus.FAILED else ()
+        daemon.dispatcher.jobs[job_id] = msgspec.structs.replace(daemon.dispatcher.jobs[job_id], failures=failures)
+        daemon.dispatcher.become(job_id, end)
+
+    async def watched(question: GetJob) -> JobDetails:
+        details = await answer(question)
+        seen_running.set()
+        return details
+
+    daemon.dispatcher.mailbox.on(GetJob, watched)
+    ending = threading.Thread(target=let_it_end)
+    ending.start()
+    shown = command("run", str(job), "--wait")
+    ending.join()
+    assert shown.exit_code == exit_code, shown.output
+    assert f"is {end} after" in shown.stdout
+    assert "RUNNING" in shown.stderr
+    assert ("selectt" in shown.stderr) == (end is JobStatus.FAILED)
+
+
+def test_a_param_without_a_value_is_a_usage_error(command: Command, job: Path) -> None:
+    shown = command("run", str(job), "-p", "minutes")
+    assert shown.exit_code == 2
+    assert "KEY=VALUE" in shown.output
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: RunningDaemon, job: Path) -> None:
+    """E10: whoever only wanted to stop watching has not stopped a pipeline."""
+    program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        lines = []
+        while not lines or "RUNNING" not in lines[-1]:
+            lines.append(running.stderr.readline())
+            assert lines[-1], lines
+        running.send_signal(signal.SIGINT)
+        _, rest = running.communicate(timeout=10)
+    job_id = daemon.dispatcher.submissions[0].job_id
+    assert (running.returncode, daemon.dispatcher.jobs[job_id].status) == (130, JobStatus.RUNNING)
+    assert f"minflinkd cancel {job_id}" in rest
+    assert "Traceback" not in rest
