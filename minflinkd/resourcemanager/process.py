@@ -134,6 +134,17 @@ class ProcessDriver:
             Launched(p.resource_id, p.pid, round(p.created * 1000)) for p in self._processes.values() if not p.ended
         )
 
+    async def stop_all(self, *, kill: bool = False) -> None:
+        """End every TaskManager that lives, side by side. Raises StopFailed for the first that stays."""
+        await asyncio.gather(*(self.stop(launched.resource_id, kill=kill) for launched in self.living()))
+
+    async def reap_leftovers(self) -> None:
+        """Kill what an earlier daemon left, for one that wants to begin anew."""
+        own = {launched.resource_id for launched in self.living()}
+        for launched in await self.adopt():
+            if launched.resource_id not in own:
+                await self.stop(launched.resource_id, kill=True)
+
     async def aclose(self) -> None:
         """Leave the TaskManagers running, for the next daemon. Idempotent."""
         loop = asyncio.get_running_loop()

@@ -46,6 +46,7 @@ class Binding:
 class SlotTable:
     size: int
     bindings: Mapping[AllocationId, Binding] = field(default_factory=dict)
+    version: int = 0  # grows with every change of `report()`, so that an old report is known by its age (R8)
 
     def holder(self, slot: int) -> AllocationId | None:
         return next((a for a, b in self.bindings.items() if slot in b.slots), None)
@@ -76,16 +77,17 @@ class SlotTable:
 
 def allocate(slots: SlotTable, request: AllocateSlots, now: float) -> tuple[SlotTable, bool]:
     """m7: the table with the allocation, and whether it was (or had been) made; no slot of another is touched."""
+    wanted = tuple(sorted(set(request.slots)))
     known = slots.bindings.get(request.allocation_id)
     if known is not None:
-        same = (known.job_id, known.slots) == (request.job_id, tuple(sorted(request.slots)))
+        same = (known.job_id, known.slots) == (request.job_id, wanted)
         return slots, same and known.job_leader_id == request.job_leader_id
-    wanted = tuple(sorted(set(request.slots)))
     if not wanted or any(not 0 <= s < slots.size or slots.holder(s) is not None for s in wanted):
         return slots, False
     move(LEGAL, SlotState.FREE, SlotState.ALLOCATED, what=f"slots {wanted}")
     binding = Binding(request.job_id, wanted, request.job_master, request.job_leader_id, now)
-    return replace(slots, bindings={**slots.bindings, request.allocation_id: binding}), True
+    bindings = {**slots.bindings, request.allocation_id: binding}
+    return replace(slots, bindings=bindings, version=slots.version + 1), True
 
 
 def accepted(slots: SlotTable, job_id: JobId, allocations: Iterable[AllocationId]) -> SlotTable:
@@ -101,10 +103,13 @@ def accepted(slots: SlotTable, job_id: JobId, allocations: Iterable[AllocationId
 
 def freed(slots: SlotTable, allocations: Iterable[AllocationId]) -> SlotTable:
     """These slots are free; unknown ones are free already."""
-    gone = set(allocations)
-    for allocation in gone & set(slots.bindings):
+    gone = set(allocations) & slots.bindings.keys()
+    if not gone:
+        return slots
+    for allocation in gone:
         move(LEGAL, slots.bindings[allocation].state, SlotState.FREE, what=f"allocation {allocation}")
-    return replace(slots, bindings={a: b for a, b in slots.bindings.items() if a not in gone})
+    bindings = {a: b for a, b in slots.bindings.items() if a not in gone}
+    return replace(slots, bindings=bindings, version=slots.version + 1)
 
 
 def not_accepted_since(slots: SlotTable, timeout: float, now: float) -> tuple[AllocationId, ...]:

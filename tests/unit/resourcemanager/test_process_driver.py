@@ -216,6 +216,24 @@ async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host:
     assert (await host.exit())[0] == OTHER
 
 
+async def test_all_are_stopped_side_by_side(host: Host) -> None:
+    """A14: the orderly end of a daemon that takes its TaskManagers along."""
+    pids = [await host.start(STUBBORN), await host.start(POLITE, OTHER)]
+    await host.driver.stop_all()
+    assert not any(alive(pid) for pid in pids)
+    assert host.driver.living() == ()
+
+
+async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: Host) -> None:
+    """For a daemon that wants to begin anew."""
+    left = await host.start()
+    await host.crash()
+    own = await host.start(resource_id=OTHER)
+    await host.driver.reap_leftovers()
+    assert not alive(left)
+    assert alive(own)
+
+
 async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_left_running(host: Host) -> None:
     """Livy's lesson: children that outlived their server unseen."""
     pid = await host.start(FAMILY)
