@@ -35,8 +35,16 @@ SNAPSHOT_AGE = 0.05  # seconds that one answer about the whole cluster serves ev
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
 
-def json_answer(body: msgspec.Struct | tuple[msgspec.Struct, ...] | list[Any], status: int = 200) -> web.Response:
-    return web.Response(body=_encoder.encode(body), status=status, content_type=JSON, charset="utf-8")
+def encode(body: msgspec.Struct | list[Any]) -> bytes:
+    return _encoder.encode(body)
+
+
+def json_bytes(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type=JSON, charset="utf-8")
+
+
+def json_answer(body: msgspec.Struct | list[Any], status: int = 200) -> web.Response:
+    return json_bytes(encode(body), status)
 
 
 class Shared(Generic[T]):

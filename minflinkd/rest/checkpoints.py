@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from minflinkd.rest.backend import JSON, Backend
+from minflinkd.rest.backend import Backend, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rpc.jobs import GetCheckpoints
@@ -26,16 +26,18 @@ class CheckpointRoutes:
         ]
 
     async def statistics(self, request: web.Request) -> web.Response:
-        return _json(await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]))))
+        return json_bytes(await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]))))
 
     async def config(self, request: web.Request) -> web.Response:
-        return _json(await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]), config=True)))
+        return json_bytes(
+            await self._ask(GetCheckpoints(job_id=parse_job_id(request.match_info["jobid"]), config=True))
+        )
 
     async def details(self, request: web.Request) -> web.Response:
         job_id, text = parse_job_id(request.match_info["jobid"]), request.match_info["checkpointid"]
         if not text.isascii() or not text.isdigit() or len(text) > 18:
             raise InvalidRequest(f"{text[:80]!r} is not a checkpoint's id", hint="a whole number")
-        return _json(with_vertex_ids(await self._ask(GetCheckpoints(job_id=job_id, checkpoint_id=int(text)))))
+        return json_bytes(with_vertex_ids(await self._ask(GetCheckpoints(job_id=job_id, checkpoint_id=int(text)))))
 
     async def _ask(self, question: GetCheckpoints) -> bytes:
         return (await self._backend.dispatcher(question)).body
@@ -47,7 +49,3 @@ def with_vertex_ids(body: bytes) -> bytes:
     tasks = details.get("tasks", {})
     details["tasks"] = {vertex_id(task_id): {**task, "task-id": task_id} for task_id, task in tasks.items()}
     return msgspec.json.encode(details)
-
-
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type=JSON, charset="utf-8")

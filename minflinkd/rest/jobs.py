@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from minflinkd.jobgraph.model import RestartStrategy
-from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
@@ -39,6 +39,8 @@ MAX_EXCEPTIONS = 20  # shown where the request names no number, as in Flink
 class JobRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._overview_of: tuple[JobOverview, ...] | None = None
+        self._overview = b""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -58,9 +60,13 @@ class JobRoutes:
         return json_answer(JobIds(jobs=tuple(JobIdWithStatus(id=job.job_id, status=job.status) for job in jobs)))
 
     async def overview(self, _: web.Request) -> web.Response:
+        """Encoded once for all who are given the same answer of the Dispatcher (E4)."""
         jobs = await self._backend.jobs.get()
-        now = self._backend.clock.epoch_ms()
-        return json_answer(JobsOverview(jobs=tuple(_summary(job, now) for job in jobs)))
+        if jobs is not self._overview_of:
+            now = self._backend.clock.epoch_ms()
+            self._overview = encode(JobsOverview(jobs=tuple(_summary(job, now) for job in jobs)))
+            self._overview_of = jobs
+        return json_bytes(self._overview)
 
     async def details(self, request: web.Request) -> web.Response:
         return json_answer(job_info(await self._backend.job(request), self._backend.clock.epoch_ms()))
