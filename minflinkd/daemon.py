@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from minflinkd import __version__
@@ -45,6 +46,8 @@ from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.settings import TaskManagerSettings, write_settings
 
+READY_FILE = "daemon.json"
+
 log = structlog.get_logger(__name__)
 
 
@@ -71,6 +74,7 @@ class Daemon(Component):
         self._parts: list[Component] = []
         self._storages = Storages()
         self._network = LocalNetwork()
+        self.driver: ProcessDriver | None = None
 
     @property
     def info(self) -> DaemonInfo:
@@ -96,7 +100,10 @@ class Daemon(Component):
             ha_store=self._storages.at(self._blob_store),
         )
         self.driver = ProcessDriver(
-            directory=state / "taskmanagers", command=self._task_manager_command, on_exit=self._task_manager_exited
+            directory=state / "taskmanagers",
+            command=self._task_manager_command,
+            on_exit=self._task_manager_exited,
+            extra_directories=lambda resource_id: [local] if (local := self._local_state(resource_id)) else [],
         )
         self.resource_manager = ResourceManager(
             network=self._network,
@@ -107,7 +114,7 @@ class Daemon(Component):
         )
         self.dispatcher = Dispatcher(
             network=self._network,
-            store=JobStore(self._storages.at((state / "jobs").as_uri())),
+            store=JobStore(self._storages.at(str(state / "jobs"))),
             storages=self._storages,
             blobs=self.blobs,
             clock=self._clock,
@@ -126,15 +133,22 @@ class Daemon(Component):
             blob_url=lambda: self.blobs.url,
             limits=Limits(body_bytes=config.rest.max_content_length),
         )
+        await self._stop_task_managers()  # those of an earlier daemon, which know no way to this one
         lag = LoopLag(self.metrics.registry, self._clock)
         # In the order in which they start; they stop in the opposite one.
         for part in (lag, self.rpc, self.blobs, self.resource_manager, self.dispatcher, self.rest):
             self._parts.append(part)
             await part.start()
+        # For whoever starts a daemon on a free port: where it is, from the moment it is ready.
+        await self._storages.at(str(state / READY_FILE)).write_bytes(self._ready())
 
     async def _stop(self) -> None:
+        (self.state_directory / READY_FILE).unlink(missing_ok=True)
         while self._parts:
             await self._parts.pop().aclose()
+        if self.driver is not None:
+            await self._stop_task_managers()
+            await self.driver.aclose()
         await self._network.aclose()
         await self._storages.aclose()
         self._leadership.release()
@@ -142,8 +156,19 @@ class Daemon(Component):
     def apply(self, config: Config) -> None:
         """Take over the options that can change at run time; jobs that run keep those that they began with."""
         self.config = config
-        self.resource_manager.options = resource_manager_options(config)
+        self.resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
+
+    async def _stop_task_managers(self) -> None:
+        assert self.driver is not None
+        living = await self.driver.adopt()
+        if living:
+            log.info("stopping TaskManagers", resources=[launched.resource_id for launched in living])
+        await asyncio.gather(*(self.driver.stop(launched.resource_id) for launched in living), return_exceptions=True)
+
+    def _ready(self) -> bytes:
+        info = self.info
+        return msgspec.json.encode({"url": info.url, "blob_url": info.blob_url, "pid": info.pid})
 
     @property
     def _blob_store(self) -> str:
@@ -152,12 +177,16 @@ class Daemon(Component):
     def _task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
         self.resource_manager.task_manager_exited(resource_id, reason)
 
+    def _local_state(self, resource_id: ResourceId) -> Path | None:
+        """Where the option puts the state of running queries; None: in the TaskManager's own directory."""
+        root = self.config.taskmanager.local_state_dir
+        return Path(root) / resource_id if root else None
+
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         """Write the TaskManager's settings, and say how it is started; no secret is on the command line."""
         config = self.config
         host, port = self.rpc.endpoint
         session = config.taskmanager.session
-        local = Path(config.taskmanager.local_state_dir) / resource_id if config.taskmanager.local_state_dir else None
         settings = TaskManagerSettings(
             resource_id=resource_id,
             daemon_host=host,
@@ -166,7 +195,7 @@ class Daemon(Component):
             slots=config.taskmanager.number_of_task_slots,
             working_directory=str(directory),
             log_directory=str(directory / "log"),
-            state_directory=str(local or directory / "state"),
+            state_directory=str(self._local_state(resource_id) or directory / "state"),
             blob_url=self.blobs.url,
             blob_store=self._blob_store,
             spark_master=session.spark_master,

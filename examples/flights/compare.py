@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 
 def batch(spark: SparkSession, events: str, job_file: Path = HERE / "flights.yaml") -> DataFrame:
     """The job's own source, Python and SQL, with nothing streaming in it."""
-    sys.path.insert(0, str(HERE))
+    spark.sparkContext.addPyFile(str(HERE / "flights.py"))  # for the driver and for its Python workers
     import flights
 
     graph = read_job_file(job_file).with_params({"input": events}).job()
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("events", help="directory of the event files")
     parser.add_argument("result", help="directory that the job wrote")
     arguments = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("flights as a batch")

@@ -20,12 +20,12 @@ def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
 
 def checkpoint_uri(config: Config, state: Path) -> str:
     """`execution.checkpointing.dir`, else a directory of the state directory."""
-    return config.checkpointing.dir or (state / "checkpoints").as_uri()
+    return config.checkpointing.dir or f"file://{state / 'checkpoints'}"
 
 
 def ha_storage_uri(config: Config, state: Path) -> str:
     """`high-availability.storageDir`, else a directory of the state directory."""
-    return config.cluster.storage_dir or (state / "ha").as_uri()
+    return config.cluster.storage_dir or f"file://{state / 'ha'}"
 
 
 def secret_file(config: Config, state: Path) -> Path:

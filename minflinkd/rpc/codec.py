@@ -20,7 +20,7 @@ class ProtocolError(MinflinkError):
     consequence = Consequence.FATAL
 
 
-class Ask(msgspec.Struct, frozen=True, tag="ask"):
+class Ask(msgspec.Struct, frozen=True, tag_field="frame", tag="ask"):
     id: int
     target: str
     type: str
@@ -28,19 +28,19 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     fence: str | None = None
 
 
-class Tell(msgspec.Struct, frozen=True, tag="tell"):
+class Tell(msgspec.Struct, frozen=True, tag_field="frame", tag="tell"):
     target: str
     type: str
     body: msgspec.Raw
     fence: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class Answer(msgspec.Struct, frozen=True, tag_field="frame", tag="answer"):
     id: int
     body: msgspec.Raw
 
 
-class Failure(msgspec.Struct, frozen=True, tag="failure"):
+class Failure(msgspec.Struct, frozen=True, tag_field="frame", tag="failure"):
     id: int
     error: ErrorInfo
 

@@ -45,7 +45,9 @@ class TaskOwner:
         on_error: Callable[[Exception], None] | None = None,
     ) -> asyncio.Task[None]:
         """Run one coroutine to its end, under this owner."""
-        return self._spawn(name, self._once(name, coroutine, on_error))
+        task = self._spawn(name, self._once(name, coroutine, on_error))
+        task.add_done_callback(lambda _: coroutine.close())  # a task cancelled before its first step never began it
+        return task
 
     async def aclose(self, timeout: float = 5.0) -> None:
         """Idempotent. Never waits for the task that calls it."""

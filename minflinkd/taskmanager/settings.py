@@ -8,6 +8,7 @@ import msgspec
 
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
+from minflinkd.runtime.units import encode_unit
 
 
 class InvalidSettings(MinflinkError):
@@ -42,7 +43,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_settings(settings: TaskManagerSettings, path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings), indent=2))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings, enc_hook=encode_unit), indent=2))
 
 
 def read_settings(path: Path) -> TaskManagerSettings:

@@ -28,7 +28,7 @@ from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError, RemoteError, error_info
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.storage.publication import publish
+from minflinkd.storage.publication import make_durable, publish
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 SNAPSHOT_TIMEOUT = 600.0  # seconds; the coordinator aborts an expired checkpoint before
 CONFIRM_TIMEOUT = 10.0
+NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
 # Sends a request to the attempt's JobMaster until it is answered; raises RemoteError or Fenced where it is refused.
 Deliver = Callable[[Attempt, Request[Done]], Awaitable[None]]
@@ -146,13 +147,14 @@ class Snapshots:
         acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
         try:
             await self._deliver(attempt, acknowledge)
-        except RemoteError as error:  # no longer pending: the files are ours, and nobody wants them
-            log.info("an acknowledgement came too late", checkpoint=number, error=str(error))
-            attempt.handles.pop(number, None)
-            attempt.transactions.pop(number, None)
-            root = self._storages.at(deployment.job.checkpoint_root)
-            await root.delete_children(snapshot.physical_files)
-            await self._forget(attempt, number)
+        except RemoteError as error:
+            log.info("an acknowledgement was refused", checkpoint=number, error=str(error))
+            if error.info().code == NOT_PENDING:  # only then is it certain that nobody refers to the files
+                attempt.handles.pop(number, None)
+                attempt.transactions.pop(number, None)
+                root = self._storages.at(deployment.job.checkpoint_root)
+                await root.delete_children(snapshot.physical_files)
+                await self._forget(attempt, number)
 
     async def _upload(
         self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path
@@ -176,6 +178,8 @@ class Snapshots:
                     handle = await writer.append(directory / file.path)
                     uploaded += file.size
                 files.append(StateFile(file.path, handle))
+            for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
+                await make_durable(self._storages, transaction)
             physical = await writer.commit()
         return TaskSnapshot(
             task_id=deployment.task.id,
