@@ -1,0 +1,257 @@
+"""The ResourceManager over a real network, with TaskManagers that are mailboxes; time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Mailbox, job_master, task_manager
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.errors import MinflinkError, RemoteError
+from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
+
+pytestmark = pytest.mark.looptime
+JOB = JobId("1" * 32)
+LEADER = LeaderId("leader")
+A, B = AllocationId("a"), AllocationId("b")
+
+
+class FakeTaskManager:
+    """Registers, answers AllocateSlots, and beats when it is told to."""
+
+    def __init__(self, network: LocalNetwork, resource_id: ResourceId) -> None:
+        self.network = network
+        self.resource_id = resource_id
+        self.slots: list[tuple[JobId, AllocationId] | None] = [None, None]
+        self.asked: list[m.AllocateSlots] = []
+        self.version = 0
+        self.registered: m.Registered | None = None
+        self.mailbox = Mailbox(task_manager(resource_id), admits=self._admits)
+        self.mailbox.on(m.AllocateSlots, self._allocate)
+        self.mailbox.on(m.ExitTaskManager, self._exit)
+        network.attach(self.mailbox)
+
+    def _admits(self, message: m.Message, fence: LeaderId | None) -> bool:
+        return self.registered is not None and fence == self.registered.leader_id
+
+    async def _allocate(self, request: m.AllocateSlots) -> m.SlotAnswer:
+        self.asked.append(request)
+        for slot in request.slots:
+            self.slots[slot] = (request.job_id, request.allocation_id)
+        self.version += 1
+        return m.SlotAnswer(allocated=True, report=self.report())
+
+    async def _exit(self, request: m.ExitTaskManager) -> m.Done:
+        return m.Done()
+
+    def report(self) -> m.TaskManagerReport:
+        held = [
+            m.SlotStatus(index=i, job_id=h[0], allocation_id=h[1]) if h else m.SlotStatus(index=i)
+            for i, h in enumerate(self.slots)
+        ]
+        return m.TaskManagerReport(
+            resource_id=self.resource_id, slots=tuple(held), session=m.SessionPhase.READY, version=self.version
+        )
+
+    async def register(self) -> m.Registered:
+        hello = m.RegisterTaskManager(
+            address=self.mailbox.address,
+            pid=1,
+            hardware=m.Hardware(cpu_cores=2, memory_bytes=1),
+            log_directory="log",
+            report=self.report(),
+        )
+        self.registered = await self.network.ask(RESOURCE_MANAGER, hello, timeout=1)
+        return self.registered
+
+    async def beat(self) -> None:
+        assert self.registered is not None
+        beat = m.HeartbeatFromTaskManager(instance_id=self.registered.instance_id, report=self.report())
+        await self.network.ask(RESOURCE_MANAGER, beat, timeout=1, fence=self.registered.leader_id)
+
+
+@dataclass
+class FakeDriver:
+    network: LocalNetwork
+    task_managers: dict[ResourceId, FakeTaskManager] = field(default_factory=dict)
+    stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
+    failing: str = ""
+
+    async def start(self, resource_id: ResourceId) -> None:
+        if self.failing:
+            raise MinflinkError(self.failing)
+        self.task_managers[resource_id] = FakeTaskManager(self.network, resource_id)
+
+    async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
+        self.stopped.append((resource_id, kill))
+
+    async def adopt(self) -> tuple[()]:
+        return ()
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass
+class Cluster:
+    network: LocalNetwork
+    driver: FakeDriver
+    manager: ResourceManager
+    lost: list[m.TaskManagerLost] = field(default_factory=list)
+
+    async def needs(self, *, version: int = 1, held: tuple[AllocationId, ...] = (), **slots: int) -> m.NeedsAnswer:
+        declaration = m.DeclareNeeds(
+            job_id=JOB,
+            leader_id=LEADER,
+            address=job_master(JOB),
+            version=version,
+            needs=tuple(m.SlotNeed(allocation_id=AllocationId(a), slots=n) for a, n in slots.items()),
+            held=held,
+        )
+        return await self.network.ask(RESOURCE_MANAGER, declaration, timeout=1)
+
+    async def task_manager(self, number: int = 0) -> FakeTaskManager:
+        await until(lambda: len(self.driver.task_managers) > number)
+        return list(self.driver.task_managers.values())[number]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Cluster]:
+    network = LocalNetwork()
+    driver = FakeDriver(network)
+    manager = ResourceManager(
+        network=network,
+        driver=driver,
+        clock=SystemClock(),
+        ids=IdSource(random.Random(1)),
+        options=ResourceManagerOptions(slots_per_tm=2, standby=0, taskmanager_timeout=3, start_timeout=20),
+    )
+    cluster = Cluster(network, driver, manager)
+    mailbox = Mailbox(job_master(JOB), fence=LEADER)
+
+    async def lost(notice: m.TaskManagerLost) -> None:
+        cluster.lost.append(notice)
+
+    mailbox.on_notice(m.TaskManagerLost, lost)
+    network.attach(mailbox)
+    async with manager:
+        yield cluster
+    await network.aclose()
+
+
+async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers() -> None:
+    """m1 - m8, although the TaskManager may be asked before it knows that it is registered."""
+    async with running() as cluster:
+        assert "waiting for 1 TaskManager " in (await cluster.needs(a=1)).waiting[A]
+        tm = await cluster.task_manager()
+        registered = await tm.register()
+        assert registered.leader_id == cluster.manager.leader_id
+        await until(lambda: tm.slots[0] == (JOB, A))
+        assert (tm.asked[-1].job_master, tm.asked[-1].job_leader_id) == (job_master(JOB), LEADER)
+        overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
+        assert (overview.task_managers, overview.slots_total, overview.slots_free, overview.pending_needs) == (
+            1,
+            2,
+            1,
+            0,
+        )
+        (info,) = await cluster.network.ask(RESOURCE_MANAGER, m.ListTaskManagers(), timeout=1)
+        assert (info.resource_id, info.log_directory) == (tm.resource_id, "log")
+
+
+async def test_an_exit_seen_by_the_driver_is_told_to_the_job_and_replaced_at_once() -> None:
+    """R11."""
+    async with running() as cluster:
+        await cluster.needs(a=1)
+        tm = await cluster.task_manager()
+        await tm.register()
+        await until(lambda: tm.slots[0] is not None)
+        await cluster.needs(version=2, held=(A,))
+        cluster.manager.task_manager_exited(tm.resource_id, "killed by SIGKILL")
+        await cluster.task_manager(1)
+        assert cluster.lost == [m.TaskManagerLost(resource_id=tm.resource_id, reason="killed by SIGKILL")]
+        with pytest.raises(RemoteError) as refused:
+            await tm.beat()
+        assert refused.value.info().code == "unknown-task-manager"
+
+
+async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
+    """R10, R15: an adopted or a stopped process is not seen to exit."""
+    async with running() as cluster:
+        await cluster.needs(a=1)
+        tm = await cluster.task_manager()
+        first = await tm.register()
+        for _ in range(7):
+            await asyncio.sleep(1)
+            await tm.beat()
+            await cluster.needs(version=2, held=(A,))
+        assert cluster.driver.stopped == []
+        await until(lambda: cluster.driver.stopped)
+        assert cluster.driver.stopped == [(tm.resource_id, True)]
+        assert (await tm.register()).instance_id != first.instance_id
+
+
+async def test_the_needs_of_a_silent_jobmaster_are_dropped() -> None:
+    async with running() as cluster:
+        await cluster.needs(a=3)
+        await asyncio.sleep(8)
+        assert JOB in cluster.manager.snapshot().resources.jobs
+        await until(lambda: JOB not in cluster.manager.snapshot().resources.jobs)
+
+
+async def test_an_ended_jobmaster_is_refused_from_then_on() -> None:
+    """R1."""
+    async with running() as cluster:
+        await cluster.needs(a=3)
+        await cluster.network.ask(RESOURCE_MANAGER, m.JobMasterEnded(job_id=JOB, leader_id=LEADER), timeout=1)
+        with pytest.raises(Fenced):
+            await cluster.needs(version=2, a=1)
+        assert cluster.manager.snapshot().fenced == 1
+
+
+async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> None:
+    async with running() as cluster:
+
+        async def find() -> m.SessionFound:
+            return await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(request_id="1"), timeout=1)
+
+        assert await find() == m.SessionFound()
+        tm = await cluster.task_manager()
+        await tm.register()
+        assert await find() == m.SessionFound(address=task_manager(tm.resource_id))
+
+
+async def test_who_waits_is_refused_with_the_reason_when_starts_keep_failing() -> None:
+    """R5."""
+    async with running() as cluster:
+        cluster.driver.failing = "no java"
+        await cluster.needs(a=1)
+        await until(lambda: cluster.manager.snapshot().resources.starts.failed >= 3)
+        assert "no java" in (await cluster.needs(a=1)).refused[A]
+        found = await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(request_id="1"), timeout=1)
+        assert "no java" in found.refused
+
+
+async def test_an_idle_taskmanager_is_asked_to_exit_and_stopped() -> None:
+    """R6."""
+    async with running() as cluster:
+        tm = FakeTaskManager(cluster.network, ResourceId("tm-by-hand"))
+        await tm.register()
+        await until(lambda: cluster.driver.stopped)
+        assert cluster.driver.stopped == [(tm.resource_id, False)]
+        with pytest.raises(RemoteError, match="was told to exit"):
+            await tm.register()
