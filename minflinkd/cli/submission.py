@@ -36,8 +36,9 @@ class RefusedJob(MinflinkError):
         for fault in self.faults:
             place = f"{self.file}:{fault.line}" if fault.line else str(self.file)
             hint = f" ({fault.hint})" if fault.hint else ""
-            found.append(f"{place}: {fault.path}: {fault.problem}{hint}")
-            found += [f"    {line}" for line in fault.traceback.rstrip().splitlines()]
+            first, *others = f"{fault.path}: {fault.problem}{hint}".splitlines()
+            found.append(f"{place}: {first}")
+            found += [f"    {line}" for line in (*others, *fault.traceback.rstrip().splitlines())]
         return found
 
 

@@ -46,7 +46,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     if not cells:
         click.echo(empty)
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    target = console()
+    table = Table(box=SIMPLE_HEAD if target.is_terminal else None, pad_edge=False, show_edge=False)
     for number, column in enumerate(columns):
         table.add_column(
             column.removeprefix(">"),
@@ -56,7 +57,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         )
     for row in cells:
         table.add_row(*row)
-    console().print(table)
+    if target.is_terminal:
+        target.print(table)
+        return
+    with target.capture() as lines:
+        target.print(table)
+    for line in lines.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def state(name: str) -> Text:
