@@ -134,13 +134,18 @@ class Child:
         return self._process.pid
 
 
-async def ends(pid: int, timeout: float = 15.0) -> bool:
+async def until(condition: Callable[[], bool], timeout: float = 30.0) -> bool:
+    """Wait for what no message tells of. False when the time is over."""
     deadline = time.monotonic() + timeout
-    while Path(f"/proc/{pid}").exists():
+    while not condition():
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
     return True
+
+
+async def ends(pid: int) -> bool:
+    return await until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def job(name: str = "job", *, mode: RuntimeMode = RuntimeMode.STREAMING, **fields: Any) -> JobContext:
@@ -151,7 +156,6 @@ def job(name: str = "job", *, mode: RuntimeMode = RuntimeMode.STREAMING, **field
         mode=mode,
         checkpointing=Checkpointing(),
         checkpoint_root="file:///nowhere",
-        blob_server="http://127.0.0.1:1",
     )
 
 
@@ -161,13 +165,17 @@ def inputs(*ids: str) -> tuple[Input, ...]:
 
 def rate(rows: int = 1000) -> Vertex:
     """A source that never ends: value 0, 1, 2, ...; timestamp one second a micro-batch."""
-    options = {"rowsPerBatch": str(rows), "numPartitions": "2"}
-    return Vertex(id=VertexId("numbers"), source=Source(format="rate-micro-batch", options=options))
+    return source("numbers", "rate-micro-batch", rowsPerBatch=str(rows), numPartitions="2")
 
 
-def events(path: Path, delay: str = "0 seconds", **options: str) -> Vertex:
-    source = Source(format="json", path=str(path), schema=EVENTS, options=options)
-    return Vertex(id=VertexId("events"), source=source, watermark=Watermark(column="time", delay=delay))
+def source(name: str, kind: str, **options: str) -> Vertex:
+    return Vertex(id=VertexId(name), source=Source(format=kind, options=options))
+
+
+def events(path: Path, *, column: str = "time", **options: str) -> Vertex:
+    """JSON files below a directory, with a watermark that allows nothing late."""
+    files = Source(format="json", path=str(path), schema=EVENTS, options=options)
+    return Vertex(id=VertexId("events"), source=files, watermark=Watermark(column=column, delay="0 seconds"))
 
 
 def sql(name: str, text: str, *sources: str) -> Vertex:

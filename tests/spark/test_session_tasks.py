@@ -1,27 +1,115 @@
-"""Tasks in a real session child."""
+"""Running tasks in a warm session child: start, figures, two at once, several sinks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import pyarrow.parquet
 import pytest
+import pytest_asyncio
 
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
-from tests.spark.session_child import Child, job, parquet, rate, sql, task
+from tests.spark.session_child import Child, call, job, parquet, rate, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
+EVEN = sql("even", "SELECT * FROM numbers WHERE value % 2 = 0", "numbers")
 
-async def test_a_stateless_task_stages_every_row_once(child: Child, tmp_path: Path) -> None:
-    """J12: what micro-batches write is recorded file by file, below a name that readers skip."""
-    attempt = await child.run(
-        job(),
-        task(rate(100), sql("even", "SELECT * FROM numbers WHERE value % 2 = 0", "numbers"), parquet(tmp_path, "even")),
-    )
-    await child.batches(attempt, 3)
-    taken = await child.ask(
-        p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "snap"))
-    )
-    stopped = await child.ask(p.StopTask(attempt_id=attempt))
-    assert stopped == p.TaskStopped(ended=True, unloaded=True)
-    print(taken, child.ready)
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def child(tmp_path_factory):  # type: ignore[no-untyped-def]
+    """A child as it is in production: tuned, and warmed up."""
+    child = Child(tmp_path_factory.mktemp("child"))
+    try:
+        await child.start({}, warm_up=True)
+        yield child
+    finally:
+        await child.aclose()
+
+
+async def test_a_warm_session_says_what_its_start_cost(child: Child) -> None:
+    """R: every phase of a start is measured, and the warm-up leaves nothing behind."""
+    assert child.ready is not None
+    assert set(child.ready.phases) == {"import", "session", "first_job", "warm"}
+    assert not list((child.directory / "work").glob("warm-up-*"))
+    pong = await child.ask(p.Ping())
+    assert (pong.attempts, pong.state_stores) == ((), 0)
+    assert (child.directory / "log" / "session-jvm.log").exists()
+
+
+async def test_a_task_tells_its_rows_and_batches(child: Child, tmp_path: Path) -> None:
+    """Rows in, rows staged, micro-batches and the first one's time are reported."""
+    attempt = await child.run(job(), task(rate(100), EVEN, parquet(tmp_path, "even")))
+    finished = await child.batches(attempt, 4)
+    await child.ask(p.StopTask(attempt_id=attempt))
+    metrics = finished.metrics
+    assert metrics.batches == metrics.batch_id + 1
+    assert metrics.rows_in == 100 * metrics.batches
+    assert metrics.rows_out >= 50 * metrics.batches
+    assert metrics.batch_ms > 0
+    assert metrics.first_batch_ms is not None
+
+
+async def test_a_repeated_request_starts_nothing_twice(child: Child, tmp_path: Path) -> None:
+    """A5: a sender that did not see the answer may ask again; a stopped attempt is stopped once."""
+    query, context, directory = task(rate(10), parquet(tmp_path, "numbers")), job(), child.fresh_directory()
+    attempt = await child.run(context, query, directory=directory)
+    again = p.RunTask(job=context, task=query, attempt_id=attempt, directory=str(directory))
+    assert set((await child.ask(again)).phases) == {"code", "build", "start"}
+    assert (await child.ask(p.Ping())).attempts == (attempt,)
+    for _ in range(2):
+        assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
+    with pytest.raises(MinflinkError, match="does not run here"):
+        await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
+
+
+async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Path) -> None:
+    """J7: each task runs in a session of its own, so that views and settings of two jobs never meet."""
+    attempts = {}
+    for factor in (2, 3):
+        text = f"SELECT value * {factor} AS value FROM numbers"
+        query = task(rate(10), sql("scaled", text, "numbers"), parquet(tmp_path / str(factor), "scaled"))
+        settings = {"spark.sql.session.timeZone": f"GMT+{factor}"}
+        attempts[factor] = await child.run(job(str(factor), spark=settings), query)
+    for factor, attempt in attempts.items():
+        await child.batches(attempt, 2)
+        await child.ask(p.StopTask(attempt_id=attempt))
+        files = [path for path in (tmp_path / str(factor)).rglob("*.parquet")]
+        values = {value for file in files for value in pyarrow.parquet.read_table(file)["value"].to_pylist()}
+        assert values == {number * factor for number in range(len(values))}
+
+
+async def test_several_sinks_see_the_same_rows(child: Child, tmp_path: Path) -> None:
+    """J5: a batch that feeds two sinks is computed once, also where one of them reads nothing of it."""
+    (tmp_path / "lazy.py").write_text("def write(batch, epoch):\n    pass\n")
+    random = sql("random", "SELECT value, rand() AS r FROM numbers", "numbers")
+    left, right = (parquet(tmp_path / name, "random") for name in ("left", "right"))
+    right = msgspec.structs.replace(right, id=VertexId("other"))
+    lazy = msgspec.structs.replace(call("lazy:write", "random"), id=VertexId("lazy"))
+    artifacts = {"lazy.py": str(tmp_path / "lazy.py")}
+    attempt = await child.run(job(), task(rate(50), random, left, right, lazy), artifacts=artifacts)
+    await child.batches(attempt, 2)
+    target = str(tmp_path / "s")
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    seen = []
+    for transaction, name in zip(taken.transactions, ("left", "right"), strict=True):
+        tables = [pyarrow.parquet.read_table(tmp_path / name / file.staged) for file in transaction.files]
+        seen.append({row["value"]: row["r"] for table in tables for row in table.to_pylist()})
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 50 * (taken.batch_id + 1)
+
+
+async def test_empty_batches_write_nothing(child: Child, tmp_path: Path) -> None:
+    """J12: an idle or filtered sink does not grow a file a micro-batch."""
+    nothing = sql("nothing", "SELECT * FROM numbers WHERE value < 0", "numbers")
+    attempt = await child.run(job(), task(rate(10), nothing, parquet(tmp_path / "out", "nothing")))
+    await child.batches(attempt, 2)
+    target = str(tmp_path / "s")
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert taken.transactions[0].files == ()
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []

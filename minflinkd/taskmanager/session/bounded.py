@@ -15,6 +15,8 @@ from py4j.java_gateway import is_instance_of
 from minflinkd.taskmanager.session.metrics import END_OF_TIME_MS
 from minflinkd.taskmanager.session.spark import Session
 
+_EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_EVERY_BATCH = 2**62
 _STREAMING = "org.apache.spark.sql.connector.read.streaming"
 
 
@@ -26,9 +28,27 @@ def run_to_end(session: Session, java_query: Any) -> bool:
     execution.processAllAvailable()
     if not execution.isActive():
         return False
-    execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
+    _end_time(session, execution)
     execution.processAllAvailable()
     return bool(execution.isActive())
+
+
+def _end_time(session: Session, execution: Any) -> None:
+    """Set the watermark of an idle query to the end of time.
+
+    When it looks for something to do, an idle query has already derived the watermarks of its operators for the next
+    micro-batch, and insists that they stay. So what it derived is forgotten, under the lock that it looks under.
+    """
+    kind = session.jvm.org.apache.spark.util.Utils.classForName(_EXECUTION, True, False)
+    member = kind.getDeclaredField("watermarkPropagator")
+    member.setAccessible(True)
+    lock = execution.awaitProgressLock()
+    lock.lock()
+    try:
+        execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
+        member.get(execution).purge(_EVERY_BATCH)
+    finally:
+        lock.unlock()
 
 
 def _hold_sources(session: Session, execution: Any) -> bool:

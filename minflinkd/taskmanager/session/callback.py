@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -32,21 +31,23 @@ class BatchCallback:
         self._session = session
         self._lock = threading.Lock()
         self._handlers: dict[AttemptId, Batch] = {}
-        self._connections: dict[AttemptId, weakref.WeakSet[Any]] = {}
+        self._connections: dict[AttemptId, dict[Any, Any]] = {}  # ours -> the JVM's end of it
 
     def register(self, attempt_id: AttemptId, handler: Batch) -> None:
         with self._lock:
             self._handlers[attempt_id] = handler
-            self._connections[attempt_id] = weakref.WeakSet()
+            self._connections[attempt_id] = {}
 
     def release(self, attempt_id: AttemptId) -> None:
         """Forget an ended attempt and end its threads here. Idempotent."""
         with self._lock:
             self._handlers.pop(attempt_id, None)
-            connections = list(self._connections.pop(attempt_id, ()))
-        for connection in connections:
-            with suppress(OSError, AttributeError):  # its thread then reads the end, and closes
-                connection.socket.shutdown(socket.SHUT_RDWR)
+            connections = self._connections.pop(attempt_id, {})
+        for ours, theirs in connections.items():
+            with suppress(Py4JError, OSError):
+                theirs.shutdown()  # py4j's JVM half keeps its sockets for ever otherwise
+            with suppress(OSError, AttributeError):  # its thread reads the end, and closes
+                ours.socket.shutdown(socket.SHUT_RDWR)
 
     def attach(self, writer: Any) -> None:
         """Make this the sink of a DataStreamWriter."""
@@ -57,11 +58,14 @@ class BatchCallback:
         """Called by the JVM, on a thread that belongs to the query's thread there."""
         spark = SparkSession(self._session.spark.sparkContext, java_frame.sparkSession())
         attempt_id = AttemptId(java_frame.sparkSession().conf().get(ATTEMPT_KEY))
+        ours = self._session.gateway._gateway_client.get_thread_connection()
         with self._lock:
             handler = self._handlers.get(attempt_id)
-            if handler is not None:
-                connection = self._session.gateway._gateway_client.get_thread_connection()
-                self._connections[attempt_id].add(connection)
+            known = ours in self._connections.get(attempt_id, {})
+        if handler is not None and not known:
+            theirs = self._session.gateway.java_gateway_server.getCallbackClient().getPerThreadConnection()
+            with self._lock:
+                self._connections.setdefault(attempt_id, {})[ours] = theirs
         if handler is None:
             raise Py4JError(f"attempt {attempt_id} has ended")
         handler(DataFrame(java_frame, spark), epoch)

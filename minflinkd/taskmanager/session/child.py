@@ -14,7 +14,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.messages import Analysis, Done, Notice
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.taskmanager.session import plan
 from minflinkd.taskmanager.session.failures import build_failure
@@ -154,8 +154,8 @@ class SessionChild(Component):
         return await self._blocking(lambda: _analysis(self._engine, request))
 
     async def _ping(self, _: Ping) -> Pong:
-        await self._blocking(lambda: self._engine.session.jvm.System.nanoTime())
-        return Pong(attempts=tuple(self._attempts), threads=threading.active_count())
+        stores = await self._blocking(self._engine.stores.loaded)
+        return Pong(attempts=tuple(self._attempts), threads=threading.active_count(), state_stores=stores)
 
 
 def _start(task: RunningTask) -> TaskRunning:
@@ -182,7 +182,3 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
         operators[task.id] = built.operators
     return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)
-
-
-def jvm_lost(reason: str) -> ErrorInfo:
-    return ErrorInfo(code="jvm-lost", message=reason, consequence=Consequence.RETRYABLE)

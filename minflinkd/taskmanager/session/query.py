@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -37,6 +38,8 @@ from minflinkd.taskmanager.session_protocol import (
     TaskRunning,
     TaskStopped,
 )
+
+log = structlog.get_logger(__name__)
 
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
 
@@ -172,8 +175,12 @@ class RunningTask:
         if self._query is not None:
             java_query: Any = self._query._jsq
             run_id = str(java_query.runId().toString())
-            with suppress(PySparkException):
+            try:
                 java_query.stop()
+            except (PySparkException, Py4JError) as error:
+                log.warning("a query does not stop in order", attempt=self._request.attempt_id, error=str(error))
+            if java_query.streamingQuery().queryExecutionThread().isAlive():
+                return TaskStopped(ended=False, unloaded=False)
             self._watched.wait()
             unloaded = self._engine.stores.close(run_id)
         self._engine.callback.release(self._request.attempt_id)

@@ -49,7 +49,7 @@ class FilesSink:
         self._id = vertex.id
         self._job_id = job_id
         self._attempt_id = attempt_id
-        self._root = vertex.sink.path if "://" in vertex.sink.path else Path(vertex.sink.path).absolute().as_uri()
+        self._root = vertex.sink.path if "://" in vertex.sink.path else f"file://{Path(vertex.sink.path).absolute()}"
         self.ledger: Ledger | None = Ledger(job_id, vertex.id, self._root)
 
     def write(self, frame: DataFrame, epoch: int) -> int:

@@ -1,0 +1,111 @@
+"""What Spark and user code say of a job before anything of it starts (J4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minflinkd.jobgraph.model import OutputMode, Vertex
+from minflinkd.rpc.messages import Analysis
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.session_child import Child, call, events, job, parquet, python, rate, source, sql, task
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+CODE = """
+def good(inputs, params):
+    return inputs["numbers"].selectExpr("value * %s AS v" % params["factor"])
+def raises(inputs, params):
+    return 1 / 0
+def nothing(inputs, params):
+    pass
+def sink(batch, epoch):
+    pass
+"""
+
+
+async def analyze(child: Child, tmp_path: Path, *vertices: Vertex) -> Analysis:
+    (tmp_path / "code.py").write_text(CODE)
+    artifacts = {"code.py": str(tmp_path / "code.py")}
+    context = job(params={"factor": 3})
+    return await child.ask(p.AnalyzeTasks(job=context, tasks=(task(*vertices),), artifacts=artifacts))
+
+
+async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path: Path) -> None:
+    """J4, C25."""
+    found = await analyze(
+        child,
+        tmp_path,
+        rate(),
+        python("scaled", "code:good", "numbers"),
+        sql("totals", "SELECT v % ${factor} AS k, count(*) AS n FROM scaled GROUP BY 1", "scaled"),
+        call("code:sink", "totals"),
+    )
+    assert found.faults == ()
+    assert found.schemas["totals"] == "struct<k:bigint,n:bigint>"
+    assert [operator.split(":")[1] for operator in found.operators["numbers"]] == ["Aggregate", "source"]
+    again = await analyze(
+        child,
+        tmp_path,
+        rate(),
+        sql("totals", "SELECT count(*) AS n FROM numbers", "numbers"),
+        call("code:sink", "totals"),
+    )
+    assert again.operators != found.operators
+
+
+async def test_every_fault_is_named_at_once(child: Child, tmp_path: Path) -> None:
+    """J4: bad SQL, a missing column, a missing function and an exception, each with its place."""
+    found = await analyze(
+        child,
+        tmp_path,
+        rate(),
+        sql("typo", "SELEC value FROM numbers", "numbers"),
+        sql("column", "SELECT valeu FROM numbers", "numbers"),
+        sql("param", "SELECT ${nothing} FROM numbers", "numbers"),
+        python("gone", "code:god", "numbers"),
+        python("nowhere", "cod:good", "numbers"),
+        python("raises", "code:raises", "numbers"),
+        python("nothing", "code:nothing", "numbers"),
+        sql("below", "SELECT * FROM typo", "typo"),
+        parquet(tmp_path / "out", "below"),
+    )
+    faults = {fault.path: fault for fault in found.faults}
+    assert "Syntax error" in faults["vertices.typo.sql"].problem
+    assert "pos 0" in faults["vertices.typo.sql"].problem
+    assert "`valeu`" in faults["vertices.column.sql"].problem
+    assert "value" in faults["vertices.column.sql"].problem
+    assert "Project" not in faults["vertices.column.sql"].problem
+    assert "has no value" in faults["vertices.param"].problem
+    assert "no function 'god'" in faults["vertices.gone.python"].problem
+    assert "good" in faults["vertices.gone.python"].hint
+    assert "no module 'cod'" in faults["vertices.nowhere.python"].problem
+    assert faults["vertices.raises.python"].problem == "ZeroDivisionError: division by zero"
+    assert "return 1 / 0" in faults["vertices.raises.python"].traceback
+    assert "plan.py" not in faults["vertices.raises.python"].traceback
+    assert "None" in faults["vertices.nothing.python"].problem
+    assert len(found.faults) == 7, [fault.path for fault in found.faults]
+
+
+async def test_an_unsupported_output_mode_is_a_fault(child: Child, tmp_path: Path) -> None:
+    """J8a: files hold rows for good, so an aggregate without a watermark cannot go there."""
+    count = sql("counted", "SELECT count(*) AS n FROM numbers", "numbers")
+    found = await analyze(child, tmp_path, rate(), count, parquet(tmp_path / "out", "counted"))
+    assert [fault.path for fault in found.faults] == ["vertices.out"]
+    assert "watermark" in found.faults[0].problem
+    assert "watermark" in found.faults[0].hint
+    found = await analyze(child, tmp_path, rate(), call("code:sink", "numbers", OutputMode.COMPLETE))
+    assert [fault.path for fault in found.faults] == ["vertices.out.output-mode"]
+
+
+async def test_a_wrong_source_is_a_fault(child: Child, tmp_path: Path) -> None:
+    """J4: a format that does not exist, and a watermark over a column that does not."""
+    wrong = source("numbers", "kafkaa")
+    found = await analyze(child, tmp_path, wrong, parquet(tmp_path / "out", "numbers"))
+    assert [fault.path for fault in found.faults] == ["vertices.numbers.source"]
+    assert "kafkaa" in found.faults[0].problem
+    (tmp_path / "in").mkdir()
+    late = events(tmp_path / "in", column="tiem")
+    found = await analyze(child, tmp_path, late, parquet(tmp_path / "out", "events"))
+    assert [fault.path for fault in found.faults] == ["vertices.events.watermark"]

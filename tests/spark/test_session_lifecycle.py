@@ -1,0 +1,116 @@
+"""How a session child begins, what it leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.session_child import Child, ends, job, rate, sql, task
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def lone_child(tmp_path: Path) -> AsyncIterator[Child]:
+    child = Child(tmp_path)
+    try:
+        await child.start({}, warm_up=False)
+        yield child
+    finally:
+        await child.aclose()
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def native_threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Path) -> None:
+    """J7, C10a, R6a: threads, descriptors, RocksDB instances and local files do not grow with the tasks that ran."""
+    assert child.ready is not None
+    jvm = child.ready.jvm_pid
+    counted = sql("counted", "SELECT value % 5 AS k, count(*) AS n FROM numbers GROUP BY 1", "numbers")
+    query = task(rate(100), counted, call("discard:write", "counted"))
+    (tmp_path / "discard.py").write_text("def write(batch, epoch):\n    pass\n")
+    artifacts = {"discard.py": str(tmp_path / "discard.py")}
+    figures = []
+    for _ in range(30):
+        attempt = await child.run(job(), query, artifacts=artifacts)
+        await child.batches(attempt, 1)
+        assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
+        pong = await child.ask(p.Ping())
+        assert pong.state_stores == 0
+        local = sum(1 for path in (child.directory / "work").rglob("*rocksdb*") if path.exists())
+        figures.append((pong.threads, descriptors(child.pid), descriptors(jvm), native_threads(jvm), local))
+    early, late = figures[9], figures[-1]
+    assert late[0] <= early[0] + 2, figures
+    assert late[1] <= early[1] + 4, figures
+    assert late[2] <= early[2] + 10, figures
+    assert late[3] <= early[3] + 10, figures
+    assert late[4] <= early[4], figures
+
+
+async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
+    """The supervisor learns of it from the child, which then ends itself."""
+    assert lone_child.ready is not None
+    os.kill(lone_child.ready.jvm_pid, signal.SIGKILL)
+    lost = await lone_child.notice(p.JvmLost, lambda _: True, timeout=10.0)
+    assert str(lone_child.ready.jvm_pid) in lost.reason
+    assert await ends(lone_child.pid)
+
+
+async def test_a_child_ends_with_its_supervisor(tmp_path: Path) -> None:
+    """A killed supervisor leaves neither child nor JVM behind."""
+    config = tmp_path / "session.json"
+    p.write_config(
+        p.SessionConfig(name="tm", slots=1, working_directory=str(tmp_path / "w"), log_directory=str(tmp_path / "l")),
+        config,
+    )
+    supervisor = f"""
+import socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+child = subprocess.Popen([sys.executable, "-m", "minflinkd.taskmanager.session", "--fd", str(theirs.fileno()),
+                          "--config", {str(config)!r}], pass_fds=[theirs.fileno()])
+print(child.pid, flush=True)
+time.sleep(1000)
+"""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", supervisor),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    child_pid = int(await process.stdout.readline())
+    jvm = await _jvm_of(child_pid)
+    process.kill()
+    await process.wait()
+    assert await ends(child_pid)
+    assert await ends(jvm)
+
+
+async def _jvm_of(pid: int) -> int:
+    def found() -> list[int]:
+        return [child.pid for child in psutil.Process(pid).children() if child.name() == "java"]
+
+    assert await until(lambda: bool(found()), timeout=60)
+    return found()[0]
+
+
+async def test_a_session_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """The supervisor gets Spark's reason, not only an exit code."""
+    child = Child(tmp_path)
+    with pytest.raises(AssertionError, match="JAVA_GATEWAY_EXITED"):
+        await child.start({"spark.master": "nonsense"})
+    await child.aclose()
