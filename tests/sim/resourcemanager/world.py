@@ -1,0 +1,387 @@
+"""A cluster without Spark: the real ResourceManager, slot pools, slot tables and registrations, on a network and a
+host that fail, in virtual time.
+
+What stands between these parts in production and does no deciding (task executor, JobMaster) is rewritten here in a
+few lines, so that thousands of seconds pass in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from minflinkd.jobmaster import slot_pool
+from minflinkd.jobmaster.slot_pool import SlotPool
+from minflinkd.resourcemanager.driver import StartFailed
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.faulty import FaultyNetwork, FaultyWire
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, job_master, task_manager
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
+from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.taskmanager import slot_table
+from minflinkd.taskmanager.registration import Registration
+from minflinkd.taskmanager.slot_table import SlotState, SlotTable
+
+SLOTS = 4
+SILENT = 5.0  # seconds
+UNACCEPTED = 10.0
+HOLD = 10.0
+
+R = TypeVar("R")
+clock = SystemClock()
+
+
+async def asked(network: FaultyNetwork, target: str, request: m.Request[R], fence: LeaderId | None) -> R | None:
+    try:
+        return await network.ask(Address(target), request, timeout=1.0, fence=fence)
+    except MinflinkError:
+        return None
+
+
+class TaskManager:
+    """A slot table, and who may change it."""
+
+    def __init__(self, world: World, resource_id: ResourceId) -> None:
+        self.address = task_manager(resource_id)
+        self.resource_id = resource_id
+        self.table = SlotTable(SLOTS)
+        self.session = m.SessionPhase.STARTING
+        self.generation = 0
+        self._heard: dict[JobId, float] = {}
+        self._accepted: dict[AllocationId, float] = {}
+        self._world = world
+        self._tasks = TaskOwner(resource_id)
+        self._network = world.wire.party(self.address)
+        self._mailbox = Mailbox(self.address)
+        self._mailbox.on(m.AllocateSlots, self._allocate)
+        self._mailbox.on(m.FreeSlots, self._free)
+        self._mailbox.on(m.HeartbeatFromJobMaster, self._beat)
+        self._mailbox.on(m.ExitTaskManager, self._exit)
+        self.registration = Registration(
+            self._network,
+            clock=clock,
+            hello=lambda: m.RegisterTaskManager(
+                address=self.address,
+                pid=1,
+                hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
+                log_directory="",
+                report=self.report(),
+            ),
+            report=self.report,
+            start_phases=dict,
+            give_up_after=0,
+            on_give_up=lambda _: None,
+        )
+
+    def report(self) -> m.TaskManagerReport:
+        return m.TaskManagerReport(
+            resource_id=self.resource_id, slots=self.table.report(), session=self.session, version=self.table.version
+        )
+
+    async def start(self) -> None:
+        self._network.attach(self._mailbox)
+        await self.registration.start()
+        self._tasks.job("session", self.new_session())
+        self._tasks.loop("timers", self._timers)
+
+    async def aclose(self) -> None:
+        self._network.detach(self._mailbox)
+        await self.registration.aclose()
+        await self._tasks.aclose()
+
+    async def new_session(self) -> None:
+        self.session = m.SessionPhase.STARTING
+        self.registration.report_now()
+        await asyncio.sleep(self._world.rng.uniform(1, 8))
+        self.session = m.SessionPhase.READY
+        self.registration.report_now()
+
+    def _become(self, table: SlotTable) -> None:
+        slot_table.check_invariants(table)
+        changed, self.table = table.version != self.table.version, table
+        if changed:
+            self.registration.report_now()
+
+    async def _allocate(self, request: m.AllocateSlots) -> m.SlotAnswer:
+        table, allocated = slot_table.allocate(self.table, request, clock.monotonic())
+        self._become(table)
+        if allocated:
+            self._heard[request.job_id] = clock.monotonic()
+            self._tasks.job(f"offer to {request.job_id}", self._offer(request))
+        return m.SlotAnswer(allocated=allocated, report=self.report())
+
+    async def _offer(self, request: m.AllocateSlots) -> None:
+        job_id, key = request.job_id, request.allocation_id
+        while key in self.table.bindings and self.table.bindings[key].state is SlotState.ALLOCATED:
+            offers = self.table.offers(job_id)
+            message = m.OfferSlots(resource_id=self.resource_id, address=self.address, offers=offers)
+            answer = await asked(self._network, request.job_master, message, request.job_leader_id)
+            if answer is not None:
+                self._accept(job_id, answer.accepted)
+                refused = {offer.allocation_id for offer in offers} - set(answer.accepted)
+                self._become(slot_table.freed(self.table, refused))
+            await asyncio.sleep(0.5)
+
+    def _accept(self, job_id: JobId, keys: tuple[AllocationId, ...]) -> None:
+        for key in keys:
+            self._accepted.setdefault(key, clock.monotonic())
+        self._become(slot_table.accepted(self.table, job_id, keys))
+
+    async def _free(self, request: m.FreeSlots) -> m.Done:
+        mine = set(request.allocations) & self.table.of_job(request.job_id).keys()
+        self._become(slot_table.freed(self.table, mine))
+        return m.Done()
+
+    async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
+        now = clock.monotonic()
+        self._heard[request.job_id] = now
+        self._accept(request.job_id, request.allocations)
+        unknown = [
+            key
+            for key, binding in self.table.of_job(request.job_id).items()
+            if binding.state is SlotState.ACTIVE
+            and key not in request.allocations
+            and now - self._accepted[key] > UNACCEPTED
+        ]
+        self._become(slot_table.freed(self.table, unknown))
+        return m.JobHeartbeatAnswer(allocations=tuple(self.table.of_job(request.job_id)), tasks=())
+
+    async def _exit(self, request: m.ExitTaskManager) -> m.Done:
+        self._world.driver.end(self.resource_id, request.reason)
+        return m.Done()
+
+    async def _timers(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            now = clock.monotonic()
+            late = slot_table.not_accepted_since(self.table, UNACCEPTED, now)
+            silent = [key for key, b in self.table.bindings.items() if now - self._heard[b.job_id] > SILENT + HOLD]
+            self._become(slot_table.freed(self.table, {*late, *silent}))
+
+
+class Driver:
+    """Starts TaskManagers of this world, some of which never come up."""
+
+    def __init__(self, world: World) -> None:
+        self.living: dict[ResourceId, TaskManager] = {}
+        self.started = 0
+        self.failing = 0.0  # probability of a failed start
+        self.most = 0  # processes at a time
+        self._world = world
+
+    async def start(self, resource_id: ResourceId) -> None:
+        await asyncio.sleep(0.1)
+        self.started += 1
+        if self._world.rng.random() < self.failing:
+            raise StartFailed("out of memory")
+        tm = self.living[resource_id] = TaskManager(self._world, resource_id)
+        self.most = max(self.most, len(self.living))
+        await tm.start()
+
+    async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
+        self.end(resource_id, "killed" if kill else "told to exit")
+
+    async def adopt(self) -> tuple[Any, ...]:
+        return ()
+
+    async def aclose(self) -> None: ...
+
+    def end(self, resource_id: ResourceId, reason: str) -> None:
+        tm = self.living.pop(resource_id, None)
+        if tm is not None:
+            self._world.background(tm.aclose())
+            self._world.resource_manager.task_manager_exited(resource_id, reason)
+
+
+class Job:
+    """A JobMaster that wants slots and does nothing with them."""
+
+    def __init__(self, world: World, job_id: JobId, groups: dict[str, int]) -> None:
+        self.job_id = job_id
+        self.leader_id = world.ids.leader()
+        self.pool = slot_pool.ask_for_missing(SlotPool(groups), world.ids, clock.monotonic())
+        self._heard: dict[ResourceId, float] = {}
+        self._accepted: dict[AllocationId, float] = {}
+        self._world = world
+        self._tasks = TaskOwner(job_id)
+        self._network = world.wire.party(job_master(job_id))
+        self._mailbox = Mailbox(job_master(job_id), fence=self.leader_id)
+        self._mailbox.on(m.OfferSlots, self._offered)
+        self._mailbox.on_notice(m.TaskManagerLost, self._lost)
+
+    async def start(self) -> None:
+        self._network.attach(self._mailbox)
+        self._tasks.loop("needs", self._declare)
+        self._tasks.loop("heartbeats", self._beat)
+
+    async def crash(self) -> None:
+        self._network.detach(self._mailbox)
+        await self._tasks.aclose()
+
+    async def end(self) -> None:
+        """Gives everything back, however often it has to say so."""
+        await self.crash()
+        for resource_id in {held.resource_id for held in self.pool.held.values()}:
+            request = m.FreeSlots(job_id=self.job_id, allocations=self.pool.on(resource_id), job_ended=True)
+            while resource_id in self._world.driver.living:
+                if await asked(self._network, task_manager(resource_id), request, self.leader_id) is not None:
+                    break
+        ended = m.JobMasterEnded(job_id=self.job_id, leader_id=self.leader_id)
+        while await asked(self._network, RESOURCE_MANAGER, ended, None) is None:
+            pass
+
+    def _become(self, pool: SlotPool) -> None:
+        slot_pool.check_invariants(pool)
+        self.pool = slot_pool.ask_for_missing(pool, self._world.ids, clock.monotonic())
+
+    async def _declare(self) -> None:
+        while True:
+            request = m.DeclareNeeds(
+                job_id=self.job_id,
+                leader_id=self.leader_id,
+                address=job_master(self.job_id),
+                version=self.pool.version,
+                needs=self.pool.declaration(),
+                held=tuple(self.pool.held),
+            )
+            self._tasks.job("declare", self._say(RESOURCE_MANAGER, request, None))
+            await asyncio.sleep(1)
+
+    async def _say(self, target: str, request: m.Request[Any], fence: LeaderId | None) -> None:
+        await asked(self._network, target, request, fence)
+
+    async def _offered(self, request: m.OfferSlots) -> m.OffersAccepted:
+        pool, accepted = slot_pool.offered(self.pool, request.resource_id, request.address, request.offers)
+        for key in accepted:
+            self._accepted.setdefault(key, clock.monotonic())
+        self._heard[request.resource_id] = clock.monotonic()
+        self._become(pool)
+        return m.OffersAccepted(accepted=accepted)
+
+    async def _lost(self, notice: m.TaskManagerLost) -> None:
+        self._become(slot_pool.dropped(self.pool, self.pool.on(notice.resource_id)))
+
+    async def _beat(self) -> None:
+        while True:
+            now = clock.monotonic()
+            for resource_id in {held.resource_id for held in self.pool.held.values()}:
+                if now - self._heard[resource_id] > SILENT:
+                    self._become(slot_pool.dropped(self.pool, self.pool.on(resource_id)))
+                else:
+                    self._tasks.job(f"beat {resource_id}", self._beat_once(resource_id))
+            await asyncio.sleep(1)
+
+    async def _beat_once(self, resource_id: ResourceId) -> None:
+        sent = clock.monotonic()
+        mine = self.pool.on(resource_id)
+        beat = m.HeartbeatFromJobMaster(job_id=self.job_id, leader_id=self.leader_id, allocations=mine)
+        answer = await asked(self._network, task_manager(resource_id), beat, self.leader_id)
+        if answer is not None:
+            self._heard[resource_id] = clock.monotonic()
+            gone = tuple(key for key in mine if key not in answer.allocations and self._accepted[key] < sent)
+            self._become(slot_pool.dropped(self.pool, gone))
+
+
+class World:
+    def __init__(self, seed: int, **options: Any) -> None:
+        self.rng = random.Random(seed)
+        self.ids = IdSource(self.rng)
+        self.wire = FaultyWire(self.rng)
+        self.tasks = TaskOwner("world")
+        self.options = ResourceManagerOptions(
+            **{"slots_per_tm": SLOTS, "max": 6, "standby": 1, "taskmanager_timeout": 20.0, "start_timeout": 30.0}
+            | options
+        )
+        self.driver = Driver(self)
+        self.jobs: dict[JobId, Job] = {}
+        self.resource_manager = self._new_resource_manager()
+
+    def _new_resource_manager(self) -> ResourceManager:
+        return ResourceManager(
+            network=self.wire.party(RESOURCE_MANAGER),
+            driver=self.driver,
+            clock=clock,
+            ids=self.ids,
+            options=self.options,
+        )
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.tasks.job("background", coroutine)
+
+    async def __aenter__(self) -> World:
+        await self.resource_manager.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for job in self.jobs.values():
+            await job.crash()
+        await self.resource_manager.aclose()
+        for tm in list(self.driver.living.values()):
+            await tm.aclose()
+        await self.wire.aclose()
+        await self.tasks.aclose()
+
+    async def submit(self, **groups: int) -> Job:
+        job = Job(self, self.ids.job(), groups)
+        self.jobs[job.job_id] = job
+        await job.start()
+        return job
+
+    async def restart_resource_manager(self) -> None:
+        """R12: the new one knows nothing."""
+        await self.resource_manager.aclose()
+        self.resource_manager = self._new_resource_manager()
+        await self.resource_manager.start()
+
+    def free_slots(self) -> int:
+        return sum(1 for tm in self.driver.living.values() for slot in tm.table.report() if slot.job_id is None)
+
+    def served(self) -> bool:
+        """Every job holds what it wants, and the TaskManagers say so too."""
+        return all(
+            job.pool.complete
+            and all(
+                held.resource_id in self.driver.living and key in self.driver.living[held.resource_id].table.bindings
+                for key, held in job.pool.held.items()
+            )
+            for job in self.jobs.values()
+        )
+
+    def agreed(self) -> bool:
+        """R12: the ResourceManager's view is the TaskManagers' slot tables, and nothing is held that no job holds."""
+        shown = self.resource_manager.snapshot().resources.task_managers
+        registered = {key for key, tm in shown.items() if tm.registered}
+        if registered != set(self.driver.living):
+            return False
+        wanted = {key for job in self.jobs.values() for key in job.pool.held}
+        for resource_id, tm in self.driver.living.items():
+            view = [slot.allocation_id for slot in shown[resource_id].slots]
+            truth = [slot.allocation_id for slot in tm.table.report()]
+            if view != truth or not {key for key in truth if key is not None} <= wanted:
+                return False
+        return True
+
+    def story(self) -> list[str]:
+        """How it stands, and the last messages."""
+        shown = self.resource_manager.snapshot().resources
+        return [
+            *(f"{job.job_id} needs {dict(job.pool.needs)}, holds {dict(job.pool.held)}" for job in self.jobs.values()),
+            *(f"{key} {tm.session}: {dict(tm.table.bindings)}" for key, tm in self.driver.living.items()),
+            *(f"{key} seen as {tm.state} {tm.slots}" for key, tm in shown.task_managers.items()),
+            *self.wire.journal[-50:],
+        ]
+
+    async def within(self, seconds: float, condition: Callable[[], bool]) -> float:
+        """How long it took."""
+        began = clock.monotonic()
+        while not condition():
+            if clock.monotonic() - began > seconds:
+                raise AssertionError(f"not within {seconds} s\n" + "\n".join(self.story()))
+            await asyncio.sleep(0.1)
+        return clock.monotonic() - began
