@@ -122,7 +122,9 @@ class Daemon(Component):
             rng=random.SystemRandom(),
             options=dispatcher_options(config, state, epoch),
         )
-        self.metrics = Metrics(version=__version__, rpc_outcomes=lambda: self._network.outcomes)
+        self.metrics = Metrics(
+            version=__version__, rpc_outcomes=lambda: self._network.outcomes, storage_requests=self._storages.statistics
+        )
         self.rest = RestServer(
             self._network,
             host=config.rest.bind_address,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, Task
-from minflinkd.rpc.messages import Done, GraphFault, Message, Request, TaskMetrics
+from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 

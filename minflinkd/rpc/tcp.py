@@ -99,6 +99,9 @@ class RpcServer(Component):
             log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
+        if self._server is None or not self._server.is_serving():  # closed during the handshake
+            writer.close()
+            return
         _without_delay(writer)
         connection = Connection(reader, writer, local=self._network.mailbox, name=address)
         self._connections.add(connection)

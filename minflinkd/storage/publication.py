@@ -80,10 +80,18 @@ def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> s
 async def make_durable(storages: Storages, transaction: SinkTransaction) -> None:
     """Flush what Spark staged to the disk, where that means anything; before its checkpoint is acknowledged.
 
-    Raises ObjectNotFound naming a staged file that is missing, SinkNotSupported.
+    A file may be published meanwhile, as part of an earlier checkpoint: it is then durable under its final name.
+    Raises ObjectNotFound naming a file that is neither staged nor published, SinkNotSupported.
     """
     place = _atomic(storages.at(transaction.root))
-    await place.storage.sync([place.child(file.staged).path for file in transaction.files])
+
+    async def flush(file: StagedFile) -> None:
+        try:
+            await place.storage.sync([place.child(file.staged).path])
+        except ObjectNotFound:
+            await place.storage.sync([place.child(file.final).path])
+
+    await for_each(transaction.files, flush, limit=_PARALLEL)
 
 
 async def publish(storages: Storages, transaction: SinkTransaction) -> int:

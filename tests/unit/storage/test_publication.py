@@ -234,3 +234,15 @@ def test_publication_interrupted_anywhere_and_repeated_ends_in_the_same_files(
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(run(Path(directory)))
+
+
+async def test_a_file_that_an_earlier_checkpoint_publishes_meanwhile_is_durable_all_the_same(tmp_path: Path) -> None:
+    """J12: checkpoint 2 still carries what 1 did, while 1 is being published."""
+    storages = Storages()
+    stage(tmp_path, 1, {"part-0.parquet": b"rows"})
+    first = await transaction(storages, tmp_path, 1, [1])
+    second = msgspec.structs.replace(first, checkpoint_id=2)
+    await publish(storages, first)
+    await make_durable(storages, second)
+    assert await publish(storages, second) == 0
+    assert list(visible(tmp_path).values()) == [b"rows"]

@@ -1,0 +1,45 @@
+"""One daemon a module, with a warm standby; what a test breaks is replaced by the daemon itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.cluster import Cluster, running_cluster
+from tests.windows_job import WindowsJob
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    base = tmp_path_factory.mktemp("cluster")
+    settings = {
+        "resourcemanager.standby-taskmanagers": 1,
+        "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
+        "taskmanager.numberOfTaskSlots": 4,
+        "taskmanager.session.stopped-timeout": "2 s",
+        "heartbeat.timeout": "3 s",
+    }
+    async with running_cluster(base, **settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> WindowsJob:
+    job = WindowsJob(tmp_path_factory.mktemp("windows"))
+    job.write_events()
+    return job
+
+
+@pytest.fixture(scope="module")
+def truth(windows: WindowsJob) -> list[tuple[Any, ...]]:
+    """The result of the same query as a batch."""
+    return windows.batch()
+
+
+@pytest.fixture
+def out(windows: WindowsJob, request: pytest.FixtureRequest) -> Path:
+    return windows.base / request.node.name

@@ -1,0 +1,127 @@
+"""The job of the fault tests: a windowed aggregate with a watermark over files that come in the order of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+
+from tests.cluster import write_job
+
+SQL = """
+SELECT window(time, '1 minute').start AS minute, k, count(*) AS n, sum(v) AS total
+FROM clean GROUP BY window(time, '1 minute'), k
+"""
+EPOCH = 1_700_000_040  # seconds since 1970, a full minute
+
+
+@dataclass(frozen=True)
+class WindowsJob:
+    """`files` event files, one micro-batch each; file i holds minute i, so that no row is ever late."""
+
+    base: Path
+    files: int = 60
+    rows: int = 100
+    artifact: str = "def clean(inputs, params):\n    return inputs['events'].where('v >= 0')\n"
+
+    @property
+    def events(self) -> Path:
+        return self.base / "events"
+
+    def write_events(self, first: int = 0, count: int | None = None) -> None:
+        """Each file whole or not at all, in the order in which Spark is to read them."""
+        self.events.mkdir(parents=True, exist_ok=True)
+        for i in range(first, first + (self.files if count is None else count)):
+            rng = random.Random(i)
+            lines = [
+                json.dumps({"k": f"k{rng.randrange(7)}", "time": _iso(i, rng), "v": rng.randrange(-5, 100)})
+                for _ in range(self.rows)
+            ]
+            staged = self.events / f"_{i:05d}.json"
+            staged.write_text("\n".join(lines) + "\n")
+            os.utime(staged, (EPOCH + i, EPOCH + i))
+            staged.rename(self.events / f"{i:05d}.json")
+
+    def write(self, name: str, **changes: Any) -> Path:
+        """The job file, with top-level keys replaced; its result goes to `base/<name>`."""
+        directory = self.base / f"{name}-job"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "windows.py").write_text(self.artifact)
+        document = {
+            "name": name,
+            "mode": "batch",
+            "parallelism": 2,
+            "params": {"input": str(self.events), "output": str(self.base / name)},
+            "checkpointing": {"interval": "1 s"},
+            "artifacts": ["windows.py"],
+            "vertices": {
+                "events": {
+                    "source": {
+                        "format": "json",
+                        "path": "${input}",
+                        "schema": "k STRING, time TIMESTAMP, v BIGINT",
+                        "options": {"maxFilesPerTrigger": 1},
+                    },
+                    "watermark": {"column": "time", "delay": "1 minute"},
+                },
+                "clean": {"inputs": ["events"], "python": "windows:clean"},
+                "minutes": {"inputs": ["clean"], "sql": SQL},
+                "out": {"inputs": ["minutes"], "sink": {"format": "parquet", "path": "${output}"}},
+            },
+        }
+        return write_job(directory / "job.yaml", document | changes)
+
+    def batch(self) -> list[tuple[Any, ...]]:
+        """The same query by plain Spark over the same files, in a process of its own."""
+        command = [sys.executable, __file__, str(self.events), SQL]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return sorted(tuple(row) for row in json.loads(done.stdout.splitlines()[-1]))
+
+
+def result(directory: Path) -> list[tuple[Any, ...]]:
+    """What any reader of the directory sees, each row as often as it is there."""
+    table = pyarrow.dataset.dataset(directory, format="parquet").to_table(columns=["minute", "k", "n", "total"])
+    rows = table.to_pylist()
+    return sorted((int(r["minute"].timestamp()), r["k"], r["n"], r["total"]) for r in rows)
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Staged and temporary files that are still there."""
+    found = [p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("part-")]
+    return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
+
+
+def _iso(minute: int, rng: random.Random) -> str:
+    seconds = minute * 60 + rng.randrange(60)
+    hour, rest = divmod(22 * 3600 + 14 * 60 + seconds, 3600)  # EPOCH is 22:14:00 on 2023-11-14, UTC
+    return f"2023-11-{14 + hour // 24:02}T{hour % 24:02}:{rest // 60:02}:{rest % 60:02}Z"
+
+
+def _batch(events: str, sql: str) -> None:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    rows = spark.read.schema("k STRING, time TIMESTAMP, v BIGINT").json(events).where("v >= 0")
+    rows.createOrReplaceTempView("clean")
+    found = spark.sql(f"SELECT unix_timestamp(minute) AS minute, k, n, total FROM ({sql})").collect()
+    print(json.dumps([list(row) for row in found]))
+
+
+if __name__ == "__main__":
+    _batch(*sys.argv[1:])
