@@ -183,7 +183,7 @@ def test_the_report_is_the_truth_but_frees_no_younger_reservation() -> None:
     manager = Manager()
     manager.register(TM1)
     manager.needs(a=1)
-    manager.feed(ev.Reported(manager.report(TM1)))
+    assert manager.feed(ev.Reported(manager.report(TM1))) == []
     assert manager.slot_states(TM1) == [SlotState.RESERVED, SlotState.FREE]
     manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A)))
     assert manager.slot_states(TM1) == [SlotState.ALLOCATED, SlotState.FREE]
@@ -201,6 +201,16 @@ def test_a_slot_that_is_taken_is_looked_for_elsewhere() -> None:
     answer = ev.AllocationAnswered(A, False, manager.report(TM1, s0=C))
     assert manager.feed(answer) == [allocate(TM2, (0,), A)]
     assert manager.slot_states(TM1) == [SlotState.ALLOCATED]
+
+
+def test_a_reservation_of_which_another_holds_a_slot_is_void_and_made_elsewhere() -> None:
+    """One allocation's slots move together, and lie on one TaskManager."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.register(TM2)
+    manager.needs(a=2)
+    assert manager.feed(ev.Reported(manager.report(TM1, s0=C))) == [allocate(TM2, (0, 1), A)]
+    assert manager.slot_states(TM1) == [SlotState.ALLOCATED, SlotState.FREE]
 
 
 def test_a_taskmanager_that_says_no_is_not_asked_again_at_once() -> None:

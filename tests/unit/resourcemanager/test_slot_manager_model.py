@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.slot_manager import Setting, step
+from minflinkd.resourcemanager.slot_manager import RESERVATION_TIMEOUT, Setting, step
 from minflinkd.resourcemanager.state import Resources, SlotState, check_invariants
 from minflinkd.rpc.messages import (
     DeclareNeeds,
@@ -24,7 +24,7 @@ from minflinkd.rpc.messages import (
 )
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
 
-OPTIONS = ResourceManagerOptions(slots_per_tm=2, standby=1, max=3, start_timeout=30, taskmanager_timeout=20)
+OPTIONS = ResourceManagerOptions(slots_per_tm=2, standby=1, max=2, start_timeout=30, taskmanager_timeout=20)
 JOBS = tuple(JobId(str(n) * 32) for n in (1, 2))
 
 
@@ -82,6 +82,7 @@ class World(RuleBasedStateMachine):
         self.allocates: list[ev.SendAllocate] = []  # under way
         self.late: list[ev.Event] = []  # reports and answers under way, in any order
         self.numbers = itertools.count(1)
+        self.sent: dict[AllocationId, float] = {}
 
     # --- the world ---
 
@@ -93,6 +94,8 @@ class World(RuleBasedStateMachine):
         for command in commands:
             match command:
                 case ev.SendAllocate():
+                    if not command.again:
+                        self.no_other_is_under_way(command)
                     marked = self.state.task_managers[command.resource_id].slots
                     assert all(marked[i].allocation_id == command.allocation_id for i in command.slots)
                     self.allocates.append(command)
@@ -103,6 +106,14 @@ class World(RuleBasedStateMachine):
                     self.die(resource_id)
                 case ev.NotifyLost():
                     pass
+
+    def no_other_is_under_way(self, command: ev.SendAllocate) -> None:
+        """R2: what was asked for, and not answered, is asked for no second time before the reservation times out."""
+        allocation = command.allocation_id
+        recent = self.now - self.sent.get(allocation, -RESERVATION_TIMEOUT) < RESERVATION_TIMEOUT
+        same = [c for c in self.allocates if (c.resource_id, c.allocation_id) == (command.resource_id, allocation)]
+        assert not (recent and same)
+        self.sent[allocation] = self.now
 
     def die(self, resource_id: ResourceId) -> None:
         if self.tms.pop(resource_id, None) is not None:
@@ -245,7 +256,9 @@ class World(RuleBasedStateMachine):
         assert all(s.state is SlotState.FREE for tm in self.state.task_managers.values() for s in tm.slots)
         assert len(self.tms) == OPTIONS.standby
 
+    @rule()
     def quiet_second(self) -> None:
+        """Nothing goes wrong, and everybody does what is due."""
         self.now += 1.0
         for tm in list(self.tms.values()):
             tm.session = SessionPhase.READY
