@@ -45,6 +45,7 @@ class Host:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "taskmanagers"
         self.script = SLEEP
+        self.grace = 0.2
         self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
         self.driver = self.new_driver()
 
@@ -53,7 +54,7 @@ class Host:
             directory=self.directory,
             command=self.command,
             on_exit=lambda resource_id, reason: self.exits.put_nowait((resource_id, reason)),
-            grace=0.2,
+            grace=self.grace,
             extra_directories=lambda resource_id: (self.directory.parent / "scratch" / resource_id,),
         )
 
@@ -151,6 +152,8 @@ async def test_the_session_child_does_not_outlive_its_supervisor(host: Host) -> 
 
 async def test_a_taskmanager_is_asked_to_end_before_it_is_killed(host: Host) -> None:
     """R6: an idle one ends in order."""
+    host.grace = 30
+    host.driver = host.new_driver()
     pid = await host.start(POLITE)
     await host.driver.stop(TM)
     assert not alive(pid)
