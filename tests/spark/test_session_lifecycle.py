@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.taskmanager import session_protocol as p
-from tests.spark.session_child import Child, ends, job, rate, sql, task
+from tests.spark.session_child import Child, call, ends, job, rate, sql, task, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
@@ -93,9 +93,11 @@ time.sleep(1000)
     )
     assert process.stdout is not None
     child_pid = int(await process.stdout.readline())
-    jvm = await _jvm_of(child_pid)
-    process.kill()
-    await process.wait()
+    try:
+        jvm = await _jvm_of(child_pid)
+    finally:
+        process.kill()
+        await process.wait()
     assert await ends(child_pid)
     assert await ends(jvm)
 

@@ -77,7 +77,7 @@ async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Pat
     for factor, attempt in attempts.items():
         await child.batches(attempt, 2)
         await child.ask(p.StopTask(attempt_id=attempt))
-        files = [path for path in (tmp_path / str(factor)).rglob("*.parquet")]
+        files = list((tmp_path / str(factor)).rglob("*.parquet"))
         values = {value for file in files for value in pyarrow.parquet.read_table(file)["value"].to_pylist()}
         assert values == {number * factor for number in range(len(values))}
 
