@@ -135,7 +135,7 @@ class Daemon(Component):
             blob_url=lambda: self.blobs.url,
             limits=Limits(body_bytes=config.rest.max_content_length),
         )
-        await self._stop_task_managers()  # those of an earlier daemon, which know no way to this one
+        await self.driver.reap_leftovers()  # TaskManagers of an earlier daemon, which know no way to this one
         lag = LoopLag(self.metrics.registry, self._clock)
         # In the order in which they start; they stop in the opposite one.
         for part in (lag, self.rpc, self.blobs, self.resource_manager, self.dispatcher, self.rest):
@@ -149,7 +149,7 @@ class Daemon(Component):
         while self._parts:
             await self._parts.pop().aclose()
         if self.driver is not None:
-            await self._stop_task_managers()
+            await self.driver.stop_all()
             await self.driver.aclose()
         await self._network.aclose()
         await self._storages.aclose()
@@ -160,13 +160,6 @@ class Daemon(Component):
         self.config = config
         self.resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
-
-    async def _stop_task_managers(self) -> None:
-        assert self.driver is not None
-        living = await self.driver.adopt()
-        if living:
-            log.info("stopping TaskManagers", resources=[launched.resource_id for launched in living])
-        await asyncio.gather(*(self.driver.stop(launched.resource_id) for launched in living), return_exceptions=True)
 
     def _ready(self) -> bytes:
         info = self.info

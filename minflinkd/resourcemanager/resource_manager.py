@@ -78,12 +78,7 @@ class ResourceManager(Component):
         self._clock = clock
         self._ids = ids
         self._options = options
-        self._machine: Machine[Resources, ev.Event, ev.Command] = Machine(
-            Resources(),
-            partial(slot_manager.step, slot_manager.Setting(options, ids.resource)),
-            check_invariants,
-            name=self.name,
-        )
+        self._machine: Machine[Resources, ev.Event, ev.Command] = self._machine_of(Resources(), options)
         self._seen: dict[ResourceId, _Seen] = {}
         self._task_managers = Heartbeats[ResourceId](options.heartbeat_timeout)
         self._job_masters = Heartbeats[JobId](2 * options.heartbeat_timeout)
@@ -96,6 +91,17 @@ class ResourceManager(Component):
         self._mailbox.on(m.GetResourceOverview, self._overview, fenced=False)
         self._mailbox.on(m.HeartbeatFromTaskManager, self._heartbeat)
         self._mailbox.on_notice(m.SlotsFree, self._slots_free)
+
+    def reconfigure(self, options: ResourceManagerOptions) -> None:
+        """Take over other options; the next tick acts on them."""
+        self._options = options
+        self._machine = self._machine_of(self._machine.state, options)
+
+    def _machine_of(
+        self, state: Resources, options: ResourceManagerOptions
+    ) -> Machine[Resources, ev.Event, ev.Command]:
+        step = partial(slot_manager.step, slot_manager.Setting(options, self._ids.resource))
+        return Machine(state, step, check_invariants, name=self.name)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 

@@ -88,8 +88,11 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
     async def flush(file: StagedFile) -> None:
         try:
             await place.storage.sync([place.child(file.staged).path])
-        except ObjectNotFound:
-            await place.storage.sync([place.child(file.final).path])
+        except ObjectNotFound as missing:
+            try:
+                await place.storage.sync([place.child(file.final).path])
+            except ObjectNotFound:
+                raise missing from None
 
     await for_each(transaction.files, flush, limit=_PARALLEL)
 

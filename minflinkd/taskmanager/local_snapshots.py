@@ -38,18 +38,10 @@ class LocalSnapshots:
         if (job_id, snapshot.task_id, snapshot.checkpoint_id) not in self._complete:
             return False
         source = self.directory(job_id, snapshot.task_id, snapshot.checkpoint_id)
-        try:
-            for file in snapshot.files:
-                path = source / file.path
-                if path.stat().st_size != file.handle.length:
-                    raise FileNotFoundError(path)
-                link = target / file.path
-                link.parent.mkdir(parents=True, exist_ok=True)
-                os.link(path, link)
-        except FileNotFoundError:
+        whole = all(_link(source / file.path, target / file.path, file.handle.length) for file in snapshot.files)
+        if not whole:
             shutil.rmtree(target, ignore_errors=True)
-            return False
-        return True
+        return whole
 
     def forget(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """Blocking, idempotent."""
@@ -65,3 +57,15 @@ class LocalSnapshots:
         """Blocking, idempotent."""
         self._complete = {key for key in self._complete if key[0] != job_id}
         shutil.rmtree(self.root / parse_job_id(job_id), ignore_errors=True)
+
+
+def _link(source: Path, target: Path, size: int) -> bool:
+    """Whether the file was there, and of this size."""
+    try:
+        if source.stat().st_size != size:
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, target)
+    except FileNotFoundError:
+        return False
+    return True

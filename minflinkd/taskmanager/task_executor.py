@@ -67,7 +67,6 @@ class TaskExecutor(Component):
         super().__init__("task executor")
         self.resource_id = resource_id
         self.slots = st.SlotTable(slots)
-        self._version = 0  # of the slot table, in reports
         self.attempts: dict[AttemptId, Attempt] = {}
         self._network = network
         self._clock = clock
@@ -113,7 +112,7 @@ class TaskExecutor(Component):
     def report(self) -> m.TaskManagerReport:
         return m.TaskManagerReport(
             resource_id=self.resource_id,
-            version=self._version,
+            version=self.slots.version,
             slots=self.slots.report(),
             session=self._keeper.phase,
             session_generation=self._keeper.generation,
@@ -141,7 +140,6 @@ class TaskExecutor(Component):
         st.check_invariants(slots)
         if slots != self.slots:
             self.slots = slots
-            self._version += 1
             self._on_change()
 
     async def _allocate_slots(self, request: m.AllocateSlots) -> m.SlotAnswer:

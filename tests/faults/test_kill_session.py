@@ -1,0 +1,74 @@
+"""The session child or its JVM is killed or stopped; the supervisor stays, and brings up a new one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from minflinkd.rest.schemas import TaskManager
+from tests.cluster import Cluster, until
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+
+def pid_of(manager: TaskManager, which: str) -> int:
+    if which == "supervisor":
+        return manager.minflinkd.pid
+    return int(manager.minflinkd.metrics[f"{which}.pid"])
+
+
+async def run_and_signal(cluster: Cluster, windows: WindowsJob, name: str, which: str, number: int) -> TaskManager:
+    """Submit the main job, send a signal to one of its TaskManager's processes, and wait for its end."""
+    await cluster.await_ready(2)
+    job_id = await cluster.submit(windows.write(name))
+    await cluster.await_state(job_id, "RUNNING")
+    await cluster.await_checkpoints(job_id, 2)
+    struck = await cluster.task_manager_of(job_id)
+    os.kill(pid_of(struck, which), number)
+    job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+    assert job.minflinkd.restarts >= 1
+    return struck
+
+
+@pytest.mark.parametrize(
+    ("which", "number"),
+    [
+        pytest.param("jvm", signal.SIGKILL, id="the JVM is killed"),
+        pytest.param("session", signal.SIGKILL, id="the session child is killed"),
+        pytest.param("jvm", signal.SIGSTOP, id="the JVM is stopped", marks=pytest.mark.slow),
+        pytest.param("session", signal.SIGSTOP, id="the session child is stopped", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_lost_session_is_replaced_under_its_supervisor(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], which: str, number: int
+) -> None:
+    """R11, J7: the job goes on elsewhere; the TaskManager stays registered and has a new session child."""
+    name = f"{which}-{number}"
+    struck = await run_and_signal(cluster, windows, name, which, number)
+    assert result(windows.base / name) == truth
+    assert leftovers(windows.base / name) == []
+
+    async def back() -> TaskManager | None:
+        managers = {tm.id: tm for tm in await cluster.task_managers()}
+        return managers.get(struck.id)
+
+    again = await until("the struck TaskManager with a new session", back, timeout=120, pause=0.2)
+    assert again.minflinkd.pid == struck.minflinkd.pid
+    assert again.minflinkd.instance_id == struck.minflinkd.instance_id
+    assert again.minflinkd.session_generation == struck.minflinkd.session_generation + 1
+
+
+@pytest.mark.slow
+async def test_a_stopped_task_manager_is_replaced(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
+) -> None:
+    """R10, R11: SIGSTOP of the supervisor is seen by its missing heartbeats; it is killed and replaced."""
+    struck = await run_and_signal(cluster, windows, "supervisor", "supervisor", signal.SIGSTOP)
+    assert result(windows.base / "supervisor") == truth
+    assert leftovers(windows.base / "supervisor") == []
+    managers = await cluster.await_ready(2)
+    assert struck.id not in {tm.id for tm in managers}

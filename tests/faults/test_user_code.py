@@ -1,0 +1,108 @@
+"""User code that fails, blocks or ends its process, beside a job that must not notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, until
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+FAILS_LATER = """
+from pyspark.sql.functions import col, udf
+
+def burst(v):
+    if v == 99:
+        raise ValueError("a burst of ninety-nine")
+    return v
+
+def clean(inputs, params):
+    return inputs["events"].withColumn("v", udf(burst, "bigint")("v"))
+"""
+
+# A C call that holds the interpreter: no other thread of the session child runs meanwhile.
+BLOCKS = """
+import ctypes
+
+def clean(inputs, params):
+    ctypes.PyDLL(None).sleep(10)
+    return inputs["events"].where("v >= 0")
+"""
+
+EXITS = """
+import os
+
+def clean(inputs, params):
+    if params.get("armed"):
+        os._exit(3)
+    return inputs["events"].where("v >= 0")
+"""
+
+
+def streaming(windows: WindowsJob, name: str, artifact: str, **changes: Any) -> Any:
+    """An endless job of its own code over the same events."""
+    job = WindowsJob(windows.base, artifact=artifact)
+    return job.write(name, mode="streaming", **changes)
+
+
+async def test_a_failing_job_does_not_disturb_its_neighbour(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
+) -> None:
+    """J7: two jobs on one TaskManager; one fails in user code, with its traceback in /jobs/:id/exceptions."""
+    await cluster.await_ready(1)
+    good = await cluster.submit(windows.write("neighbour"))
+    await cluster.await_state(good, "RUNNING")
+    bad = await cluster.submit(
+        streaming(windows, "failing", FAILS_LATER, **{"restart-strategy": {"kind": "none"}, "parallelism": 2})
+    )
+
+    async def failed() -> bool:
+        return (await cluster.client.job(bad)).state == "FAILED"
+
+    await until("the job with the failing code is FAILED", failed, timeout=90)
+    both = {(await cluster.client.job(job_id)).vertices[0].minflinkd.taskmanager_id for job_id in (good, bad)}
+    assert len(both) == 1, "the two jobs must have shared a TaskManager"
+    cause = (await cluster.client.exceptions(bad)).root_exception or ""
+    assert "ValueError: a burst of ninety-nine" in cause
+    assert "in burst" in cause
+
+    job = await cluster.await_state(good, "FINISHED", timeout=120)
+    assert job.minflinkd.restarts == 0
+    assert result(windows.base / "neighbour") == truth
+    assert leftovers(windows.base / "failing") == []
+
+
+async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Cluster, windows: WindowsJob) -> None:
+    """J7: ten seconds in C, in the driver; the TaskManager stays, and so does its session."""
+    before = {tm.id: tm.minflinkd.session_generation for tm in await cluster.await_ready(2)}
+    job_id = await cluster.submit(streaming(windows, "blocking", BLOCKS))
+    job = await cluster.await_state(job_id, "RUNNING", timeout=90)
+    after = {tm.id: tm.minflinkd.session_generation for tm in await cluster.task_managers()}
+    assert after.items() >= before.items()
+    assert job.minflinkd.restarts == 0
+    assert "no heartbeat" not in cluster.log
+    await cluster.cancel(job_id)
+
+
+async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
+) -> None:
+    """J7: `os._exit` while one job is built; its neighbour restarts and is exactly once; the supervisor stays."""
+    await cluster.await_ready(2)
+    good = await cluster.submit(windows.write("survivor"))
+    await cluster.await_state(good, "RUNNING")
+    await cluster.await_checkpoints(good, 1)
+    supervisor = await cluster.task_manager_of(good)
+    # Analysis runs the code as well, so that it exits there: the submission is refused, the daemon goes on.
+    with pytest.raises(Exception, match=r"(?i)session|analys"):
+        await cluster.submit(
+            streaming(windows, "exiting", EXITS, params={"armed": True, "input": "/x", "output": "/y"})
+        )
+    job = await cluster.await_state(good, "FINISHED", timeout=120)
+    assert job.state == "FINISHED"
+    assert result(windows.base / "survivor") == truth
+    pids = {tm.minflinkd.pid for tm in await cluster.task_managers(ready=False)}
+    assert supervisor.minflinkd.pid in pids
