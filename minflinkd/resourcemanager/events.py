@@ -11,6 +11,13 @@ from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, Res
 
 
 @dataclass(frozen=True)
+class TaskManagersFound:
+    """All that the driver knows from an earlier ResourceManager; they have not registered with this one (R7)."""
+
+    resource_ids: tuple[ResourceId, ...]
+
+
+@dataclass(frozen=True)
 class TaskManagerRegistered:
     instance_id: InstanceId  # taken only where this is no repetition of a known registration
     hello: RegisterTaskManager
@@ -80,7 +87,8 @@ class Tick:
 
 
 Event = (
-    TaskManagerRegistered
+    TaskManagersFound
+    | TaskManagerRegistered
     | Reported
     | TaskManagerFailed
     | NeedsDeclared

@@ -117,6 +117,8 @@ class ResourceManager(Component):
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        living = await self._driver.adopt()  # before a need can ask for a start
+        self._feed(ev.TaskManagersFound(tuple(launched.resource_id for launched in living)))
         self._network.attach(self._mailbox)
         self.tasks.loop("timer", self._timer)
 

@@ -55,6 +55,8 @@ def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> Ste
 
 def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> Step:
     match event:
+        case ev.TaskManagersFound(resource_ids):
+            return _found(state, resource_ids, now), ()
         case ev.TaskManagerRegistered():
             return _registered(state, event, now), ()
         case ev.Reported(report):
@@ -175,6 +177,15 @@ def _sized(slots: tuple[Slot, ...], size: int) -> tuple[Slot, ...]:
 
 
 # --- TaskManagers ----------------------------------------------------------------------------------------------------
+
+
+def _found(state: Resources, resource_ids: tuple[ResourceId, ...], now: float) -> Resources:
+    """They count as starting, so that no duplicate is started (R7), but not as starts of ours that may fail."""
+    for resource_id in resource_ids:
+        if resource_id not in state.task_managers:
+            tm = TaskManager(resource_id, since=now, was_ready=True, phase_since=now, idle_since=now)
+            state = state.with_task_manager(tm)
+    return state
 
 
 def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -> Resources:

@@ -73,14 +73,28 @@ async def test_idle_taskmanagers_beyond_the_standby_are_stopped() -> None:
 
 
 async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing() -> None:
-    """R12: jobs keep their slots; what was pending is served under the same allocation."""
-    async with World(5) as world:
+    """R7, R12: jobs keep their slots, and nothing is started for TaskManagers that are there already."""
+    async with World(5, standby=2) as world:
         jobs = [await world.submit(a=2, b=2) for _ in range(3)]
-        await world.within(90, lambda: settled(world))
-        before = [dict(job.pool.held) for job in jobs]
+        await world.within(120, lambda: settled(world) and ready(world, 5))
+        before, started = [dict(job.pool.held) for job in jobs], world.driver.started
         await world.restart_resource_manager()
         await world.within(20, lambda: settled(world))
+        await asyncio.sleep(10)
         assert [dict(job.pool.held) for job in jobs] == before
+        assert world.driver.started == started
+
+
+async def test_a_taskmanager_that_is_found_and_never_registers_is_replaced() -> None:
+    """R7: one that hangs is not counted on for ever."""
+    async with World(8) as world:
+        await world.within(20, lambda: ready(world, 1) and world.agreed())
+        (hanging,) = world.driver.living.values()
+        await world.resource_manager.aclose()
+        await hanging.aclose()
+        await world.restart_resource_manager()
+        await world.within(45, lambda: ready(world, 1) and world.agreed())
+        assert hanging.resource_id not in world.driver.living
 
 
 async def test_starts_that_fail_are_tried_again_and_say_why() -> None:

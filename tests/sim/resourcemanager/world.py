@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from minflinkd.jobmaster import slot_pool
 from minflinkd.jobmaster.slot_pool import SlotPool
-from minflinkd.resourcemanager.driver import StartFailed
+from minflinkd.resourcemanager.driver import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.rpc import messages as m
@@ -187,8 +187,8 @@ class Driver:
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
         self.end(resource_id, "killed" if kill else "told to exit")
 
-    async def adopt(self) -> tuple[Any, ...]:
-        return ()
+    async def adopt(self) -> tuple[Launched, ...]:
+        return tuple(Launched(resource_id, pid=1, started_ms=0) for resource_id in self.living)
 
     async def aclose(self) -> None: ...
 
