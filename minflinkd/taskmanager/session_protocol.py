@@ -80,7 +80,7 @@ class TaskRunning(Message, frozen=True):
 class RunTask(Request[TaskRunning], frozen=True):
     """Start one attempt. A repeated request of a running attempt is answered as the first was.
 
-    Refused with the code `user-code`, `spark-analysis` or `invalid-task` when the task cannot be built.
+    Refused, for good, with `task-not-built` (and the traceback of user code) or `unusable-artifact`.
     """
 
     job: JobContext

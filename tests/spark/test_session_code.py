@@ -122,6 +122,8 @@ async def test_a_task_that_cannot_be_built_is_refused(child: Child, tmp_path: Pa
     with pytest.raises(RemoteError) as refused:
         await child.run(job(), query, artifacts={"broken.py": str(tmp_path / "broken.py")})
     assert "vertices.x.python: KeyError: 'nothing'" in str(refused.value)
+    assert refused.value.error.code == "task-not-built"
+    assert "return inputs['nothing']" in refused.value.error.traceback
     assert (await child.ask(p.Ping())).attempts == ()
 
 

@@ -30,12 +30,13 @@ HOPELESS = (
 )
 
 _PLAN = re.compile(r";\n\s*['+!A-Z].*", re.DOTALL)  # the plan that Spark prints behind the sentence
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(?P<last>[^\n]*)")
 _USER_FILE = re.compile(r"<job_[0-9a-f]+>/")
 
 
-class UserCodeFailed(MinflinkError):
-    code = "user-code"
+class BatchFailed(MinflinkError):
+    """What Spark is told of a micro-batch that failed here; the reason itself is kept on this side."""
+
+    code = "batch-failed"
 
 
 class QueryEnded(MinflinkError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,19 +19,13 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc.messages import JobContext
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.spark import Session
 
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "text", "orc"})
-
-
-class InvalidTask(MinflinkError):
-    """The vertices do not make a task."""
-
-    code = "invalid-task"
 
 
 class TaskNotBuilt(MinflinkError):
@@ -43,6 +38,9 @@ class TaskNotBuilt(MinflinkError):
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         super().__init__(f"{first.path}: {first.problem}{more}", hint=first.hint)
         self.faults = faults
+
+    def info(self) -> ErrorInfo:
+        return msgspec.structs.replace(super().info(), traceback=self.faults[0].traceback)
 
 
 @dataclass

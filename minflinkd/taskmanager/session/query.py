@@ -26,7 +26,7 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import CodeCache
-from minflinkd.taskmanager.session.failures import batch_failure, query_failure
+from minflinkd.taskmanager.session.failures import BatchFailed, batch_failure, query_failure
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
@@ -190,13 +190,17 @@ class RunningTask:
 
     def _on_batch(self, frame: DataFrame, epoch: int) -> None:
         assert self._sinks is not None
+        failure = None
         try:
             rows = self._sinks.write(frame, epoch)
-        except BaseException as error:
-            self._batch_error = None if self._stopping.is_set() else batch_failure(error)
-            if isinstance(error, Exception):
-                raise
-            raise RuntimeError(f"user code raised {type(error).__name__}") from error
+        except BaseException as error:  # SystemExit of user code as well
+            failure = batch_failure(error)
+        if failure is not None:
+            if not self._stopping.is_set():
+                self._batch_error = failure
+            # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
+            # overflows its stack over a long traceback.
+            raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
         with self._lock:
             self._rows_out += rows
             self._finished_epoch = epoch

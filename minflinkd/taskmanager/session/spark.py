@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -122,5 +123,6 @@ def launch(config: SessionConfig) -> Session:
     spark = builder.getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a callback raises; that is reported already
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     return Session(spark, config, gateway.proc.pid)
