@@ -27,7 +27,7 @@ class WindowsJob:
     """`files` event files, one micro-batch each; file i holds minute i, so that no row is ever late."""
 
     base: Path
-    files: int = 60
+    files: int = 45
     rows: int = 100
     artifact: str = "def clean(inputs, params):\n    return inputs['events'].where('v >= 0')\n"
 

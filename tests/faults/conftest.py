@@ -1,4 +1,4 @@
-"""One daemon a module, with a warm standby; what a test breaks is replaced by the daemon itself."""
+"""One daemon for all fault tests, with a warm standby; what a test breaks is replaced by the daemon itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tests.cluster import Cluster, running_cluster
 from tests.windows_job import WindowsJob
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     base = tmp_path_factory.mktemp("cluster")
     settings = {
+        "resourcemanager.min-taskmanagers": 2,
         "resourcemanager.standby-taskmanagers": 1,
         "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
         "taskmanager.numberOfTaskSlots": 4,
@@ -27,14 +28,14 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> WindowsJob:
     job = WindowsJob(tmp_path_factory.mktemp("windows"))
     job.write_events()
     return job
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def truth(windows: WindowsJob) -> list[tuple[Any, ...]]:
     """The result of the same query as a batch."""
     return windows.batch()
@@ -42,4 +43,4 @@ def truth(windows: WindowsJob) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def out(windows: WindowsJob, request: pytest.FixtureRequest) -> Path:
-    return windows.base / request.node.name
+    return windows.base / "".join(c for c in request.node.name if c.isalnum())[:60]

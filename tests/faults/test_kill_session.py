@@ -12,7 +12,7 @@ from minflinkd.rest.schemas import TaskManager
 from tests.cluster import Cluster, until
 from tests.windows_job import WindowsJob, leftovers, result
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 def pid_of(manager: TaskManager, which: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.windows_job import WindowsJob, leftovers, result
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest.mark.parametrize(

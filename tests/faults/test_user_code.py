@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.cluster import Cluster, until
 from tests.windows_job import WindowsJob, leftovers, result
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 FAILS_LATER = """
 from pyspark.sql.functions import col, udf
@@ -32,12 +33,16 @@ def clean(inputs, params):
     return inputs["events"].where("v >= 0")
 """
 
+# Passes when the submission is analysed, and ends the session child when the task is built.
 EXITS = """
 import os
+from pathlib import Path
 
 def clean(inputs, params):
-    if params.get("armed"):
+    analysed = Path(params["analysed"])
+    if analysed.exists():
         os._exit(3)
+    analysed.touch()
     return inputs["events"].where("v >= 0")
 """
 
@@ -88,7 +93,7 @@ async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Clus
 
 
 async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
-    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
     """J7: `os._exit` while one job is built; its neighbour restarts and is exactly once; the supervisor stays."""
     await cluster.await_ready(2)
@@ -96,13 +101,18 @@ async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
     await cluster.await_state(good, "RUNNING")
     await cluster.await_checkpoints(good, 1)
     supervisor = await cluster.task_manager_of(good)
-    # Analysis runs the code as well, so that it exits there: the submission is refused, the daemon goes on.
-    with pytest.raises(Exception, match=r"(?i)session|analys"):
-        await cluster.submit(
-            streaming(windows, "exiting", EXITS, params={"armed": True, "input": "/x", "output": "/y"})
-        )
+    params = {"analysed": str(windows.base / "analysed"), "input": str(windows.events), "output": str(out)}
+    bad = await cluster.submit(
+        streaming(windows, out.name, EXITS, params=params, **{"restart-strategy": {"kind": "none"}})
+    )
+
+    async def failed() -> bool:
+        return (await cluster.client.job(bad)).state == "FAILED"
+
+    await until("the job that ends its process is FAILED", failed, timeout=90)
+    assert "session" in ((await cluster.client.exceptions(bad)).root_exception or "")
     job = await cluster.await_state(good, "FINISHED", timeout=120)
-    assert job.state == "FINISHED"
+    assert job.minflinkd.restarts == 1, "it ran in the child that ended"
     assert result(windows.base / "survivor") == truth
-    pids = {tm.minflinkd.pid for tm in await cluster.task_managers(ready=False)}
-    assert supervisor.minflinkd.pid in pids
+    managers = {tm.id: tm for tm in await cluster.task_managers(ready=False)}
+    assert managers[supervisor.id].minflinkd.pid == supervisor.minflinkd.pid
