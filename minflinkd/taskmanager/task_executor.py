@@ -184,7 +184,13 @@ class TaskExecutor(Component):
     async def _heartbeat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         self._masters.hear(request.job_id)
         mine = self.slots.of_job(request.job_id)
-        unknown = tuple(a for a, b in mine.items() if b.state is st.SlotState.ACTIVE and a not in request.allocations)
+        now = self._clock.monotonic()
+        unknown = tuple(
+            a
+            for a, b in mine.items()
+            # A young one may have been accepted after this beat was sent.
+            if b.state is st.SlotState.ACTIVE and a not in request.allocations and now - b.since > OFFER_TIMEOUT
+        )
         if unknown:
             log.warning("slots that the JobMaster does not know are freed", job=request.job_id, allocations=unknown)
             await self._release(request.job_id, unknown)
