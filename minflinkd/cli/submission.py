@@ -66,8 +66,11 @@ async def submit(
     Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors; after each of them but DaemonUnreachable
     nothing of the job is left on the server. The job's id is new, so that what is deleted is nobody else's.
     """
-    document, graph = read_job(file, params, name)
     job_id = IdSource().job()
+    try:
+        document, graph = read_job(file, params, name)
+    except RefusedJob as error:
+        raise RefusedJob(file, (*error.faults, *await _more_faults(client, job_id, file, params, error))) from error
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
     server = (await client.config()).minflinkd.blob_server
     async with BlobClient(server) as blobs:
@@ -82,6 +85,22 @@ async def submit(
         finally:
             if dry_run:
                 await _delete(blobs, job_id, here)
+
+
+async def _more_faults(
+    client: Client, job_id: JobId, file: Path, params: Mapping[str, Any], known: RefusedJob
+) -> tuple[GraphFault, ...]:
+    """What Spark finds in the sound part of a faulty job (J4: every fault at once); nothing without a daemon."""
+    try:
+        document = read_job_file(file).with_params(params)
+        await client.submit(job_id, msgspec.json.encode(document.value), dry_run=True)
+    except Refused as error:
+        paths = {fault.path for fault in known.faults}
+        found = document.locate(_graph_faults(error))
+        return tuple(f for f in found if f.path not in paths and not f.path.startswith("artifacts"))
+    except (MinflinkError, TypeError):  # no daemon, or no document that could be sent
+        pass
+    return ()
 
 
 async def _with_uploads(

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
-from minflinkd.jobgraph.model import JobGraph, Task
+from minflinkd.jobgraph.model import JobGraph, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
@@ -84,18 +85,18 @@ class Analyzer:
         self, job_id: JobId, error: InvalidJobGraph, context: ContextOf
     ) -> tuple[GraphFault, ...]:
         """What Spark has to say of the vertices that are not at fault; nothing where nobody can be asked at once."""
-        sound = error.sound
-        if sound is None or not sound.vertices:
+        if error.sound is None:
             return ()
-        missing = await self._missing_artifacts(job_id, sound)
-        if missing:
+        missing = await self._missing_artifacts(job_id, error.sound)
+        sound = without_python(error.sound) if missing else error.sound
+        if not sound.vertices:
             return missing
         task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
         try:
-            return await self._analyze(context(job_id, sound), (task,), 0.0)
+            return (*missing, *await self._analyze(context(job_id, sound), (task,), 0.0))
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
-            return ()
+            return missing
 
     async def _analyze(
         self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float
@@ -128,6 +129,16 @@ class Analyzer:
                     hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
                 )
             await self.clock.sleep(ASK_AGAIN)
+
+
+def without_python(graph: JobGraph) -> JobGraph:
+    """The vertices that need no artifact, and neither does anything that they read; `graph` is in topological order."""
+    kept: dict[str, Vertex] = {}
+    for vertex in graph.vertices:
+        code = vertex.python or (vertex.source and vertex.source.python) or (vertex.sink and vertex.sink.python)
+        if not code and all(edge.id in kept for edge in vertex.inputs):
+            kept[vertex.id] = vertex
+    return copy(graph, vertices=tuple(kept.values()), artifacts=())
 
 
 class ContextOf(Protocol):

@@ -43,13 +43,13 @@ class JobDocument:
 
     def job(self) -> JobGraph:
         """The job that the file describes. Raises InvalidJobGraph with every fault."""
-        faults = list(self.duplicates)
+        faults, sound = list(self.duplicates), None
         try:
             graph = parse_job(self.value, self.positions, base=self.base)
         except InvalidJobGraph as error:
-            faults += error.faults
+            faults, sound = [*faults, *error.faults], error.sound
         if faults:
-            raise InvalidJobGraph(faults)
+            raise InvalidJobGraph(faults, sound)
         return graph
 
     def locate(self, faults: Iterable[GraphFault]) -> tuple[GraphFault, ...]:

@@ -98,7 +98,8 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
         raise
     except BaseException as error:
         info = build_failure(error)
-        plan.faults.append(GraphFault(path=path, problem=info.message, hint=info.hint, traceback=info.traceback))
+        trace = info.traceback if path.endswith(".python") else ""  # of the user's code; Spark's says what is wrong
+        plan.faults.append(GraphFault(path=path, problem=info.message, hint=info.hint, traceback=trace))
         return None
 
 

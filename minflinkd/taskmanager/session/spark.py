@@ -83,7 +83,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": "50",  # what a snapshot links must outlive its linking
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",  # uploads carry checksums of their own
         "spark.sql.streaming.stopActiveRunOnRestart": "false",  # starting a copy would stop the original, silently
-        "spark.sql.streaming.pollingDelay": "10ms",
+        "spark.sql.streaming.pollingDelay": "50ms",
         # Fewer file operations per micro-batch. Never fs.file.impl: RocksDB's uploads then fail in the background.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Staged output is private until it is published: no rename pass, no marker file.

@@ -1,0 +1,55 @@
+"""Cancelling a job leaves nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster import Cluster, until
+from tests.windows_job import WindowsJob, leftovers
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Cluster, tmp_path: Path) -> None:
+    """Issue: slots free again within a second; no Spark query, thread or file of the job is left in the TM."""
+    await cluster.await_ready(1)
+    windows = WindowsJob(tmp_path)
+    windows.write_events()
+    threads: list[float] = []
+    for n in range(3):  # the first one warms thread pools up
+        job_id = await cluster.submit(windows.write(f"cancelled{n}", mode="streaming"))
+        await cluster.await_state(job_id, "RUNNING")
+        await cluster.await_checkpoints(job_id, 2)
+        manager = await cluster.task_manager_of(job_id)
+        assert {s.job_id for s in manager.minflinkd.slots} == {job_id, None}
+
+        await cluster.client.cancel(job_id)
+
+        async def free(resource_id: str = manager.id) -> bool:
+            managers = {tm.id: tm for tm in await cluster.task_managers()}
+            return managers[resource_id].free_slots == managers[resource_id].slots_number
+
+        await until("free slots", free, timeout=10, pause=0.02)  # how fast: benchmarks/
+        await cluster.await_state(job_id, "CANCELED")
+
+        working = cluster.state / "taskmanagers" / manager.id
+        assert [p for p in working.rglob("*") if job_id in str(p) and p.is_file()] == []
+        assert list((working / "state" / "attempts").glob("*")) == []
+        assert leftovers(windows.base / f"cancelled{n}") == []
+        await until("no checkpoint of the job", _gone(cluster.state / "checkpoints" / job_id), timeout=10)
+        await until("no blob of the job", _gone(cluster.state / "blobs" / job_id), timeout=10)
+
+        child = psutil.Process(int(manager.minflinkd.metrics["session.pid"]))
+        threads.append(child.num_threads())
+    assert threads[-1] <= threads[0] + 2, f"threads of the session child after each job: {threads}"
+
+
+def _gone(path: Path) -> Callable[[], Awaitable[bool]]:
+    async def gone() -> bool:
+        return not path.exists() or not any(p.is_file() for p in path.rglob("*"))
+
+    return gone

@@ -1,0 +1,93 @@
+"""A wrong job is refused with every fault at once; nothing is started, nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, write_job
+from tests.e2e.command import minflinkd
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+WRONG: dict[str, Any] = {
+    "name": "wrong",
+    "checkpoinitng": {"interval": "1 s"},
+    "artifacts": ["missing.py"],
+    "vertices": {
+        "events": {"source": {"format": "rate", "options": {"rowsPerSecond": 1}}},
+        "first": {"inputs": ["second"], "sql": "SELECT * FROM second"},
+        "second": {"inputs": ["first"], "sql": "SELECT * FROM first"},
+        "typo": {"inputs": ["event"], "sql": "SELECT value FROM event"},
+        "bad_sql": {"inputs": ["events"], "sql": "SELECT no_such_column FROM events"},
+        "out": {"inputs": ["bad_sql"], "sink": {"format": "parquet", "path": "/tmp/never-written"}},
+        "lonely": {"sink": {"format": "parquet", "path": "/tmp/never-written-either"}},
+    },
+}
+
+
+def stored(state: Path) -> list[str]:
+    """Files of jobs, blobs and checkpoints, wherever the daemon keeps them."""
+    kept = ("jobs", "blobs", "ha", "checkpoints")
+    return [str(p.relative_to(state)) for name in kept for p in (state / name).rglob("*") if p.is_file()]
+
+
+async def test_every_fault_of_a_wrong_job_is_named_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """J4: cycle, unknown input, misspelt option, wrong SQL, missing artifact, sink without input."""
+    await cluster.await_ready(1)
+    before = stored(cluster.state)
+    file = write_job(tmp_path / "wrong.yaml", WRONG)
+    code, _, err = await minflinkd(cluster, "run", str(file))
+    assert code == 2
+    for wanted in (
+        "unknown key",  # checkpoinitng
+        "checkpointing?",
+        "missing.py",
+        "cycle: first -> second -> first",
+        "unknown input event",
+        "did you mean events?",
+        "vertices.lonely",
+        "no_such_column",  # by Spark, in the part of the job that is sound
+    ):
+        assert wanted in err, f"{wanted!r} is not named:\n{err}"
+    assert "Traceback" not in err
+    assert stored(cluster.state) == before
+    assert not (await cluster.client.jobs()).jobs or all(j.name != "wrong" for j in (await cluster.client.jobs()).jobs)
+    assert not Path("/tmp/never-written").exists()
+
+
+async def test_sql_that_spark_cannot_analyse_is_a_fault_of_the_submission(cluster: Cluster, tmp_path: Path) -> None:
+    """J4: the fault has Spark's words and the line of the job file; the artifact is not left behind."""
+    (tmp_path / "clean.py").write_text("def clean(inputs, params):\n    return inputs['events']\n")
+    vertices = {
+        "events": {"source": {"format": "rate"}},
+        "cleaned": {"inputs": ["events"], "python": "clean:clean"},
+        "bad": {"inputs": ["cleaned"], "sql": "SELECT vlaue FROM cleaned"},
+        "out": {"inputs": ["bad"], "sink": {"format": "parquet", "path": str(tmp_path / "out")}},
+    }
+    before = stored(cluster.state)
+    file = write_job(tmp_path / "job.yaml", {"name": "bad-sql", "artifacts": ["clean.py"], "vertices": vertices})
+    code, _, err = await minflinkd(cluster, "run", str(file), "--json")
+    assert code == 2
+    answer = json.loads(err)
+    faults = answer["faults"]
+    assert [fault["path"] for fault in faults] == ["vertices.bad.sql"]
+    assert "vlaue" in faults[0]["problem"]
+    assert stored(cluster.state) == before
+
+
+async def test_a_dry_run_starts_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """J4: checked by Spark, and that is all."""
+    vertices = {
+        "events": {"source": {"format": "rate"}},
+        "out": {"inputs": ["events"], "sink": {"format": "parquet", "path": str(tmp_path / "out")}},
+    }
+    file = write_job(tmp_path / "job.yaml", {"name": "dry", "vertices": vertices})
+    before = stored(cluster.state)
+    code, out, _ = await minflinkd(cluster, "run", str(file), "--dry-run")
+    assert (code, out.strip()) == (0, "The job has no faults. Nothing was started.")
+    assert stored(cluster.state) == before
+    assert all(job.name != "dry" for job in (await cluster.client.jobs()).jobs)
