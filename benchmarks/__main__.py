@@ -1,0 +1,37 @@
+"""Every row, one after the other, and a page of them all."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from benchmarks import cancel, checkpoint, machine, recovery, start, submit
+from benchmarks.figures import Row
+from benchmarks.running import quick_asked, run, say
+
+ROWS = (start, submit, cancel, recovery, checkpoint)
+PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
+
+
+def main() -> None:
+    quick = quick_asked(__doc__)
+    where = machine.description()
+    say(where)
+    rows: list[Row] = []
+    failed = False
+    for module in ROWS:
+        try:
+            rows.append(run(module.measure, quick=quick))
+        except Exception:  # the other rows are worth having
+            traceback.print_exc()
+            failed = True
+    PAGE.parent.mkdir(exist_ok=True)
+    how = "with `--quick`" if quick else "in full"
+    PAGE.write_text("\n".join(["# Benchmarks", "", f"Run {how} on {where}.", "", *(row.markdown() for row in rows)]))
+    say(f"the page is {PAGE}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

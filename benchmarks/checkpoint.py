@@ -1,0 +1,161 @@
+"""Checkpoints of a tiny state: time, bytes, files; beside what plain PySpark writes for every micro-batch.
+
+The job reads a file of 100 rows every 0.2 s and is checkpointed every 2 s, which is about ten micro-batches. Files are
+counted by name in the checkpoint directory, looked at every 20 ms; no name is used twice, and a completed checkpoint
+is kept until after the next one. Plain PySpark runs the same query with the same partitions and its checkpoint
+directory on the same disk; counted are the files that appeared after its first micro-batch. On a local disk it writes
+a `.crc` beside each, counted apart: other storages do without.
+
+Trigger -> complete is the coordinator's; sync and async are the task's (sync: hard links at the micro-batch's end;
+async: the upload). The rest is the wait for the end of the micro-batch that was in progress, messages and metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Row
+from benchmarks.plain import run_plain
+from benchmarks.running import quick_asked, run, say
+from benchmarks.workload import fed, streaming
+from tests.cluster import Cluster, running_cluster, until
+from tests.windows_job import WindowsJob
+
+PLAIN = "plain PySpark"
+
+
+async def measure(base: Path, quick: bool) -> Row:
+    partitions, checkpoints, plain_files = ((8,), 5, 10) if quick else ((2, 8, 32), 15, 30)
+    row = Row("checkpoint", "Checkpoints of a tiny state")
+    settings = {"taskmanager.numberOfTaskSlots": max(partitions), "resourcemanager.max-taskmanagers": 1}
+    found: dict[int, Measured] = {}
+    async with running_cluster(base / "cluster", **settings) as cluster:
+        await cluster.await_ready(1)
+        for count in partitions:
+            found[count] = await _checkpoints(cluster, base / f"events{count}", count, checkpoints)
+            say(f"checkpoint: {count} partitions")
+    for count, ours in found.items():
+        job = WindowsJob(base / f"plain{count}", files=plain_files)
+        job.write_events()
+        plain = await run_plain(job, job.base / "work", parallelism=count, threads=2)
+        _report(row, count, ours, *_plain_files(plain.checkpoint))
+        say(f"checkpoint: {count} partitions, {PLAIN}")
+    return row
+
+
+@dataclass
+class Measured:
+    """Of one job, after its first completed checkpoint."""
+
+    parts: list[dict[str, float]] = field(default_factory=list)  # milliseconds, by checkpoint
+    sizes: list[tuple[float, float]] = field(default_factory=list)  # bytes uploaded and referenced
+    batch_ms: list[float] = field(default_factory=list)
+    files: int = 0
+    batches: int = 0
+
+
+def _report(row: Row, count: int, ours: Measured, plain: float, plain_crc: float) -> None:
+    at = f"{count} partitions: "
+    done = len(ours.parts)
+    row.add_phases(at, ours.parts, unit="ms")
+    row.add(f"{at}a micro-batch of this job", "ms", ours.batch_ms)
+    row.add(f"{at}bytes uploaded by a checkpoint", "bytes", [uploaded for uploaded, _ in ours.sizes])
+    row.add(f"{at}bytes a checkpoint refers to", "bytes", [referenced for _, referenced in ours.sizes])
+    row.add(f"{at}files created for a checkpoint", "files", [ours.files / done])
+    row.add(f"{at}micro-batches for a checkpoint", "", [ours.batches / done])
+    beside = (f"{PLAIN}, and as many .crc: {plain_crc:.1f}", [plain])
+    row.add(f"{at}files created for a micro-batch", "files", [ours.files / max(ours.batches, 1)], beside)
+
+
+async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) -> Measured:
+    """Run the job for so many checkpoints after its first."""
+    job = WindowsJob(base, files=0)
+    measured = Measured()
+    async with fed(job, pace=0.2):
+        job_id = await cluster.submit(streaming(job, f"p{count}", parallelism=count, checkpoint_interval="2 s"))
+        async with _created(cluster.state / "checkpoints" / job_id) as created:
+            await cluster.await_checkpoints(job_id, 1)
+            first, files, batches = await _latest(cluster, job_id), len(created), await _batches(cluster, job_id)
+            while len(measured.parts) < wanted:
+                last = await _next_checkpoint(cluster, job_id, first + len(measured.parts))
+                measured.parts.append(_parts(last))
+                measured.sizes.append((last["checkpointed_size"], last["state_size"]))
+                vertex = (await cluster.client.job(job_id)).vertices[0]
+                measured.batch_ms.append(vertex.minflinkd.batch_duration)
+            measured.files = len(created) - files
+            measured.batches = await _batches(cluster, job_id) - batches
+        await cluster.cancel(job_id)
+    return measured
+
+
+def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
+    whole = checkpoint["end_to_end_duration"]
+    sync = max(task["sync_duration"] for task in checkpoint["tasks"].values())
+    upload = max(task["async_duration"] for task in checkpoint["tasks"].values())
+    return {
+        "trigger -> complete": whole,
+        "sync part": sync,
+        "async part": upload,
+        "wait for the micro-batch, messages, metadata": max(0.0, whole - sync - upload),
+    }
+
+
+async def _latest(cluster: Cluster, job_id: str) -> int:
+    latest = (await cluster.client.checkpoints(job_id)).latest.completed
+    assert latest is not None
+    return latest.id
+
+
+async def _next_checkpoint(cluster: Cluster, job_id: str, after: int) -> dict[str, Any]:
+    """The details of the completed checkpoint `after` + 1."""
+
+    async def there() -> bool:
+        return await _latest(cluster, job_id) > after
+
+    await until(f"checkpoint {after + 1}", there)
+    return await cluster.client.get(f"/jobs/{job_id}/checkpoints/details/{after + 1}", dict[str, Any])
+
+
+async def _batches(cluster: Cluster, job_id: str) -> int:
+    return (await cluster.client.job(job_id)).vertices[0].minflinkd.batches
+
+
+@contextlib.asynccontextmanager
+async def _created(directory: Path) -> AsyncIterator[set[Path]]:
+    """Every file that is seen in the directory while the block runs."""
+    seen: set[Path] = set()
+
+    async def look() -> None:
+        while True:
+            seen.update(await asyncio.to_thread(_files, directory))
+            await asyncio.sleep(0.02)
+
+    looker = asyncio.create_task(look(), name="looker")
+    try:
+        yield seen
+    finally:
+        looker.cancel()
+        await asyncio.wait([looker])
+
+
+def _files(directory: Path) -> list[Path]:
+    return [Path(path) / name for path, _, names in os.walk(directory) for name in names]
+
+
+def _plain_files(checkpoint: Path) -> tuple[float, float]:
+    """Files for each micro-batch after the first, and the .crc files among them apart."""
+    first = (checkpoint / "commits" / "0").stat().st_mtime_ns
+    batches = len([path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]) - 1
+    new = [path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_mtime_ns > first]
+    sums = [path for path in new if path.suffix == ".crc"]
+    return (len(new) - len(sums)) / batches, len(sums) / batches
+
+
+if __name__ == "__main__":
+    run(measure, quick=quick_asked(__doc__))

@@ -1,0 +1,44 @@
+"""How a row is run: its command line, its temporary directory, its progress."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.figures import Row
+
+Measure = Callable[[Path, bool], Awaitable[Row]]
+
+console = Console(stderr=True)
+if not console.is_terminal:
+    console.width = 150
+
+
+def say(text: str) -> None:
+    console.print(f"[dim]{text}[/dim]", highlight=False)
+
+
+def run(measure: Measure, *, quick: bool) -> Row:
+    """Measure in a directory that goes away; JSON lines to stdout, the table to stderr."""
+    with tempfile.TemporaryDirectory(prefix="minflinkd-bench-", ignore_cleanup_errors=True) as base:
+        row = asyncio.run(_measure(measure, Path(base), quick))
+    print(row.json_lines(), end="", flush=True)
+    console.print(row.table())
+    return row
+
+
+async def _measure(measure: Measure, base: Path, quick: bool) -> Row:
+    return await measure(base, quick)
+
+
+def quick_asked(description: str | None) -> bool:
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--quick", action="store_true", help="few repetitions: under a minute a row")
+    return bool(parser.parse_args().quick)

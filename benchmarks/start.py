@@ -1,0 +1,119 @@
+"""Start: the daemon until /health says ready, its import, its memory; a cold TaskManager by phase, and its memory.
+
+The daemon's start is measured without TaskManagers, from the start of its process. A TaskManager's is measured from the
+start of the supervisor's process until the daemon shows its session ready (looked at every 20 ms); the phases are the
+session child's. Memory is resident memory (RSS) as psutil sees it, so pages that processes share are counted in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import psutil
+
+from benchmarks.figures import Row
+from benchmarks.running import quick_asked, run, say
+from minflinkd.rest.schemas import TaskManager
+from tests.cluster import Cluster, running_cluster, until
+
+MIB = 1 << 20
+IMPORT = "import time; began = time.perf_counter(); import minflinkd.cli.main; print(time.perf_counter() - began)"
+
+
+async def measure(base: Path, quick: bool) -> Row:
+    starts, cold_starts = (3, 1) if quick else (10, 5)
+    row = Row("start", "Start and memory")
+    imports = [await asyncio.to_thread(_import_time) for _ in range(starts)]
+    ready, idle = [], []
+    for n in range(starts):
+        seconds, rss = await _daemon(base / f"daemon{n}")
+        ready.append(seconds)
+        idle.append(rss)
+    say("start: daemons")
+    row.add("daemon: process start -> ready", "s", ready)
+    row.add("import of minflinkd.cli.main", "s", imports)
+    row.add("daemon, idle: memory", "MiB", idle)
+    phases, memory = [], []
+    for n in range(cold_starts):
+        async with running_cluster(base / f"cluster{n}", **{"resourcemanager.max-taskmanagers": 1}) as cluster:
+            start, rss_by_process = await _task_manager(cluster)
+            phases.append(start)
+            memory.append(rss_by_process)
+        say(f"start: TaskManager {n + 1} of {cold_starts}")
+    row.add_phases("cold TaskManager: ", phases)
+    row.add_phases("TaskManager, warm and idle: memory of ", memory, unit="MiB")
+    return row
+
+
+def _import_time() -> float:
+    return float(subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout)
+
+
+async def _daemon(base: Path) -> tuple[float, float]:
+    """Seconds until ready, and MiB a second later; without any TaskManager."""
+    base.mkdir()
+    settings = {"rest.port": 0, "resourcemanager.standby-taskmanagers": 0}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    address = base / "state" / "daemon.json"
+    with (base / "daemon.log").open("wb") as output:
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "minflinkd", "serve", "--state-dir", str(base / "state"), *options),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+
+        async def written() -> str | None:
+            assert process.returncode is None, (base / "daemon.log").read_text()
+            return address.read_text() if address.exists() else None
+
+        url = json.loads(await until("the daemon's address", written, pause=0.002))["url"]
+        async with aiohttp.ClientSession() as http:
+
+            async def answers() -> bool:
+                async with http.get(f"{url}/health") as answer:
+                    return answer.status == 200
+
+            await until("a ready daemon", answers, pause=0.002)
+        ready = time.monotonic() - began
+        await asyncio.sleep(1)
+        return ready, psutil.Process(process.pid).memory_info().rss / MIB
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by phase, and MiB by process."""
+
+    async def ready() -> TaskManager | None:
+        return next(iter(await cluster.task_managers()), None)
+
+    manager = await until("a ready TaskManager", ready, timeout=150, pause=0.02)
+    now = time.time()
+
+    async def measured() -> TaskManager | None:
+        found = await ready()
+        return found if found is not None and found.minflinkd.metrics.get("jvm.rss_bytes") else None
+
+    manager = await until("its measurements", measured)
+    supervisor = psutil.Process(manager.minflinkd.pid)
+    metrics = manager.minflinkd.metrics
+    memory = {name: metrics[f"{name}.rss_bytes"] / MIB for name in ("supervisor", "session", "jvm")}
+    named = {supervisor.pid, *(int(metrics[f"{name}.pid"]) for name in ("session", "jvm"))}
+    workers = [child for child in supervisor.children(recursive=True) if child.pid not in named]
+    memory["Python workers"] = sum(child.memory_info().rss for child in workers) / MIB
+    phases = {"process start -> ready": now - supervisor.create_time()} | manager.minflinkd.start_phases
+    return phases, memory | {"all": sum(memory.values())}
+
+
+if __name__ == "__main__":
+    run(measure, quick=quick_asked(__doc__))

@@ -1,0 +1,33 @@
+"""The job that the rows run: the windowed aggregate of the fault tests, as a stream that does not end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.windows_job import WindowsJob
+
+
+def streaming(job: WindowsJob, name: str, *, parallelism: int = 2, checkpoint_interval: str = "1 s") -> Path:
+    """A job file; `job` says what it reads."""
+    return job.write(name, mode="streaming", parallelism=parallelism, checkpointing={"interval": checkpoint_interval})
+
+
+@contextlib.asynccontextmanager
+async def fed(job: WindowsJob, *, pace: float) -> AsyncIterator[None]:
+    """Event files, one micro-batch each, every `pace` seconds while the block runs."""
+
+    async def feed() -> None:
+        for i in itertools.count():
+            await asyncio.to_thread(job.write_events, i, 1)
+            await asyncio.sleep(pace)
+
+    feeder = asyncio.create_task(feed(), name="feeder")
+    try:
+        yield
+    finally:
+        feeder.cancel()
+        await asyncio.wait([feeder])
