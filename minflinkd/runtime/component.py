@@ -35,11 +35,13 @@ class Component:
 
     async def aclose(self) -> None:
         was_running, self._running = self._running, False
-        if was_running:
-            await self._before_stop()
-        await self.tasks.aclose()
-        if was_running:
-            await self._stop()
+        try:
+            if was_running:
+                await self._before_stop()
+        finally:
+            await self.tasks.aclose()
+            if was_running:
+                await self._stop()
 
     async def _start(self) -> None: ...
 

@@ -45,7 +45,11 @@ class TaskOwner:
         on_error: Callable[[Exception], None] | None = None,
     ) -> asyncio.Task[None]:
         """Run one coroutine to its end, under this owner."""
-        task = self._spawn(name, self._once(name, coroutine, on_error))
+        try:
+            task = self._spawn(name, self._once(name, coroutine, on_error))
+        except RuntimeError:
+            coroutine.close()
+            raise
         task.add_done_callback(lambda _: coroutine.close())  # a task cancelled before its first step never began it
         return task
 

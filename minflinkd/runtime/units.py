@@ -21,7 +21,7 @@ _VALUE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _Factor = TypeVar("_Factor", int, float)
 
 
-class InvalidUnit(MinflinkError):
+class InvalidUnit(MinflinkError, ValueError):  # a ValueError, so that msgspec says where in a document it stands
     code = "invalid-unit"
     consequence = Consequence.REFUSED
 

@@ -1,0 +1,78 @@
+"""`high-availability: embedded`: one daemon to a state directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken, cluster_secret
+
+
+def test_a_second_daemon_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    """A10."""
+    first, second = StateDirectory(tmp_path / "state"), StateDirectory(tmp_path / "state")
+    first.take()
+    with pytest.raises(StateDirectoryTaken, match="another daemon uses the state directory"):
+        second.take()
+    second.release()
+    with pytest.raises(StateDirectoryTaken):
+        second.take()
+    first.release()
+    first.release()
+    second.take()
+    second.release()
+
+
+def test_a_killed_daemon_does_not_keep_its_directory(tmp_path: Path) -> None:
+    """A6, A10: the lock ends with the process, whichever way it ends."""
+    program = (
+        "import sys, pathlib; from minflinkd.ha.embedded import StateDirectory;"
+        "s = StateDirectory(pathlib.Path(sys.argv[1])); print(s.take(), flush=True); sys.stdin.read()"
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert daemon.stdout is not None
+    assert daemon.stdin is not None
+    assert daemon.stdout.readline() == "1\n"
+    directory = StateDirectory(tmp_path)
+    with pytest.raises(StateDirectoryTaken):
+        directory.take()
+    daemon.kill()
+    daemon.wait(10)
+    daemon.stdin.close()
+    daemon.stdout.close()
+    assert directory.take() == 2
+    directory.release()
+
+
+def test_every_leadership_has_a_higher_epoch(tmp_path: Path) -> None:
+    """A11: part of the names of what a leader writes."""
+    epochs = []
+    for _ in range(3):
+        directory = StateDirectory(tmp_path)
+        epochs.append(directory.take())
+        directory.release()
+    assert epochs == [1, 2, 3]
+
+
+def test_the_cluster_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        secret = cluster_secret(tmp_path / "new" / "secret")
+    finally:
+        os.umask(old)
+    assert len(secret) == 64
+    assert cluster_secret(tmp_path / "new" / "secret") == secret
+    assert stat.S_IMODE((tmp_path / "new" / "secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert cluster_secret(tmp_path / "other") != secret
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "other"]

@@ -1,0 +1,115 @@
+"""Identities, errors and time: the values that everything else carries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.runtime import ids
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, RemoteError, error_info
+
+
+def test_made_ids_are_of_the_shape_that_is_parsed() -> None:
+    """R1: made here, and parsed here."""
+    source = ids.IdSource()
+    assert ids.parse_job_id(job := source.job()) == job
+    assert ids.parse_resource_id(resource := source.resource()) == resource
+    assert ids.parse_attempt_id(attempt := source.attempt()) == attempt
+
+
+def test_ids_from_a_seed_repeat() -> None:
+    """A7."""
+    one, two = ids.IdSource(random.Random(3)), ids.IdSource(random.Random(3))
+    assert [one.job(), one.resource()] == [two.job(), two.resource()]
+
+
+def test_small_numbers_keep_their_leading_zeros() -> None:
+    class Zero(random.Random):
+        def getrandbits(self, k: int, /) -> int:
+            return 0
+
+    assert ids.IdSource(Zero()).job() == "0" * 32
+
+
+PARSERS: list[Callable[[str], str]] = [
+    ids.parse_job_id,
+    ids.parse_resource_id,
+    ids.parse_attempt_id,
+    ids.parse_vertex_id,
+]
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@pytest.mark.parametrize("text", ["", "..", "a/b", "tm-", "tm-../x", "0" * 31, "0" * 32 + "\n", "g" * 32 + "/", "a\0"])
+def test_what_could_lead_elsewhere_is_no_id(parse: Callable[[str], str], text: str) -> None:
+    """R1: parsed before they touch a path."""
+    with pytest.raises(InvalidId):
+        parse(text)
+
+
+@given(st.text())
+def test_an_accepted_id_is_one_harmless_file_name(text: str) -> None:
+    """R1."""
+    for parse in PARSERS:
+        try:
+            name = parse(text)
+        except InvalidId:
+            continue
+        assert name == text
+        assert name.isascii()
+        assert not set(name) & set("/\\. \0\n")
+    assert ids.is_vertex_id(text) is _accepted(ids.parse_vertex_id, text)
+
+
+def _accepted(parse: Callable[[str], str], text: str) -> bool:
+    try:
+        parse(text)
+    except InvalidId:
+        return False
+    return True
+
+
+def test_an_error_keeps_what_it_says_across_a_process_boundary() -> None:
+    """style.md: a stable code, a consequence and a next step."""
+    info = Conflict("the job runs", hint="cancel it").info()
+    assert info == ErrorInfo(code="conflict", message="the job runs", consequence=Consequence.REFUSED, hint="cancel it")
+    arrived = RemoteError(msgspec.json.decode(msgspec.json.encode(info), type=ErrorInfo))
+    assert (arrived.info(), str(arrived)) == (info, "the job runs (cancel it)")
+
+
+def test_a_foreign_error_is_internal_and_named() -> None:
+    assert error_info(KeyError("x")) == ErrorInfo(code="internal", message="KeyError: 'x'")
+    assert error_info(TimeoutError()).message == "TimeoutError: TimeoutError"
+
+
+def test_a_traceback_is_added_on_demand_and_never_replaced() -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        _ = 1 / 0
+    assert "test_a_traceback_is_added" in error_info(raised.value, with_traceback=True).traceback
+    given_one = RemoteError(ErrorInfo(code="user-code", message="broken", traceback="the user's"))
+    assert error_info(given_one, with_traceback=True).traceback == "the user's"
+
+
+@pytest.mark.looptime
+async def test_the_clock_is_the_loops() -> None:
+    """A7: virtual where the loop's time is."""
+    clock = SystemClock()
+    began, wall = clock.monotonic(), time.monotonic()
+    await clock.sleep(1000)
+    assert clock.monotonic() - began == pytest.approx(1000)
+    assert clock.monotonic() == pytest.approx(asyncio.get_running_loop().time())
+    assert time.monotonic() - wall < 10
+
+
+def test_the_clock_also_tells_the_time_to_threads() -> None:
+    clock = SystemClock()
+    assert clock.monotonic() == pytest.approx(time.monotonic(), abs=5)
+    assert clock.epoch_ms() == pytest.approx(time.time() * 1000, abs=5000)
