@@ -65,7 +65,7 @@ class Codec:
         """Raises ProtocolError."""
         try:
             return _frames.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"not a frame of this protocol: {error}") from error
 
     def encode(self, value: object) -> msgspec.Raw:
@@ -89,5 +89,5 @@ class Codec:
             decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=decode_unit)
         try:
             return decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"{what}: {error}") from error

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, ProtocolError, Tell
+from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell
 from minflinkd.rpc.local import answer_of, deliver_notice
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
 
@@ -29,6 +29,11 @@ R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
 MAX_FRAME = 64 * 1024 * 1024  # bytes; what is larger travels as a blob (blob.md B3)
 WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that reads nothing while more waits is cut off
+FLUSH_TIMEOUT = 1.0  # seconds that a closing connection gives its peer to read the rest
+
+
+class FrameTooLarge(ProtocolError):
+    """Sent all the same, it would cost everybody the connection."""
 
 
 async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> bytes:
@@ -80,11 +85,16 @@ class Connection:
     async def aclose(self) -> None:
         self._close()
         await self._tasks.aclose()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        last_resort = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT, self._writer.transport.abort)
+        try:
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        finally:
+            last_resort.cancel()
+            self._writer.transport.abort()
 
     async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
-        """Raises RemoteError, Fenced, Unreachable, RpcTimeout."""
+        """Raises RemoteError, Fenced, Unreachable, RpcTimeout. What is too large for a frame is refused unsent."""
         if self.closed:
             raise Unreachable(f"the connection {self.name} is closed")
         self._next_id += 1
@@ -96,23 +106,34 @@ class Connection:
             self._send(Ask(number, target, name, self._codec.encode(request), fence))
             async with asyncio.timeout(timeout):
                 return await future
+        except FrameTooLarge as error:
+            raise RemoteError(error.info()) from error
         except TimeoutError as error:
             raise RpcTimeout(f"{target} did not answer {name} within {timeout:g} s") from error
         finally:
             del self._open[number]
 
     def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None = None) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        try:
             self._send(Tell(target, type(notice).__name__, self._codec.encode(notice), fence))
+        except FrameTooLarge as error:
+            log.error("a notice is not sent", connection=self.name, message=type(notice).__name__, error=str(error))
 
-    def _send(self, frame: Ask | Tell | Answer | Failure) -> None:
+    def _send(self, frame: Frame) -> None:
+        """Raises FrameTooLarge."""
         if self.closed:
             return
         if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER:
             log.error("the peer reads nothing; the connection is cut", connection=self.name)
             self._close()
+            self._writer.transport.abort()  # what waits would keep it open
             return
-        write_frame(self._writer, self._codec.encode_frame(frame))
+        data = self._codec.encode_frame(frame)
+        if len(data) > MAX_FRAME:
+            raise FrameTooLarge(f"a message of {len(data)} bytes; at most {MAX_FRAME} are sent")
+        write_frame(self._writer, data)
 
     async def _read(self) -> None:
         try:
@@ -146,15 +167,21 @@ class Connection:
 
     async def _answer(self, frame: Ask) -> None:
         try:
-            mailbox = self._local(frame.target)
-            if mailbox is None:
-                raise Unreachable(f"nobody answers at {frame.target}")
+            mailbox = self._mailbox(frame.target)
             message: Any = self._codec.decode_message(frame.type, frame.body)
             fence = LeaderId(frame.fence) if frame.fence is not None else None
             answer: Any = await answer_of(mailbox, message, fence)
             self._send(Answer(frame.id, self._codec.encode(answer)))
-        except MinflinkError as error:
-            self._send(Failure(frame.id, error.info()))
+        except Exception as error:
+            if not isinstance(error, MinflinkError):
+                log.exception("a request could not be answered", connection=self.name, message=frame.type)
+            self._send(Failure(frame.id, error_info(error)))
+
+    def _mailbox(self, target: str) -> Mailbox:
+        mailbox = self._local(target)
+        if mailbox is None:
+            raise Unreachable(f"nobody answers at {target}")
+        return mailbox
 
     def _tell(self, frame: Tell) -> None:
         mailbox = self._local(frame.target)

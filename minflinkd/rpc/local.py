@@ -95,6 +95,10 @@ class LocalNetwork:
             route.tell(target, notice, fence=fence)
 
     async def aclose(self) -> None:
+        """From now on nobody is here: requests are Unreachable, notices are lost."""
+        self._mailboxes.clear()
+        self._routes.clear()
+        self._default = None
         await self._tasks.aclose()
 
 

@@ -1,0 +1,218 @@
+"""TaskManager <-> daemon over TCP, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.rpc import tcp
+from minflinkd.rpc.codec import PROTOCOL_VERSION
+from minflinkd.rpc.connection import read_frame, write_frame
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachable, task_manager
+from minflinkd.rpc.tcp import RpcServer, RpcUplink
+from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+
+SECRET, ANOTHER = b"s" * 64, b"t" * 64
+TM = task_manager(ResourceId("tm-1"))
+EXIT = ExitTaskManager(reason="test")
+
+
+class TaskManagerSide:
+    """A TaskManager's network with one party on it, that counts what it is asked."""
+
+    def __init__(self, port: int, *, secret: bytes = SECRET, address: Address = TM) -> None:
+        self.network = LocalNetwork()
+        self.asked = 0
+        mailbox = Mailbox(address)
+        mailbox.on(ExitTaskManager, self._exit)
+        self.network.attach(mailbox)
+        self.uplink = RpcUplink(self.network, address=address, secret=secret, host="127.0.0.1", port=port)
+
+    async def _exit(self, request: ExitTaskManager) -> Done:
+        self.asked += 1
+        return Done()
+
+    async def connected(self) -> None:
+        async with asyncio.timeout(5):
+            await self.uplink.connected.wait()
+
+    async def aclose(self) -> None:
+        await self.uplink.aclose()
+        await self.network.aclose()
+
+
+class Daemon:
+    def __init__(self, port: int = 0) -> None:
+        self.network = LocalNetwork()
+        mailbox = Mailbox(RESOURCE_MANAGER)
+        mailbox.on(JobMasterEnded, self._ended)
+        self.network.attach(mailbox)
+        self.server = RpcServer(self.network, secret=SECRET, port=port)
+
+    async def _ended(self, request: JobMasterEnded) -> Done:
+        return Done()
+
+    @property
+    def port(self) -> int:
+        return self.server.endpoint[1]
+
+    async def ask(self, timeout: float = 2.0) -> Done:
+        return await self.network.ask(TM, EXIT, timeout=timeout)
+
+    async def reaches(self, condition: Callable[[], object]) -> None:
+        """Ask until the condition holds; routes come and go behind sockets."""
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await self.ask()
+                except Unreachable:
+                    await asyncio.sleep(0.005)
+                if condition():
+                    return
+
+
+@asynccontextmanager
+async def daemon(port: int = 0) -> AsyncIterator[Daemon]:
+    one = Daemon(port)
+    async with one.server:
+        yield one
+    await one.network.aclose()
+
+
+@asynccontextmanager
+async def task_manager_side(port: int, **options: bytes | Address) -> AsyncIterator[TaskManagerSide]:
+    side = TaskManagerSide(port, **options)  # type: ignore[arg-type]
+    await side.uplink.start()
+    try:
+        yield side
+    finally:
+        await side.aclose()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens behind a socket
+            await asyncio.sleep(0.002)
+
+
+async def test_both_sides_reach_each_other_over_one_connection() -> None:
+    """m4 - m12: the TaskManager connects; requests go both ways."""
+    async with daemon() as one, task_manager_side(one.port) as side:
+        await side.connected()
+        assert await one.ask() == Done()
+        assert side.asked == 1
+        ended = JobMasterEnded(job_id=JobId("1" * 32), leader_id=LeaderId("x"))
+        assert await side.network.ask(RESOURCE_MANAGER, ended, timeout=2) == Done()
+
+
+async def test_who_does_not_know_the_secret_is_refused_by_the_daemon() -> None:
+    with capture_logs() as logs:
+        async with daemon() as one, task_manager_side(one.port, secret=ANOTHER) as side:
+            await until(lambda: [line for line in logs if line["event"] == "a connection was refused"])
+            await until(lambda: [line for line in logs if "refused the handshake" in line.get("error", "")])
+            assert not side.uplink.connected.is_set()
+            with pytest.raises(Unreachable):
+                await one.ask()
+
+
+async def test_a_daemon_that_does_not_know_the_secret_is_refused_by_the_taskmanager() -> None:
+    """Both sides prove it: whoever took the daemon's port gets no message."""
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        write_frame(writer, msgspec.msgpack.encode(tcp.Challenge(PROTOCOL_VERSION, b"n" * 32)))
+        hello = await read_frame(reader)
+        assert SECRET not in hello
+        write_frame(writer, msgspec.msgpack.encode(tcp.Welcome(b"p" * 32)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+    with capture_logs() as logs:
+        async with server, task_manager_side(server.sockets[0].getsockname()[1]) as side:
+            await until(lambda: [x for x in logs if "the daemon does not know the cluster's secret" in str(x)])
+            assert not side.uplink.connected.is_set()
+
+
+async def test_a_daemon_of_another_version_is_refused_with_a_hint() -> None:
+    async def newer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        write_frame(writer, msgspec.msgpack.encode(tcp.Challenge(PROTOCOL_VERSION + 1, b"n" * 32)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(newer, "127.0.0.1", 0)
+    with capture_logs() as logs:
+        async with server, task_manager_side(server.sockets[0].getsockname()[1]):
+            await until(lambda: [x for x in logs if "run the same version of minflinkd on both sides" in str(x)])
+
+
+@pytest.mark.parametrize("address", [RESOURCE_MANAGER, Address("jobmaster/" + "1" * 32), Address("")])
+async def test_a_connection_speaks_for_a_taskmanager_and_for_nobody_else(address: Address) -> None:
+    """R1: knowing the secret does not make a TaskManager the ResourceManager."""
+    with capture_logs() as logs:
+        async with daemon() as one, task_manager_side(one.port, address=address) as side:
+            await until(lambda: [x for x in logs if "is no TaskManager's address" in str(x)])
+            assert not side.uplink.connected.is_set()
+
+
+@pytest.mark.parametrize("said", [b"\0\0\0\3abc", b"\xff\xff\xff\xff", b"", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_a_stranger_is_sent_away_and_harms_nobody(said: bytes) -> None:
+    with capture_logs() as logs:
+        async with daemon() as one:
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            writer.write(said)
+            writer.write_eof()
+            async with asyncio.timeout(5):
+                await reader.read()
+            writer.close()
+            async with task_manager_side(one.port) as side:
+                await side.connected()
+                assert await one.ask() == Done()
+    assert [line["event"] for line in logs if line["log_level"] != "info"] == ["a connection was refused"]
+
+
+async def test_the_uplink_comes_back_to_a_daemon_that_started_again_on_the_same_port() -> None:
+    """A6, R12: the TaskManager outlives its daemon."""
+    with capture_logs():
+        async with daemon() as one, task_manager_side(one.port) as side:
+            await side.connected()
+            port = one.port
+            await one.server.aclose()
+            await until(lambda: not side.uplink.connected.is_set())
+            with pytest.raises(Unreachable):
+                await side.network.ask(
+                    RESOURCE_MANAGER, JobMasterEnded(job_id=JobId("1" * 32), leader_id=LeaderId("x")), timeout=1
+                )
+            async with daemon(port) as successor:
+                await side.connected()
+                await successor.reaches(lambda: side.asked == 1)
+
+
+async def test_a_second_connection_of_an_address_replaces_the_first() -> None:
+    """R9: the newer one is the TaskManager; the end of the older one takes nothing from it."""
+    async with daemon() as one, task_manager_side(one.port) as first:
+        await first.connected()
+        await one.reaches(lambda: first.asked)
+        async with task_manager_side(one.port) as second:
+            await second.connected()
+            await one.reaches(lambda: second.asked)
+            with capture_logs():
+                await first.aclose()
+            await asyncio.sleep(0)
+            before = second.asked
+            assert await one.ask() == Done()
+            assert second.asked == before + 1
+
+
+async def test_a_daemon_closes_at_once_with_connections_open() -> None:
+    async with daemon() as one, task_manager_side(one.port) as side:
+        await side.connected()
+        async with asyncio.timeout(2):
+            await one.server.aclose()
+            await one.server.aclose()
