@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +54,7 @@ class SessionKeeper(Component):
         start_timeout: float,
         clock: Clock,
         listener: Callable[[], SessionListener],
+        command: Sequence[str] = sp.COMMAND,
     ) -> None:
         super().__init__("session keeper")
         self.phase = SessionPhase.STARTING
@@ -64,6 +65,7 @@ class SessionKeeper(Component):
         self._start_timeout = start_timeout
         self._clock = clock
         self._listener = listener
+        self._command = command
         self._child: SessionProcess | None = None
         self._ready = asyncio.Event()
         self._condemned: asyncio.Future[str] | None = None
@@ -123,6 +125,7 @@ class SessionKeeper(Component):
             directory=directory,
             mailbox=self._mailbox(generation),
             on_close=lambda: self.condemn(generation, "the session child ended"),
+            command=self._command,
         )
         self._child = child
         was_ready = False

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,6 +52,7 @@ class SessionProcess:
         directory: Path,
         mailbox: Mailbox,
         on_close: Callable[[], None],
+        command: Sequence[str] = sp.COMMAND,
     ) -> SessionProcess:
         """Start a child. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class SessionProcess:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            process = await _spawn(theirs.fileno(), config_file, Path(config.log_directory) / "session.log")
+            process = await _spawn(command, theirs.fileno(), config_file, Path(config.log_directory) / "session.log")
         except BaseException:
             ours.close()
             raise
@@ -150,12 +150,10 @@ def _is_ours(process: psutil.Process) -> bool:
         return False
 
 
-async def _spawn(fd: int, config_file: Path, log_file: Path) -> asyncio.subprocess.Process:
+async def _spawn(command: Sequence[str], fd: int, config_file: Path, log_file: Path) -> asyncio.subprocess.Process:
     with log_file.open("ab") as output:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "minflinkd.taskmanager.session",
+            *command,
             "--fd",
             str(fd),
             "--config",

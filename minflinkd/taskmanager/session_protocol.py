@@ -2,13 +2,14 @@
 
 Knows nothing of pyspark, so that the supervisor can import it. The child is started as
 
-    python -m minflinkd.taskmanager.session --fd <number of its end of the socketpair> --config <file>
+    COMMAND --fd <number of its end of the socketpair> --config <file>
 
 and says `SessionReady` once it is warm. Requests are idempotent by their attempt and checkpoint ids.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.storage.publication import SinkTransaction
 
+COMMAND = (sys.executable, "-m", "minflinkd.taskmanager.session")
 SUPERVISOR = Address("supervisor")
 SESSION = Address("session")
 

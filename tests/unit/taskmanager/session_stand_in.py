@@ -1,0 +1,43 @@
+"""A session child without Spark, for the tests of its keeper. How it behaves stands in the config's `conf`:
+
+- `silent-to: N` never answers a ping, in generations up to N
+- `never-ready-to: N` never becomes ready, in generations up to N
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.network import Mailbox
+from minflinkd.taskmanager import session_protocol as sp
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int)
+    parser.add_argument("--config", type=Path)
+    arguments = parser.parse_args()
+    config = sp.read_config(arguments.config)
+    generation = int(Path(config.working_directory).name.removeprefix("session-"))
+    mailbox = Mailbox(sp.SESSION)
+
+    async def ping(_: sp.Ping) -> sp.Pong:
+        if generation <= int(config.conf.get("silent-to", 0)):
+            await asyncio.Event().wait()
+        return sp.Pong(attempts=(), threads=1)
+
+    mailbox.on(sp.Ping, ping)
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=arguments.fd))
+    connection = Connection(reader, writer, local=lambda _: mailbox, name="supervisor")
+    connection.start()
+    if generation > int(config.conf.get("never-ready-to", 0)):
+        connection.tell(sp.SUPERVISOR, sp.SessionReady(jvm_pid=os.getpid(), phases={"session": 0.1}))
+    await connection.wait_closed()
+
+
+asyncio.run(main())

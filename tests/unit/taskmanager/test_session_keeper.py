@@ -1,0 +1,181 @@
+"""The session keeper, with real child processes that speak the protocol without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.rpc.messages import SessionPhase
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.taskmanager import session_keeper
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.session_health import Limits
+from minflinkd.taskmanager.session_keeper import SessionKeeper
+from minflinkd.taskmanager.session_process import SessionLost
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("session_stand_in.py")))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.phases: list[SessionPhase] = []
+        self.lost: list[tuple[int, str]] = []
+
+    def session_changed(self, phase: SessionPhase) -> None:
+        self.phases.append(phase)
+
+    def session_lost(self, generation: int, reason: str) -> None:
+        self.lost.append((generation, reason))
+
+    def task_failed(self, generation: int, notice: sp.TaskFailed) -> None: ...
+
+    def batch_finished(self, generation: int, notice: sp.BatchFinished) -> None: ...
+
+    def input_ended(self, generation: int, notice: sp.InputEnded) -> None: ...
+
+
+@asynccontextmanager
+async def keeping(
+    tmp_path: Path,
+    *,
+    conf: dict[str, str] | None = None,
+    limits: Limits = Limits(silent=30.0, stopped=30.0),  # noqa: B008 - frozen
+    start_timeout: float = 20.0,
+    command: tuple[str, ...] = STAND_IN,
+) -> AsyncIterator[tuple[SessionKeeper, Listener]]:
+    listener = Listener()
+    config = sp.SessionConfig(
+        name="tm-test",
+        slots=1,
+        working_directory=str(tmp_path / "work"),
+        log_directory=str(tmp_path / "log"),
+        conf=conf or {},
+    )
+    keeper = SessionKeeper(
+        config=config,
+        limits=limits,
+        start_timeout=start_timeout,
+        clock=SystemClock(),
+        listener=lambda: listener,
+        command=command,
+    )
+    with capture_logs():
+        async with keeper:
+            yield keeper, listener
+    assert keeper.pids() == (None, None)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in processes
+            await asyncio.sleep(0.01)
+
+
+async def ready(keeper: SessionKeeper, generation: int = 1) -> int:
+    """The pid of a child that is ready."""
+    await until(lambda: keeper.generation == generation and keeper.phase is SessionPhase.READY)
+    return keeper.session().pid
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_keeper, "WATCH_INTERVAL", 0.02)
+    monkeypatch.setattr(session_keeper, "PING_INTERVAL", 0.05)
+    monkeypatch.setattr(session_keeper, "PAUSE_AFTER_FAILED_START", 0.05)
+
+
+async def test_a_child_becomes_ready_and_ends_with_its_keeper(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as (keeper, listener):
+        with pytest.raises(SessionLost):
+            keeper.session()
+        pid = await ready(keeper)
+        assert keeper.phases == {"session": 0.1}
+        assert (await keeper.session().ask(sp.Ping(), timeout=5)).threads == 1
+    assert not psutil.pid_exists(pid)
+    assert listener.phases[:2] == [SessionPhase.STARTING, SessionPhase.READY]
+
+
+async def test_a_killed_child_is_told_once_and_replaced(tmp_path: Path) -> None:
+    """R11: at once, by the end of its connection."""
+    async with keeping(tmp_path) as (keeper, listener):
+        pid = await ready(keeper)
+        os.kill(pid, signal.SIGKILL)
+        successor = await ready(keeper, 2)
+        assert successor != pid
+        assert [(generation, "exit code -9" in why) for generation, why in listener.lost] == [(1, True)]
+        assert listener.phases == [
+            SessionPhase.STARTING,
+            SessionPhase.READY,
+            SessionPhase.LOST,
+            SessionPhase.STARTING,
+            SessionPhase.READY,
+        ]
+        await asyncio.wait_for(keeper.gone(1), 1)
+
+
+async def test_a_child_stopped_by_a_signal_is_replaced_within_the_limit(tmp_path: Path) -> None:
+    """J7: it will not come back by itself."""
+    async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=0.2)) as (keeper, listener):
+        pid = await ready(keeper)
+        began = asyncio.get_running_loop().time()
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: listener.lost)
+        assert 0.2 <= asyncio.get_running_loop().time() - began < 10
+        assert "stopped by a signal" in listener.lost[0][1]
+        assert not psutil.pid_exists(pid)
+        await ready(keeper, 2)
+
+
+async def test_a_child_that_goes_on_in_time_is_kept(tmp_path: Path) -> None:
+    """J7: a pause is no death."""
+    async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=60.0)) as (keeper, listener):
+        pid = await ready(keeper)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: keeper.session().stopped())
+        os.kill(pid, signal.SIGCONT)
+        assert (await keeper.session().ask(sp.Ping(), timeout=10)).threads == 1
+        assert (listener.lost, keeper.session().pid) == ([], pid)
+
+
+async def test_a_silent_child_is_replaced(tmp_path: Path) -> None:
+    """J7: a hanging JVM or interpreter, after a long time."""
+    limits = Limits(silent=0.5, stopped=60.0)
+    async with keeping(tmp_path, conf={"silent-to": "1"}, limits=limits) as (keeper, listener):
+        await ready(keeper, 2)
+        assert [(g, "has not answered" in why) for g, why in listener.lost] == [(1, True)]
+
+
+async def test_a_child_that_never_becomes_ready_is_replaced(tmp_path: Path) -> None:
+    async with keeping(tmp_path, conf={"never-ready-to": "1"}, start_timeout=2.0) as (keeper, listener):
+        await ready(keeper, 2)
+        assert [(g, "was not ready within 2 s" in why) for g, why in listener.lost] == [(1, True)]
+
+
+async def test_a_condemned_child_goes_and_a_late_verdict_harms_no_successor(tmp_path: Path) -> None:
+    """J7: user code that does not come back from a cancellation."""
+    async with keeping(tmp_path) as (keeper, listener):
+        await ready(keeper)
+        keeper.condemn(1, "it hangs")
+        keeper.condemn(1, "it hangs still")
+        await asyncio.wait_for(keeper.gone(1), 10)
+        await ready(keeper, 2)
+        keeper.condemn(1, "late")
+        assert (await keeper.session().ask(sp.Ping(), timeout=10)).threads == 1
+        assert listener.lost == [(1, "it hangs (exit code -9)")]
+
+
+async def test_a_child_that_ends_at_once_is_started_again_after_a_pause(tmp_path: Path) -> None:
+    async with keeping(tmp_path, command=(sys.executable, "-c", "raise SystemExit(3)")) as (_, listener):
+        await until(lambda: len(listener.lost) >= 2)
+        assert [(g, "exit code 3" in why) for g, why in listener.lost[:2]] == [(1, True), (2, True)]
+        assert SessionPhase.READY not in listener.phases
