@@ -118,7 +118,8 @@ class SessionProcess:
         for process in brood:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, brood, KILL_TIMEOUT)
+        below = [process for process in brood if process.pid != self.pid]  # the child itself is asyncio's to reap
+        _, alive = await asyncio.to_thread(psutil.wait_procs, below, KILL_TIMEOUT)
         if alive:
             log.error("processes of a session child do not end", pids=[p.pid for p in alive])
         async with asyncio.timeout(KILL_TIMEOUT):

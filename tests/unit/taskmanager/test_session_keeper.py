@@ -123,6 +123,16 @@ async def test_a_killed_child_is_told_once_and_replaced(tmp_path: Path) -> None:
         await asyncio.wait_for(keeper.gone(1), 1)
 
 
+async def test_the_exit_code_of_a_killed_child_is_its_own(tmp_path: Path) -> None:
+    """Who reaps the child learns its exit code: asyncio, and nobody else. One run in five would show the race."""
+    async with keeping(tmp_path) as (keeper, listener):
+        for generation in range(1, 9):
+            await ready(keeper, generation)
+            keeper.condemn(generation, "test")
+        await ready(keeper, 9)
+        assert [why for _, why in listener.lost] == ["test (exit code -9)"] * 8
+
+
 async def test_a_child_stopped_by_a_signal_is_replaced_within_the_limit(tmp_path: Path) -> None:
     """J7: it will not come back by itself."""
     async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=0.2)) as (keeper, listener):
