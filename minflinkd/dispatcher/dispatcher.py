@@ -128,10 +128,17 @@ class Dispatcher(Component):
             return await self._accept(job_id, request)
         except BaseException:
             if not request.dry_run:
-                await self._blobs.delete_job(job_id)
+                await self._withdraw(job_id)
             raise
         finally:
             self._submitting.discard(job_id)
+
+    async def _withdraw(self, job_id: JobId) -> None:
+        """What was not accepted is not recovered later either, least of all without its blobs (R25)."""
+        if (master := self._masters.pop(job_id, None)) is not None:
+            await master.aclose()
+        await self._store.delete_job(job_id)
+        await self._blobs.delete_job(job_id)
 
     async def _accept(self, job_id: JobId, request: j.SubmitJob) -> j.SubmissionAnswer:
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()

@@ -52,6 +52,10 @@ class JobStore:
         """Durable when it returns. Raises StorageError."""
         await self._jobs.child(f"{job.job_id}.json").write_bytes(_encode(job))
 
+    async def delete_job(self, job_id: JobId) -> None:
+        """A job that was not accepted after all. Idempotent."""
+        await self._jobs.child(f"{job_id}.json").delete()
+
     async def put_result(self, result: StoredResult) -> None:
         """Durable when it returns; the job itself is then no longer to run."""
         name = f"{result.details.job_id}.json"
@@ -94,6 +98,6 @@ async def _read(place: Location, kind: type[T]) -> T | None:
         return msgspec.json.decode(await place.read_bytes(), type=kind, dec_hook=decode_unit)
     except ObjectNotFound:
         return None
-    except (msgspec.DecodeError, StorageCorrupt) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
         log.error("a stored job cannot be read and is set aside", path=place.uri, error=str(error))
         return None

@@ -1,0 +1,301 @@
+"""The Dispatcher: submissions, recovery, the end of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.dispatcher.job_store import StoredResult
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import DISPATCHER
+from minflinkd.runtime.errors import RemoteError
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+
+JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in threads
+            await asyncio.sleep(0.002)
+
+
+# --- submission --------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_stored_before_its_submission_is_answered(cluster: Cluster) -> None:
+    """R25: a daemon that dies behind the answer finds the job again."""
+    async with cluster.serving():
+        assert await cluster.submit(JOB) == j.SubmissionAnswer(job_id=JOB)
+        assert f"jobstore/jobs/{JOB}.json" in cluster.files()
+        (stored,) = await cluster.store.jobs()
+        assert (stored.job_id, stored.graph.name) == (JOB, "copy")
+        details = await cluster.job(JOB)
+        assert details.status is JobStatus.CREATED
+        assert {"analyzed", "stored"} <= set(details.submission)
+
+
+async def test_a_job_that_cannot_be_stored_is_refused_and_leaves_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R25: what was not stored was not accepted."""
+
+    async def full(_: object) -> None:
+        raise StorageUnavailable("file: away")
+
+    async with cluster.serving():
+        monkeypatch.setattr(cluster.store, "put_job", full)
+        with pytest.raises(RemoteError, match="away"):
+            await cluster.submit(JOB)
+        assert await cluster.list() == {}
+        assert cluster.files() == []
+        assert cluster.blobs.deleted == [JOB]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"name": "x", "vertices": []}, ""),
+        ({**DOCUMENT, "vertices": [*DOCUMENT["vertices"], {"id": "lost", "inputs": ["nobody"], "sql": "x"}]}, "nobody"),
+        ({**DOCUMENT, "artifacts": [{"name": "a.py", "key": "nonsense"}]}, "a.py was not uploaded"),
+        ({**DOCUMENT, "paralelism": 2}, "paralelism"),
+    ],
+    ids=["nothing", "unknown input", "missing artifact", "misspelt"],
+)
+async def test_a_faulty_job_is_refused_with_its_faults_and_nothing_is_left(
+    cluster: Cluster, document: Any, problem: str
+) -> None:
+    """J4: no file in any store, no blob, no job."""
+    async with cluster.serving():
+        answer = await cluster.submit(JOB, document)
+        assert answer.faults
+        assert any(problem in f"{fault.path} {fault.problem}" for fault in answer.faults)
+        assert await cluster.list() == {}
+        assert cluster.files() == []
+        assert cluster.blobs.deleted == [JOB]
+
+
+async def test_what_spark_finds_is_an_answer_of_the_submission(cluster: Cluster) -> None:
+    """J4: SQL is analysed before the job starts."""
+    cluster.faults = (GraphFault(path="vertices[0].sql", problem="no such column"),)
+    async with cluster.serving():
+        assert (await cluster.submit(JOB)).faults == cluster.faults
+        assert cluster.files() == []
+        cluster.faults = ()
+        assert (await cluster.submit(JOB)).faults == ()
+
+
+async def test_a_repeated_submission_is_answered_as_the_first_one_was(cluster: Cluster) -> None:
+    """R25: recognised by its job id, running or ended, by this daemon or its successor."""
+    async with cluster.serving():
+        first = await cluster.submit(JOB)
+        assert await cluster.submit(JOB) == first
+        assert cluster.analyzed == [JOB]
+    async with cluster.serving():
+        assert await cluster.submit(JOB) == first
+        await cluster.network.ask(DISPATCHER, j.CancelJob(job_id=JOB), timeout=5)
+        await until(lambda: cluster.ended)
+        assert await cluster.submit(JOB) == first
+    assert cluster.analyzed == [JOB]
+
+
+async def test_a_submission_that_overtakes_itself_is_refused_and_harms_nothing(cluster: Cluster) -> None:
+    """R25: the first one is answered as if the second had never been."""
+    async with cluster.serving():
+        reached, release = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            reached.set()
+            await release.wait()
+
+        cluster.before_analysis = wait
+        first = asyncio.ensure_future(cluster.submit(JOB))
+        await reached.wait()
+        with pytest.raises(RemoteError, match="is being submitted already"):
+            await cluster.submit(JOB)
+        release.set()
+        assert (await first).faults == ()
+        assert cluster.blobs.deleted == []
+
+
+async def test_a_dry_run_stores_and_deletes_nothing(cluster: Cluster) -> None:
+    async with cluster.serving():
+        assert (await cluster.submit(JOB, dry_run=True)).faults == ()
+        assert (await cluster.submit(JOB, {"name": "x", "vertices": []}, dry_run=True)).faults
+        assert (cluster.files(), cluster.blobs.deleted, await cluster.list()) == ([], [], {})
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "1" * 31, ""])
+async def test_a_job_id_that_is_none_is_refused_before_it_becomes_a_path(cluster: Cluster, name: str) -> None:
+    async with cluster.serving():
+        with pytest.raises(RemoteError) as refused:
+            await cluster.submit(JobId(name))
+        assert refused.value.info().code == "invalid-id"
+        assert cluster.blobs.deleted == []
+
+
+@pytest.fixture
+def unrecoverable(monkeypatch: pytest.MonkeyPatch) -> set[JobId]:
+    """Jobs whose checkpoints cannot be read."""
+    jobs: set[JobId] = set()
+    recover = CheckpointStore.recover
+
+    async def failing(store: CheckpointStore) -> Any:
+        if any(job in store.path_of(1) for job in jobs):
+            raise StorageCorrupt("file: broken")
+        return await recover(store)
+
+    monkeypatch.setattr(CheckpointStore, "recover", failing)
+    return jobs
+
+
+async def test_a_job_whose_master_cannot_start_is_neither_accepted_nor_kept(
+    cluster: Cluster, unrecoverable: set[JobId]
+) -> None:
+    """R25: refused means that no later daemon runs it, least of all without its blobs."""
+    unrecoverable.add(JOB)
+    async with cluster.serving():
+        with pytest.raises(RemoteError, match="broken"):
+            await cluster.submit(JOB)
+        assert await cluster.list() == {}
+        assert cluster.files() == []
+        assert cluster.blobs.deleted == [JOB]
+        unrecoverable.clear()
+        assert (await cluster.submit(JOB)).faults == ()
+
+
+async def test_a_submission_that_nobody_waits_for_any_more_keeps_all_or_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R25: a client that gives up in the middle leaves no job without its blobs."""
+    stored = asyncio.Event()
+    put_job = cluster.store.put_job
+
+    async def slow(job: Any) -> None:
+        await put_job(job)
+        stored.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster.store, "put_job", slow)
+    async with cluster.serving():
+        submission = asyncio.ensure_future(cluster.submit(JOB))
+        await stored.wait()
+        submission.cancel()
+        await asyncio.wait({submission})
+        assert cluster.blobs.deleted == [JOB]
+        assert cluster.files() == []
+
+
+# --- recovery ----------------------------------------------------------------------------------------------------
+
+
+async def test_stored_jobs_go_on_with_the_next_daemon(cluster: Cluster) -> None:
+    """A6, R25."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        await cluster.submit(OTHER)
+        submitted = (await cluster.job(JOB)).start_ms
+    async with cluster.serving():
+        assert await cluster.list() == {JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}
+        assert (await cluster.job(JOB)).start_ms == submitted
+    assert cluster.blobs.deleted == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"job_id": "x"}'])
+async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cluster, damage: bytes) -> None:
+    """R27: its file stays where it is."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        await cluster.submit(OTHER)
+    record = cluster.directory / "jobstore" / "jobs" / f"{JOB}.json"
+    record.write_bytes(damage)
+    with capture_logs() as logs:
+        async with cluster.serving():
+            assert await cluster.list() == {OTHER: JobStatus.CREATED}
+    assert [line["path"] for line in logs if line["log_level"] == "error"] == [f"file://{record}"]
+    assert record.read_bytes() == damage
+
+
+async def test_a_job_that_cannot_be_recovered_does_not_stop_the_others(
+    cluster: Cluster, unrecoverable: set[JobId]
+) -> None:
+    """R27: all its files stay, and a later daemon may have more luck."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        await cluster.submit(OTHER)
+    unrecoverable.add(JOB)
+    with capture_logs() as logs:
+        async with cluster.serving():
+            assert (await cluster.job(OTHER)).status is JobStatus.CREATED
+    assert [line["job"] for line in logs if line["event"] == "a job could not be recovered"] == [JOB]
+    assert f"jobstore/jobs/{JOB}.json" in cluster.files()
+    assert cluster.blobs.deleted == []
+    unrecoverable.clear()
+    async with cluster.serving():
+        assert set(await cluster.list()) == {JOB, OTHER}
+
+
+# --- the end of a job --------------------------------------------------------------------------------------------
+
+
+async def test_an_ended_job_leaves_its_result_and_nothing_else(cluster: Cluster) -> None:
+    """R26."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        await cluster.network.ask(DISPATCHER, j.CancelJob(job_id=JOB), timeout=5)
+        await until(lambda: cluster.blobs.deleted)
+        await until(lambda: cluster.files() == [f"jobstore/results/{JOB}.json"])
+        assert await cluster.list() == {JOB: JobStatus.CANCELED}
+        assert cluster.ended == [JOB]
+        with pytest.raises(RemoteError) as refused:
+            await cluster.network.ask(DISPATCHER, j.CancelJob(job_id=JOB), timeout=5)
+        assert refused.value.info().code == "conflict"
+    async with cluster.serving():
+        assert (await cluster.job(JOB)).status is JobStatus.CANCELED
+        (result,) = await cluster.store.results()
+        assert not result.dirty
+
+
+async def test_a_dirty_result_is_cleaned_up_by_the_next_daemon(cluster: Cluster) -> None:
+    """R26: the cleanup goes on after a crash in the middle, until it is done."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        details = await cluster.job(JOB)
+    await cluster.store.put_result(StoredResult(dirty=True, details=details))
+    leftover = cluster.directory / "checkpoints" / JOB / "shared" / "x"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("state")
+    cluster.blobs.failures = 1
+    with capture_logs():
+        async with cluster.serving():
+            assert await cluster.list() == {JOB: JobStatus.CREATED}
+            await until(lambda: cluster.blobs.deleted == [JOB])
+            await until(lambda: not leftover.exists())
+            await _settled(cluster)
+    assert cluster.files() == [f"jobstore/results/{JOB}.json"]
+
+
+async def _settled(cluster: Cluster) -> StoredResult:
+    async with asyncio.timeout(10):
+        while True:
+            (result,) = await cluster.store.results()
+            if not result.dirty:
+                return result
+            await asyncio.sleep(0.002)
+
+
+async def test_unknown_jobs_are_not_found(cluster: Cluster) -> None:
+    async with cluster.serving():
+        for request in (j.GetJob(job_id=JOB), j.GetCheckpoints(job_id=JOB), j.CancelJob(job_id=JOB)):
+            with pytest.raises(RemoteError) as refused:
+                await cluster.network.ask(DISPATCHER, request, timeout=5)
+            assert refused.value.info().code == "not-found"
