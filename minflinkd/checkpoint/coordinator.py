@@ -109,7 +109,7 @@ class _Step:
             case e.MetadataDiscarded(checkpoint_id):
                 files = self.state.discarding.get(checkpoint_id, frozenset())
                 self.set(discarding=_without(self.state.discarding, checkpoint_id))
-                self.doom(files)
+                self.doom(files, referenced=True)
             case e.Stopped():
                 self.set(stopped=True)
                 self.tasks_stopped(FailureCause.SHUT_DOWN)
@@ -356,9 +356,9 @@ class _Step:
 
     # --- files (F5) ----------------------------------------------------------------------------------------------
 
-    def doom(self, files: frozenset[str]) -> None:
+    def doom(self, files: frozenset[str], *, referenced: bool = False) -> None:
         if files:
-            self.set(doomed=(*self.state.doomed, Doomed(files, self.state.last_id)))
+            self.set(doomed=(*self.state.doomed, Doomed(files, self.state.last_id, referenced)))
 
     def delete_doomed(self) -> None:
         """Delete what no checkpoint refers to and none in flight may still take for granted."""

@@ -46,6 +46,7 @@ class Doomed:
 
     files: frozenset[str]
     horizon: int
+    referenced: bool  # were they ever a checkpoint's? Those of a late acknowledgement may be deleted already
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ def retained_files(state: State) -> frozenset[str]:
 
 def available_files(state: State) -> frozenset[str]:
     """Files of earlier checkpoints that an acknowledgement may refer to: none of them is deleted yet."""
-    lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed)]
+    lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed if doomed.referenced)]
     return retained_files(state).union(*lingering)
 
 
