@@ -105,6 +105,7 @@ class JobMaster(Component):
         )
         self._wake = asyncio.Event()
         self._declare_now = asyncio.Event()
+        self._freeing: set[asyncio.Task[None]] = set()
         self._task_phases: dict[str, dict[str, float]] = {}
         self._end_details: JobDetails | None = None
         self.coordinator = CheckpointCoordinator(
@@ -200,7 +201,9 @@ class JobMaster(Component):
                 self.tasks.job("final checkpoint", self._final_checkpoint(number))
             case ev.FreeAllocations(address, allocations, job_ended):
                 free = m.FreeSlots(job_id=self.job_id, allocations=allocations, job_ended=job_ended)
-                self.tasks.job(f"free slots at {address}", self._free(Address(address), free))
+                task = self.tasks.job(f"free slots at {address}", self._free(Address(address), free))
+                self._freeing.add(task)
+                task.add_done_callback(self._freeing.discard)
             case ev.SettleSinks():
                 self.tasks.job("settle sinks", self._settle_sinks())
             case ev.End():
@@ -287,9 +290,9 @@ class JobMaster(Component):
         """Repeat while the outcome is unknown, for at most `timeout` seconds. Raises what was answered last."""
         deadline = self._clock.monotonic() + timeout
         while True:
-            left = max(0.1, deadline - self._clock.monotonic())
+            patience = max(0.1, min(self._options.heartbeat_timeout / 2, deadline - self._clock.monotonic()))
             try:
-                await self._network.ask(address, request, timeout=left, fence=self.leader_id)
+                await self._network.ask(address, request, timeout=patience, fence=self.leader_id)
                 return
             except (Unreachable, RpcTimeout):
                 if self._clock.monotonic() + RETRY_PAUSE >= deadline:
@@ -331,6 +334,9 @@ class JobMaster(Component):
         self._feed(ev.SinksSettled())
 
     async def _end(self) -> None:
+        """Whoever hears of the end finds the slots free, unless their TaskManager does not answer."""
+        if self._freeing:
+            await asyncio.wait(self._freeing)
         await self._on_end(self.details())
 
     # --- messages ------------------------------------------------------------------------------------------------
