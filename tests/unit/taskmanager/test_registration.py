@@ -1,0 +1,165 @@
+"""A TaskManager's registration, in virtual time (m4 - m6, R10)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.faulty import FaultyWire
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, Network
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.errors import Conflict
+from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
+from minflinkd.taskmanager.registration import Registration
+
+pytestmark = pytest.mark.looptime
+REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)
+
+
+class UnknownTaskManager(Conflict):
+    code = "unknown-task-manager"
+
+
+class FakeResourceManager:
+    def __init__(self, network: Network, leader: str = "one") -> None:
+        self.leader = LeaderId(leader)
+        self.registrations = 0
+        self.beats = 0
+        self.known = True
+        self.reports: list[m.TaskManagerReport] = []
+        self.mailbox = Mailbox(RESOURCE_MANAGER, fence=self.leader)
+        self.mailbox.on(m.RegisterTaskManager, self._register, fenced=False)
+        self.mailbox.on(m.HeartbeatFromTaskManager, self._beat)
+        self.mailbox.on_notice(m.SlotsFree, self._slots_free)
+        network.attach(self.mailbox)
+
+    async def _register(self, request: m.RegisterTaskManager) -> m.Registered:
+        self.registrations += 1
+        self.known = True
+        instance = InstanceId(f"{self.leader}-{self.registrations}")
+        return m.Registered(instance_id=instance, leader_id=self.leader, heartbeat_interval=1.0, heartbeat_timeout=5.0)
+
+    async def _beat(self, request: m.HeartbeatFromTaskManager) -> m.Done:
+        if not self.known:
+            raise UnknownTaskManager("register again")
+        self.beats += 1
+        return m.Done()
+
+    async def _slots_free(self, notice: m.SlotsFree) -> None:
+        self.reports.append(notice.report)
+
+
+@asynccontextmanager
+async def registering(network: Network, *, give_up_after: float = 0.0) -> AsyncIterator[tuple[Registration, list[str]]]:
+    given_up: list[str] = []
+    hello = m.RegisterTaskManager(
+        address="taskmanager/tm-1",
+        pid=1,
+        hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
+        log_directory="log",
+        report=REPORT,
+    )
+    registration = Registration(
+        network,
+        clock=SystemClock(),
+        hello=lambda: hello,
+        report=lambda: REPORT,
+        start_phases=dict,
+        give_up_after=give_up_after,
+        on_give_up=given_up.append,
+    )
+    with capture_logs():
+        async with registration:
+            yield registration, given_up
+
+
+async def until(condition: Callable[[], object]) -> float:
+    """How long it took, in seconds."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
+            await asyncio.sleep(0.01)
+    return clock() - began
+
+
+async def test_it_registers_beats_and_tells_at_once_what_falls_free() -> None:
+    """m4, m11."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network) as (registration, _):
+        registration.report_now()
+        await until(lambda: rm.beats == 3)
+        assert (rm.registrations, registration.leader) == (1, "one")
+        registration.report_now()
+        await until(lambda: rm.reports == [REPORT])
+
+
+async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
+    """R10: `unknown-task-manager`."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network):
+        await until(lambda: rm.beats)
+        rm.known = False
+        assert await until(lambda: rm.registrations == 2) < 1.5
+
+
+async def test_it_follows_a_new_leader() -> None:
+    """R1, R12: its beats are fenced, and it registers with the successor."""
+    network = LocalNetwork()
+    first = FakeResourceManager(network)
+    async with registering(network) as (registration, _):
+        await until(lambda: first.beats)
+        second = FakeResourceManager(network, "two")
+        assert await until(lambda: registration.leader == "two") < 1.5
+        assert (second.registrations, second.mailbox.fenced) == (1, 1)
+
+
+async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
+    """R10: sooner than the heartbeat's timeout."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network) as (registration, _):
+        await until(lambda: rm.beats)
+        network.detach(rm.mailbox)
+        assert 1.0 < await until(lambda: registration.leader is None) < 2.5
+        network.attach(rm.mailbox)
+        await until(lambda: rm.registrations == 2)
+
+
+async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> None:
+    """R10: lost beats alone are no failing connections."""
+    wire = FaultyWire(random.Random(1))
+    rm = FakeResourceManager(wire.party("rm"))
+    async with registering(wire.party("tm")) as (registration, _):
+        await until(lambda: rm.beats)
+        wire.faults.drop = 1.0
+        assert 4.0 < await until(lambda: registration.leader is None) < 9.0
+        wire.faults.drop = 0.0
+        await until(lambda: rm.registrations == 2)
+    await wire.aclose()
+
+
+async def test_it_gives_up_after_the_registration_timeout() -> None:
+    """R15: so that nothing is left behind for good."""
+    async with registering(LocalNetwork(), give_up_after=30.0) as (_, given_up):
+        assert 30.0 <= await until(lambda: given_up) < 33.0
+        assert "no ResourceManager took the registration" in given_up[0]
+
+
+async def test_it_never_gives_up_where_no_timeout_is_set() -> None:
+    """R15."""
+    network = LocalNetwork()
+    async with registering(network) as (registration, given_up):
+        await asyncio.sleep(3_000)
+        assert given_up == []
+        FakeResourceManager(network)
+        assert await until(lambda: registration.leader) < 2.5
