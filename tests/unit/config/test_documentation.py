@@ -1,4 +1,6 @@
-"""docs/: errors.md names every error code that the programs can answer with, and no other; links lead somewhere."""
+"""docs/: errors.md names every error code that the programs can answer with, and no other; links lead somewhere; the
+command line and the job files that are shown are the real ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
+import pytest
+
+from minflinkd.cli.main import main
+from minflinkd.jobgraph.document import parse_yaml
+
 REPOSITORY = Path(__file__).parents[3]
+EXAMPLES = REPOSITORY / "examples"
 ROW = re.compile(r"^\| `([a-z0-9-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
@@ -94,13 +103,64 @@ def test_codes_are_written_in_kebab_case() -> None:
     assert [code for code in used_codes() if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code)] == []
 
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    """What people read: the documentation, and the pages at the top and beside the examples."""
+    return [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md")), *EXAMPLES.rglob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
-    """The index names pages that exist."""
-    pages = (REPOSITORY / "docs").glob("*.md")
+    """Every relative link names a file that exists, and a heading in it."""
     dead = [
-        f"{page.name}: {link}"
-        for page in pages
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
-        if not (page.parent / link).exists()
+        f"{page.relative_to(REPOSITORY)}: {link}"
+        for page in pages()
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if "://" not in link and not leads_somewhere(page, link)
     ]
     assert dead == []
+
+
+def test_the_index_names_every_page() -> None:
+    """Mend: give the page a row in docs/README.md"""
+    index = LINK.findall((REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8"))
+    assert sorted({page.name for page in (REPOSITORY / "docs").glob("*.md")} - {*index, "README.md"}) == []
+
+
+def test_every_command_and_option_of_the_command_line_is_documented() -> None:
+    """E10: docs/cli.md is what `minflinkd --help` shows. Mend: add what is missing to docs/cli.md"""
+    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    context = click.Context(main)
+    missing = []
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        if not re.search(rf"^\| `{name}\b", page, re.MULTILINE):
+            missing.append(name)
+        options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
+        missing += [f"{name} {option}" for option in options if option not in page]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/jobs.md"])
+def test_job_files_in_the_documentation_are_sound(name: str) -> None:
+    """J1: what a reader copies is accepted."""
+    page = (REPOSITORY / name).read_text(encoding="utf-8")
+    jobs = [text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "vertices:" in text]
+    assert jobs
+    for text in jobs:
+        assert parse_yaml(text.encode()).job().vertices
