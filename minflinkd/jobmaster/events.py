@@ -15,7 +15,9 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 
 @dataclass(frozen=True)
 class Started:
-    """The JobMaster is up; the job begins, or goes on after a change of JobMaster."""
+    """The JobMaster is up; the job begins, or, `recovered`, goes on from a checkpoint of an earlier JobMaster."""
+
+    recovered: bool = False
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class JobMaster(Component):
         self.tasks.loop("timer", self._timer)
         self.tasks.loop("declaration of needs", self._declare_needs)
         self.tasks.loop("heartbeats", self._beats.run)
-        self._feed(ev.Started())
+        self._feed(ev.Started(recovered=self.coordinator.latest() is not None))
 
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)

@@ -50,6 +50,7 @@ class JobState:
     final_checkpoint_asked: bool = False
     outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
     settling: bool = False
+    has_run: bool = False  # under this JobMaster or an earlier one
     history: RestartHistory = field(default_factory=RestartHistory)
     failures: tuple[FailureRecord, ...] = ()  # newest last
     rollouts: tuple[Rollout, ...] = ()  # newest last; the first is the submission's

@@ -71,9 +71,9 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
     if state.status.terminal:
         return state, ()
     match event:
-        case ev.Started():
-            state = replace(state.to(JobStatus.CREATED, now), rollouts=(Rollout(now),))
-            return state, ()
+        case ev.Started(recovered):
+            state = replace(state, rollouts=(Rollout(now),), has_run=recovered)
+            return (state if state.outcome is not None else state.to(JobStatus.CREATED, now)), ()
         case ev.SlotsOffered():
             pool, _ = slot_pool.offered(state.pool, event.resource_id, event.address, event.offers)
             return replace(state, pool=pool), ()
@@ -139,9 +139,10 @@ def _advance(chance: Chance, state: JobState, now: float) -> Step:
     if state.status.terminal:
         return state, ()
     if state.outcome is not None:
-        if not state.live and not state.settling:
-            return replace(state, settling=True), (ev.SettleSinks(),)
-        return state, ()
+        if state.live or state.settling:
+            return state, ()
+        state, freed = _free_all(state)  # not behind the sinks' storage, which may be slow, or away
+        return replace(state, settling=True), (*freed, ev.SettleSinks())
     before = state.pool.version
     state = replace(state, pool=slot_pool.ask_for_missing(state.pool, chance.ids, now))
     commands: tuple[ev.Command, ...] = (ev.Declare(),) if state.pool.version != before else ()
@@ -153,7 +154,7 @@ def _advance(chance: Chance, state: JobState, now: float) -> Step:
             commands += (ev.TakeFinalCheckpoint(state.round),)
         return state, commands
     if all(e.state is ExecutionState.RUNNING for e in state.executions.values()):
-        state = state.to(JobStatus.RUNNING, now).marked("running", now)
+        state = replace(state.to(JobStatus.RUNNING, now).marked("running", now), has_run=True)
         attempts = {t: e.attempt_id for t, e in state.executions.items() if e.attempt_id is not None}
         commands += (ev.StartCheckpoints(attempts),)
         state, more = _advance(chance, state, now)
@@ -224,11 +225,11 @@ def _attempt_failed(chance: Chance, state: JobState, attempt_id: str, error: Err
     if execution is None or not execution.on_task_manager:
         return state, ()
     state = state.with_execution(execution.to(ExecutionState.FAILED, now))
-    commands: tuple[ev.Command, ...] = ()
-    if error.code == SESSION_LOST and execution.resource_id is not None:
-        state, commands = _give_back(state, execution.resource_id)
-    record = _record(state, execution, error)
-    state, more = _fail(chance, state, record, now)
+    state, commands = _fail(chance, state, _record(state, execution, error), now)
+    if error.code != SESSION_LOST or execution.resource_id is None:
+        return state, commands
+    # Behind the cancellation of the job's other tasks there, which needs the slots' address.
+    state, more = _give_back(state, execution.resource_id)
     return state, (*commands, *more)
 
 
@@ -264,13 +265,17 @@ def _lose_task_manager(chance: Chance, state: JobState, resource_id: ResourceId,
 
 
 def _refused(chance: Chance, state: JobState, event: ev.NeedsRefused, now: float) -> Step:
+    """A new job is told at once that it cannot run here. One that has run before has state to lose, and what refuses
+
+    it now may pass (a full disk, a node that is away): its restart strategy decides how long it waits (R5).
+    """
     reasons = [reason for allocation, reason in event.reasons.items() if allocation in state.pool.needs]
-    if not reasons or state.outcome is not None:
+    if not reasons or state.outcome is not None or state.restart_at is not None:
         return state, ()
     error = ErrorInfo(
         code=NO_SLOTS,
         message="; ".join(sorted(set(reasons))),
-        consequence=Consequence.REFUSED,
+        consequence=Consequence.RETRYABLE if state.has_run else Consequence.REFUSED,
         hint="lower the job's parallelism, or give TaskManagers more slots (taskmanager.numberOfTaskSlots)",
     )
     return _fail(chance, state, FailureRecord(timestamp_ms=0, error=error), now)
@@ -366,13 +371,15 @@ def _ended(state: JobState, execution: Execution, now: float) -> Execution:
     return execution.to(ExecutionState.FINISHED if finished else ExecutionState.CANCELED, now)
 
 
-def _settled(state: JobState, now: float) -> Step:
-    outcome = state.outcome or JobStatus.FAILED
-    commands: list[ev.Command] = []
+def _free_all(state: JobState) -> Step:
+    """The job needs no slots any more, for good."""
     by_address: dict[str, list[AllocationId]] = {}
     for allocation, held in state.pool.held.items():
         by_address.setdefault(held.address, []).append(allocation)
-    for address, allocations in by_address.items():
-        commands.append(ev.FreeAllocations(address, tuple(allocations), job_ended=True))
-    state = replace(state, pool=slot_pool.dropped(state.pool, tuple(state.pool.held)), settling=False)
-    return state.to(outcome, now), (*commands, ev.End(outcome))
+    commands = [ev.FreeAllocations(a, tuple(allocations), job_ended=True) for a, allocations in by_address.items()]
+    return replace(state, pool=slot_pool.dropped(state.pool, tuple(state.pool.held))), tuple(commands)
+
+
+def _settled(state: JobState, now: float) -> Step:
+    outcome = state.outcome or JobStatus.FAILED
+    return replace(state, settling=False).to(outcome, now), (ev.End(outcome),)

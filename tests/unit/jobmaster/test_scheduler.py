@@ -147,7 +147,7 @@ def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
     job.run()
     error = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
     commands = job.report(TaskState.FAILED, error=error)
-    assert kinds(commands) == ["FreeAllocations", "StopCheckpoints", "Declare"]
+    assert kinds(commands) == ["StopCheckpoints", "FreeAllocations", "Declare"]
     assert not job.state.pool.held
 
 
@@ -178,8 +178,8 @@ def test_a_hopeless_failure_is_not_retried(consequence: Consequence) -> None:
     job = Job()
     job.run()
     error = ErrorInfo(code="user-code", message="boom", consequence=consequence)
-    assert kinds(job.report(TaskState.FAILED, error=error)) == ["StopCheckpoints", "SettleSinks"]
-    assert kinds(job.feed(ev.SinksSettled())) == ["FreeAllocations", "End"]
+    assert kinds(job.report(TaskState.FAILED, error=error)) == ["StopCheckpoints", "FreeAllocations", "SettleSinks"]
+    assert kinds(job.feed(ev.SinksSettled())) == ["End"]
     assert job.state.status is JobStatus.FAILED
     assert "not restarted" in job.state.failures[-1].error.message
 
@@ -204,8 +204,8 @@ def test_a_bounded_job_finishes_after_a_final_checkpoint_only() -> None:
     assert job.report(TaskState.INPUT_ENDED) == [ev.TakeFinalCheckpoint(job.state.round)]
     (_, cancel) = job.feed(ev.FinalCheckpointDone(job.state.round))
     assert cancel == ev.Cancel(job.attempt(), "taskmanager/tm-1")
-    assert kinds(job.feed(ev.AttemptGone(job.attempt()))) == ["SettleSinks"]
-    assert kinds(job.feed(ev.SinksSettled())) == ["FreeAllocations", "End"]
+    assert kinds(job.feed(ev.AttemptGone(job.attempt()))) == ["FreeAllocations", "SettleSinks"]
+    assert kinds(job.feed(ev.SinksSettled())) == ["End"]
     assert job.state.status is JobStatus.FINISHED
     assert job.state.executions[TaskId("a")].state is ExecutionState.FINISHED
 
@@ -227,7 +227,7 @@ def test_cancel_waits_for_the_tasks_and_then_frees_the_slots() -> None:
     job.run()
     assert kinds(job.feed(ev.CancelRequested())) == ["StopCheckpoints", "Cancel"]
     assert job.state.status is JobStatus.CANCELLING
-    assert kinds(job.feed(ev.AttemptGone(job.attempt()))) == ["SettleSinks"]
+    assert kinds(job.feed(ev.AttemptGone(job.attempt()))) == ["FreeAllocations", "SettleSinks"]
     job.feed(ev.SinksSettled())
     assert job.state.status is JobStatus.CANCELED
 

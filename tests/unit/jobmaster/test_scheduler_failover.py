@@ -1,0 +1,131 @@
+"""Failures that meet one another: what the scheduler owes to attempts and slots that it has given up."""
+
+from __future__ import annotations
+
+import random
+
+from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.scheduler import SESSION_LOST, Chance, step
+from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AttemptId, IdSource, ResourceId, TaskId, VertexId
+
+TM = ResourceId("tm-1")
+ADDRESS = "taskmanager/tm-1"
+
+
+def task(name: str) -> Task:
+    vertex = Vertex(id=VertexId(name), source=Source(format="rate"))
+    return Task(id=TaskId(name), vertices=(vertex,), parallelism=1)
+
+
+class Job:
+    def __init__(self, *names: str, strategy: RestartStrategy | None = None) -> None:
+        rng = random.Random(7)
+        self.chance = Chance(IdSource(rng), rng)
+        self.now = 0.0
+        self.state: JobState = new_job(tuple(map(task, names)), strategy or RestartStrategy(), slot_request_timeout=300)
+
+    def feed(self, event: ev.Event) -> list[ev.Command]:
+        self.state, commands = step(self.chance, self.state, event, self.now)
+        check_invariants(self.state)
+        return list(commands)
+
+    def run(self) -> Job:
+        self.feed(ev.Started())
+        self.offer()
+        self.feed(ev.RestorePointFound(self.state.round, None, {}))
+        for name in self.state.tasks:
+            self.report(TaskState.RUNNING, name)
+        assert self.state.status is JobStatus.RUNNING
+        return self
+
+    def offer(self) -> list[ev.Command]:
+        offers = tuple(SlotOffer(allocation_id=a, slots=(0,)) for a in self.state.pool.needs)
+        return self.feed(ev.SlotsOffered(TM, ADDRESS, offers))
+
+    def refuse(self) -> list[ev.Command]:
+        return self.feed(ev.NeedsRefused(dict.fromkeys(self.state.pool.needs, "three starts in a row failed")))
+
+    def attempt(self, name: str) -> AttemptId:
+        attempt = self.state.executions[TaskId(name)].attempt_id
+        assert attempt is not None
+        return attempt
+
+    def report(self, state: TaskState, name: str, error: ErrorInfo | None = None) -> list[ev.Command]:
+        status = TaskStatus(attempt_id=self.attempt(name), task_id=TaskId(name), state=state, error=error)
+        return self.feed(ev.TaskChanged(status))
+
+
+LOST = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
+
+
+def test_the_other_tasks_of_a_lost_session_are_cancelled_by_name_although_their_slots_are_given_back() -> None:
+    """A5: their own reports may get lost with the slots; without an answer to wait for, the job would hang."""
+    job = Job("a", "b").run()
+    commands = job.report(TaskState.FAILED, "a", LOST)
+    assert ev.Cancel(job.attempt("b"), ADDRESS) in commands
+    assert not job.state.pool.held
+    assert job.state.executions[TaskId("b")].state is ExecutionState.CANCELING
+    job.feed(ev.AttemptGone(job.attempt("b")))
+    assert not job.state.live
+
+
+def test_slots_are_freed_before_the_sinks_are_settled() -> None:
+    """A sink whose storage is away holds up the end of its job, and nobody's slots."""
+    job = Job("a").run()
+    job.feed(ev.CancelRequested())
+    free, settle = job.feed(ev.AttemptGone(job.attempt("a")))
+    assert isinstance(free, ev.FreeAllocations)
+    assert free.job_ended
+    assert isinstance(settle, ev.SettleSinks)
+    assert not job.state.pool.held
+
+
+def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() -> None:
+    """R5: its checkpoints are worth waiting for, as long as its restart strategy says."""
+    job = Job("a").run()
+    job.feed(ev.TaskManagerGone(TM, "killed"))
+    for _ in range(5):
+        job.now = max(job.now + 1.0, job.state.restart_at or 0.0)
+        job.feed(ev.Tick())
+        job.refuse()
+        assert job.state.status is JobStatus.RESTARTING
+    job.now = job.state.restart_at or job.now
+    job.feed(ev.Tick())
+    job.offer()
+    assert job.state.finding_restore_point
+
+
+def test_repeated_refusals_while_a_restart_is_due_are_one_failure() -> None:
+    """The ResourceManager says it with every heartbeat."""
+    job = Job("a").run()
+    job.feed(ev.TaskManagerGone(TM, "killed"))
+    failures = len(job.state.failures)
+    job.refuse()
+    job.refuse()
+    assert len(job.state.failures) == failures
+
+
+def test_a_recovered_job_waits_as_well_and_fails_when_its_strategy_says_so() -> None:
+    """R13, R16: `recovered` is a job with a checkpoint of an earlier JobMaster."""
+    job = Job("a")
+    job.feed(ev.Started(recovered=True))
+    job.refuse()
+    assert job.state.status is JobStatus.RESTARTING
+    strict = Job("a", strategy=RestartStrategy(kind=RestartKind.NONE))
+    strict.feed(ev.Started(recovered=True))
+    strict.refuse()
+    assert strict.state.outcome is JobStatus.FAILED
+
+
+def test_a_job_that_is_cancelled_before_its_jobmaster_is_up_ends() -> None:
+    """The Dispatcher knows a JobMaster from before it has started."""
+    job = Job("a")
+    job.feed(ev.CancelRequested())
+    assert job.feed(ev.Started()) == []
+    job.feed(ev.SinksSettled())
+    assert job.state.status is JobStatus.CANCELED
