@@ -2,7 +2,7 @@
 
 The daemon's start is measured without TaskManagers, from the start of its process. A TaskManager's is measured from the
 start of the supervisor's process until the daemon shows its session ready (looked at every 20 ms); the phases are the
-session child's. Memory is resident memory (RSS) as psutil sees it, so pages that processes share are counted in each.
+session child's. Memory is the proportional set size (PSS): a page that n processes share counts 1/n in each, so that sums are true.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def _daemon(base: Path) -> tuple[float, float]:
             await until("a ready daemon", answers, pause=0.002)
         ready = time.monotonic() - began
         await asyncio.sleep(1)
-        return ready, psutil.Process(process.pid).memory_info().rss / MIB
+        return ready, _memory(psutil.Process(process.pid))
     finally:
         process.terminate()
         await process.wait()
@@ -102,17 +102,29 @@ async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, f
 
     async def measured() -> TaskManager | None:
         found = await ready()
-        return found if found is not None and found.minflinkd.metrics.get("jvm.rss_bytes") else None
+        told = found.minflinkd if found is not None else None
+        return found if told is not None and told.start_phases and told.metrics.get("jvm.pid") else None
 
-    manager = await until("its measurements", measured)
-    supervisor = psutil.Process(manager.minflinkd.pid)
-    metrics = manager.minflinkd.metrics
-    memory = {name: metrics[f"{name}.rss_bytes"] / MIB for name in ("supervisor", "session", "jvm")}
-    named = {supervisor.pid, *(int(metrics[f"{name}.pid"]) for name in ("session", "jvm"))}
-    workers = [child for child in supervisor.children(recursive=True) if child.pid not in named]
-    memory["Python workers"] = sum(child.memory_info().rss for child in workers) / MIB
+    manager = await until("its heartbeat with phases and pids", measured)
+    supervisor, metrics = psutil.Process(manager.minflinkd.pid), manager.minflinkd.metrics
+    session, jvm = (psutil.Process(int(metrics[f"{name}.pid"])) for name in ("session", "jvm"))
+    workers = [below for below in supervisor.children(recursive=True) if below not in (session, jvm)]
+    memory = {
+        "the supervisor": _memory(supervisor),
+        "the session child": _memory(session),
+        "the JVM": _memory(jvm),
+        "Python workers": sum(_memory(worker) for worker in workers),
+    }
     phases = {"process start -> ready": now - supervisor.create_time()} | manager.minflinkd.start_phases
     return phases, memory | {"all": sum(memory.values())}
+
+
+def _memory(process: psutil.Process) -> float:
+    """MiB; of a process that has just ended, 0."""
+    try:
+        return float(process.memory_full_info().pss) / MIB
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return 0.0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ the first micro-batch (one file of 100 rows, two state partitions, two threads).
 What differs: minflinkd analyses the job before it accepts it, stores it durably, uploads an artifact whose Python
 function is a vertex of the job, and stages its output for a two-phase commit; plain Spark does none of it, and starts
 a JVM. The TaskManager was warmed up by its own query, not by this one: the first job on it is a figure of its own.
-Phases of the daemon count from the request, those of the JobMaster from its start, those on the TaskManager each from the
-end of the one before it. Times of the job are the JobMaster's, which hears of a micro-batch up to 0.1 s after its end; the plain process looks
+Phases of the daemon count from the request, those of the JobMaster from its start; those on the TaskManager each from
+the end of the one before it. The JobMaster hears of a micro-batch up to 0.1 s after its end; the plain process looks
 every 5 ms.
 """
 
