@@ -129,7 +129,9 @@ class JobMaster(Component):
             leader_id=self.leader_id,
             interval=options.heartbeat_interval,
             timeout=options.heartbeat_timeout,
+            cancellation_timeout=2 * options.cancellation_timeout,
             clock=clock,
+            tasks=self.tasks,
             state=lambda: self._machine.state,
             feed=self._feed,
         )
