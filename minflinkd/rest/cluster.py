@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
+from minflinkd.config.values import is_sensitive
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.schemas import (
     ClusterInfo,
@@ -18,7 +19,7 @@ from minflinkd.rest.schemas import (
     Features,
     StartingInfo,
 )
-from minflinkd.rest.sensitive import MASK, is_sensitive
+from minflinkd.rest.sensitive import MASK
 from minflinkd.rpc.jobs import JobStatus
 
 FLINK_VERSION = "2.3.0"  # whose REST API the endpoint speaks

@@ -1,34 +1,13 @@
-"""Values that are never shown (E40), by Flink's rule: what the name of a key gives away."""
+"""Values that are never shown (E40), by the rule of the configuration: what the name of a key gives away."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from minflinkd.config.values import is_sensitive
+
 MASK = "******"
-
-_WORDS = (
-    "password",
-    "passwd",
-    "secret",
-    "token",
-    "credential",
-    "apikey",
-    "api-key",
-    "access-key",
-    "accesskey",
-    "account.key",
-    "auth-params",
-    "service-key",
-    "basic-auth",
-    "jaas.config",
-    "http-headers",
-)
-
-
-def is_sensitive(key: str) -> bool:
-    folded = key.lower().replace("_", "-")
-    return any(word in folded for word in _WORDS)
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""How parties talk (A2): typed messages, gateways, fencing tokens, and the networks that carry them."""
+"""How parties talk (A2): typed messages, mailboxes, fencing tokens, and the networks that carry them."""

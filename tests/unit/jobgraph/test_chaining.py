@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
-from minflinkd.jobgraph.plan import plan_json
 from minflinkd.jobgraph.validation import parse_job
-from minflinkd.runtime.ids import JobId
 
 
 def source() -> dict[str, Any]:
@@ -139,17 +137,3 @@ def test_tasks_do_not_depend_on_the_order_in_the_document(document: dict[str, An
     entries = list(document["vertices"].items())
     rng.shuffle(entries)
     assert chain(parse_job(document | {"vertices": dict(entries)})) == chain(parse_job(document))
-
-
-def test_the_plan_has_flinks_form() -> None:
-    """Flink's /jobs/:jobid/plan: a node a task, its description the chain."""
-    graph = job(2, a=source(), b=sql("a"), out=sink("b"))
-    plan = plan_json(graph, JobId("0" * 32))
-    (node,) = plan["nodes"]
-    assert (plan["jid"], plan["name"], plan["type"]) == ("0" * 32, "test", "STREAMING")
-    assert (node["id"], node["parallelism"], node["description"], node["inputs"]) == ("a", 2, "a -> b -> out", [])
-    assert [(o["id"], o["kind"], o["inputs"]) for o in node["operators"]] == [
-        ("a", "source", []),
-        ("b", "sql", ["a"]),
-        ("out", "sink", ["b"]),
-    ]
