@@ -20,12 +20,12 @@ from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph, RestartStrategy
-from minflinkd.jobgraph.params import substitute
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import scheduler
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.heartbeats import TaskManagerBeats
 from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobDetails, JobStatus
@@ -44,12 +44,12 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError, error_info
 from minflinkd.runtime.ids import AttemptId, IdSource, JobId
 from minflinkd.runtime.machine import Machine
-from minflinkd.storage.publication import publish, remove_service_directories
 from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
 
 RETRY_PAUSE = 0.5  # seconds
+LONGEST_PAUSE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class JobMaster(Component):
         self._context = context
         self._options = options
         self._network = network
-        self._storages = storages
+        self._sinks = JobSinks(storages, job_id=job_id, graph=graph)
         self._clock = clock
         self._submitted_ms = submitted_ms
         self._submission = submission
@@ -249,6 +249,7 @@ class JobMaster(Component):
     async def _find_restore_point(self, number: int) -> None:
         try:
             point = await self.coordinator.restore_point()
+            await self._sinks.prepare(point)
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error)))
             return
@@ -273,8 +274,8 @@ class JobMaster(Component):
         )
         try:
             await self._repeat(Address(command.address), request, self._options.heartbeat_timeout)
-        except MinflinkError as error:
-            info = error.info()
+        except Exception as error:  # whatever it is, the scheduler must hear of it
+            info = error_info(error)
             if info.code != Fenced.code:
                 info = copy(info, consequence=Consequence.RETRYABLE)  # another TaskManager may take it
             self._feed(ev.DeployFailed(command.attempt_id, info))
@@ -317,22 +318,19 @@ class JobMaster(Component):
 
     async def _settle_sinks(self) -> None:
         """Publish what the last completed checkpoint promised, discard the rest (J12). Repeated until it is done."""
+        pause = RETRY_PAUSE
         while True:
             try:
-                latest = self.coordinator.latest()
-                for snapshot in latest.tasks if latest is not None else ():
-                    for transaction in snapshot.transactions:
-                        await publish(self._storages, transaction)
-                for vertex in self.graph.vertices:
-                    if vertex.sink is not None and vertex.sink.path is not None:
-                        root = substitute(vertex.sink.path, self.graph.params)
-                        await remove_service_directories(self._storages, root, self.job_id)
+                await self._sinks.close(self.coordinator.latest())
                 break
-            except MinflinkError as error:
-                self._log.error("the sinks cannot be settled yet", error=str(error))
-                if error.info().consequence is not Consequence.RETRYABLE:
+            except Exception as error:  # whatever it is, the job must come to its end
+                info = error_info(error)
+                if info.consequence is not Consequence.RETRYABLE:
+                    self._log.error("the sinks cannot be settled; what is staged stays", error=info.message)
                     break
-                await self._clock.sleep(RETRY_PAUSE)
+                self._log.warning("the sinks cannot be settled yet", error=info.message, pause=pause)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
         self._feed(ev.SinksSettled())
 
     async def _end(self) -> None:

@@ -123,7 +123,7 @@ async def discard_staged(
     storages: Storages, root: str, job_id: str, sink: str, keep: Iterable[str] = frozenset()
 ) -> int:
     """Delete what is staged, except the paths in `keep` (relative to the root): what no completed checkpoint covers.
-    Returns how many files it deleted. For the start of a restored task, before anything stages anew."""
+    Returns how many files it deleted. For the JobMaster, before it deploys anything that stages anew."""
     place = storages.at(root)
     staged = place.child(_service(job_id, sink), "staged")
     kept, doomed = frozenset(keep), list[str]()

@@ -1,4 +1,4 @@
-"""Bringing one attempt up: its artifacts, its restored state and sinks, its query in the session child."""
+"""Bringing one attempt up: its artifacts, its restored state, its query in the session child."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import structlog
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.reader import read_segments
-from minflinkd.jobgraph.params import substitute
-from minflinkd.rpc.messages import DeployTask, JobContext, TaskRestore
-from minflinkd.storage.publication import discard_staged, publish
+from minflinkd.rpc.messages import JobContext, TaskRestore
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
@@ -46,8 +44,6 @@ class Deployer:
         artifacts = await self.artifacts(deployment.job)
         attempt.holds_artifacts = True
         phase("artifacts")
-        await self._settle_sinks(deployment)
-        phase("sinks")
         restored = await self._restore(attempt, deployment.restore) if deployment.restore is not None else None
         phase("restore")
         request = sp.RunTask(
@@ -76,16 +72,6 @@ class Deployer:
                 self.blobs.release(job.job_id, key)
             raise
         return paths
-
-    async def _settle_sinks(self, deployment: DeployTask) -> None:
-        """Publish what the restored checkpoint promised; discard what none covers (J12). Before anything new."""
-        if deployment.restore is not None:
-            for transaction in deployment.restore.snapshot.transactions:
-                await publish(self.storages, transaction)
-        for sink in deployment.task.sinks:
-            if sink.sink is not None and sink.sink.path is not None:
-                root = substitute(sink.sink.path, deployment.job.params)
-                await discard_staged(self.storages, root, deployment.job.job_id, sink.id)
 
     async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
         """Lay the snapshot's files out, from an own copy or from the storage (C14)."""

@@ -1,0 +1,127 @@
+"""What a JobMaster does with its job's sinks between attempts and at the end, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.jobmaster.sinks import JobSinks
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId, VertexId
+from minflinkd.storage.interface import StorageCorrupt
+from minflinkd.storage.publication import SinkTransaction, StagedFile, final_name, staged_directory
+from minflinkd.storage.registry import Storages
+
+JOB, ATTEMPT = JobId("1" * 32), AttemptId("2" * 32)
+
+
+def graph(root: Path) -> JobGraph:
+    return JobGraph(
+        name="copy",
+        params={"root": str(root)},
+        vertices=(
+            Vertex(id=VertexId("numbers"), source=Source(format="rate")),
+            Vertex(
+                id=VertexId("out"),
+                inputs=(Input(id=VertexId("numbers")),),
+                sink=Sink(format="parquet", path="${root}"),
+            ),
+        ),
+    )
+
+
+def stage(root: Path, epoch: int, attempt: AttemptId = ATTEMPT) -> StagedFile:
+    directory = staged_directory(JOB, "out", attempt, epoch)
+    (root / directory).mkdir(parents=True)
+    (root / directory / "part-0.parquet").write_bytes(b"rows")
+    return StagedFile(f"{directory}/part-0.parquet", final_name(JOB, "out", attempt, epoch, "part-0.parquet"), 4)
+
+
+def checkpoint(root: Path, *files: StagedFile) -> CompletedCheckpoint:
+    transaction = SinkTransaction(job_id=JOB, sink="out", root=str(root), checkpoint_id=1, files=files)
+    task = TaskSnapshot(
+        task_id=TaskId("numbers"),
+        attempt_id=ATTEMPT,
+        resource_id=ResourceId("tm-1"),
+        checkpoint_id=1,
+        batch_id=1,
+        transactions=(transaction,),
+    )
+    return CompletedCheckpoint(
+        job_id=JOB,
+        checkpoint_id=1,
+        epoch=1,
+        kind=CheckpointKind.PERIODIC,
+        triggered_ms=0,
+        completed_ms=0,
+        tasks=(task,),
+    )
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+MANIFEST = f"_minflinkd/{JOB}/out/manifests/000000001.json"
+
+
+async def test_before_a_deployment_the_checkpoint_is_published_and_the_rest_discarded(tmp_path: Path) -> None:
+    """J12: each row once, whichever attempt staged it."""
+    sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
+    covered = stage(tmp_path, 1)
+    stage(tmp_path, 2)
+    stage(tmp_path, 1, AttemptId("3" * 32))
+    for _ in range(2):
+        await sinks.prepare(checkpoint(tmp_path, covered))
+        assert files(tmp_path) == {covered.final, MANIFEST}
+
+
+async def test_a_fresh_start_discards_everything_that_is_staged(tmp_path: Path) -> None:
+    stage(tmp_path, 1)
+    await JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path)).prepare(None)
+    assert files(tmp_path) == set()
+
+
+async def test_the_end_leaves_data_and_manifests(tmp_path: Path) -> None:
+    covered = stage(tmp_path, 1)
+    stage(tmp_path, 2)
+    await JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path)).close(checkpoint(tmp_path, covered))
+    assert files(tmp_path) == {covered.final, MANIFEST}
+
+
+async def test_nothing_is_discarded_where_the_checkpoint_cannot_be_published(tmp_path: Path) -> None:
+    """A person may still find what the fault is, and the files."""
+    covered, other = stage(tmp_path, 1), stage(tmp_path, 2)
+    (tmp_path / covered.staged).unlink()
+    with pytest.raises(StorageCorrupt):
+        await JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path)).prepare(checkpoint(tmp_path, covered))
+    assert files(tmp_path) == {other.staged}
+
+
+async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a newer attempt has staged is never taken for the older round's leftovers."""
+    order: list[str] = []
+    go = asyncio.Event()
+
+    async def discard(*_: object) -> int:
+        order.append("begin")
+        await go.wait()
+        order.append("end")
+        return 0
+
+    monkeypatch.setattr("minflinkd.jobmaster.sinks.discard_staged", discard)
+    sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
+    rounds = [asyncio.create_task(sinks.prepare(None)) for _ in range(2)]
+    while not order:  # noqa: ASYNC110 - for the first to be in it
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*rounds)
+    assert order == ["begin", "end"] * 2
