@@ -34,6 +34,10 @@ class JobMasters:
     def hear(self, job_id: JobId) -> None:
         self.heard[job_id] = self._clock.monotonic()
 
+    def silent_for(self, seconds: float) -> tuple[JobId, ...]:
+        now = self._clock.monotonic()
+        return tuple(job_id for job_id, heard in self.heard.items() if now - heard > seconds)
+
     async def deliver(self, target: Address, request: Request[Done], fence: LeaderId, patience: float) -> None:
         """Raises RemoteError and Fenced where it is refused, JobMasterSilent after `patience` seconds of silence."""
         deadline = self._clock.monotonic() + patience

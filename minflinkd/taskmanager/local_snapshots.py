@@ -50,12 +50,13 @@ class LocalSnapshots:
 
     def forget_before(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """A later checkpoint is confirmed: the older copies go. Blocking."""
-        for older in [c for j, t, c in self._complete if (j, t) == (job_id, task_id) and c < checkpoint_id]:
+        known = self._complete.copy()  # in one step: other threads add and take away
+        for older in [c for j, t, c in known if (j, t) == (job_id, task_id) and c < checkpoint_id]:
             self.forget(job_id, task_id, older)
 
     def forget_job(self, job_id: JobId) -> None:
         """Blocking, idempotent."""
-        self._complete = {key for key in self._complete if key[0] != job_id}
+        self._complete -= {key for key in self._complete.copy() if key[0] == job_id}
         shutil.rmtree(self.root / parse_job_id(job_id), ignore_errors=True)
 
 

@@ -122,8 +122,11 @@ class SessionProcess:
         _, alive = await asyncio.to_thread(psutil.wait_procs, below, KILL_TIMEOUT)
         if alive:
             log.error("processes of a session child do not end", pids=[p.pid for p in alive])
-        async with asyncio.timeout(KILL_TIMEOUT):
-            await self._process.wait()
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT):
+                await self._process.wait()
+        except TimeoutError:  # it hangs in the kernel; its loss is told all the same, and it is told no more
+            log.error("a killed session child does not end", pid=self.pid)
         await self._connection.aclose()
 
     def _brood(self) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,8 @@ class TaskExecutor(Component):
         self._on_exit = on_exit
         self._metrics = metrics
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
+        self._analyzing: Counter[JobId] = Counter()
+        self._releases: dict[tuple[JobId, frozenset[AllocationId]], asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._kept: list[Path] = []  # directories of ended attempts that the session child may still write to
         self._masters = JobMasters(network, clock, resource_id=resource_id, address=task_manager(resource_id))
@@ -160,8 +163,9 @@ class TaskExecutor(Component):
         )
         self._masters.hear(job_id)
         self._set_slots(st.accepted(self.slots, job_id, answer.accepted))
-        refused = [a for a in bindings if a not in answer.accepted]
-        await self._release(job_id, tuple(refused))
+        # What the job holds already is not at stake here, least of all where no answer came; heartbeats judge that.
+        waiting = st.not_accepted_since(self.slots, 0.0, self._clock.monotonic())
+        await self._release(job_id, tuple(a for a in bindings if a in waiting))
 
     async def _free_slots(self, request: m.FreeSlots) -> m.Done:
         await self._release(request.job_id, request.allocations)
@@ -175,6 +179,13 @@ class TaskExecutor(Component):
         on_them = [x for x in self.attempts.values() if x.deployment.allocation_id in mine]
         await asyncio.gather(*(self._end(attempt) for attempt in on_them))
         self._set_slots(st.freed(self.slots, mine))
+
+    def _release_behind(self, job_id: JobId, allocations: tuple[AllocationId, ...]) -> None:
+        """However often it is called, one release of these slots is under way."""
+        key = (job_id, frozenset(allocations))
+        if allocations and key not in self._releases:
+            task = self._releases[key] = self.tasks.job(f"release of {job_id}", self._release(job_id, allocations))
+            task.add_done_callback(lambda _: self._releases.pop(key, None))
 
     async def _forget_job(self, job_id: JobId) -> None:
         await asyncio.to_thread(self._deployer.snapshots.forget_job, job_id)
@@ -193,7 +204,7 @@ class TaskExecutor(Component):
         )
         if unknown:
             log.warning("slots that the JobMaster does not know are freed", job=request.job_id, allocations=unknown)
-            await self._release(request.job_id, unknown)
+            self._release_behind(request.job_id, unknown)  # user code may take its time; the answer must not
         tasks = tuple(a.status for a in self.attempts.values() if a.deployment.job.job_id == request.job_id)
         return m.JobHeartbeatAnswer(allocations=tuple(self.slots.of_job(request.job_id)), tasks=tasks)
 
@@ -206,10 +217,13 @@ class TaskExecutor(Component):
                 silent = now - self._masters.heard.get(job_id, now)
                 if silent > self._heartbeat_timeout:
                     for attempt in [a for a in self.attempts.values() if a.deployment.job.job_id == job_id]:
-                        log.warning("a task ends, as its JobMaster is silent", job=job_id, silent=silent)
-                        await self._end(attempt)
+                        if self._begin_end(attempt):
+                            log.warning("a task ends, as its JobMaster is silent", job=job_id, silent=silent)
                 if silent > self._heartbeat_timeout + self._slot_hold_timeout:
-                    await self._release(job_id, tuple(self.slots.of_job(job_id)))
+                    self._release_behind(job_id, tuple(self.slots.of_job(job_id)))
+            for job_id in self._masters.silent_for(self._heartbeat_timeout + self._slot_hold_timeout):
+                if job_id not in self.slots.jobs() and job_id not in self._analyzing:
+                    await self._forget_job(job_id)  # it ended or went elsewhere, and nobody said so here
             late = st.not_accepted_since(self.slots, 2 * OFFER_TIMEOUT, now)
             self._set_slots(st.freed(self.slots, late))
 
@@ -222,13 +236,18 @@ class TaskExecutor(Component):
     async def _analyze(self, request: m.AnalyzeJob) -> m.Analysis:
         session = self._keeper.session()
         job = request.job
-        artifacts = await self._deployer.artifacts(job)
+        self._analyzing[job.job_id] += 1
         try:
-            analysis = await session.ask(
-                sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts), ANALYSIS_TIMEOUT
-            )
+            artifacts = await self._deployer.artifacts(job)
+            try:
+                analysis = await session.ask(
+                    sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts), ANALYSIS_TIMEOUT
+                )
+            finally:
+                self._release_artifacts(job)
         finally:
-            self._release_artifacts(job)
+            self._analyzing -= Counter([job.job_id])
+            self._masters.hear(job.job_id)  # unless the job comes here, its artifacts go after a while
         if analysis.faults and not any(a.deployment.job.job_id == job.job_id for a in self.attempts.values()):
             await self._deployer.blobs.forget_job(job.job_id)
         return analysis
@@ -263,7 +282,7 @@ class TaskExecutor(Component):
             phases = await self._deployer.bring_up(attempt, session)
         except Exception as error:
             log.warning("a task did not come up", attempt=attempt.deployment.attempt_id, error=str(error))
-            self._fail_later(attempt, error_info(error))
+            self._begin_end(attempt, error_info(error))
             return
         finally:
             self._rising.pop(attempt.deployment.attempt_id, None)
@@ -280,17 +299,18 @@ class TaskExecutor(Component):
 
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
         """Stop the attempt; returns when nothing of it runs. However often it is called, it is done once."""
-        attempt_id = attempt.deployment.attempt_id
-        if attempt.ended:
-            return
-        if attempt_id not in self._endings:
-            self._endings[attempt_id] = self.tasks.job(f"end {attempt_id}", self._wind_down(attempt, error))
-        await asyncio.wait({self._endings[attempt_id]})
+        self._begin_end(attempt, error)
+        ending = self._endings.get(attempt.deployment.attempt_id)
+        if ending is not None:
+            await asyncio.wait({ending})
 
-    def _fail_later(self, attempt: Attempt, error: ErrorInfo) -> None:
+    def _begin_end(self, attempt: Attempt, error: ErrorInfo | None = None) -> bool:
+        """Whether it had not begun to end; with an error, it has failed."""
         attempt_id = attempt.deployment.attempt_id
-        if not attempt.ended and attempt_id not in self._endings:
-            self._endings[attempt_id] = self.tasks.job(f"fail {attempt_id}", self._wind_down(attempt, error))
+        if attempt.ended or attempt_id in self._endings:
+            return False
+        self._endings[attempt_id] = self.tasks.job(f"end {attempt_id}", self._wind_down(attempt, error))
+        return True
 
     async def _wind_down(self, attempt: Attempt, error: ErrorInfo | None) -> None:
         attempt_id = attempt.deployment.attempt_id
@@ -307,9 +327,12 @@ class TaskExecutor(Component):
     async def _stop_query(self, attempt: Attempt) -> None:
         """A child whose user code does not come back is given up: nothing else ends a thread (J7)."""
         attempt_id = attempt.deployment.attempt_id
-        rising = self._rising.get(attempt_id)
+        rising = self._rising.pop(attempt_id, None)
         if rising is not None:
+            # Else it would start the query behind our back; what it has asked of the child is stopped there.
+            rising.cancel()
             await asyncio.wait({rising}, timeout=self._cancellation_timeout)
+            self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
         if attempt.generation != self._keeper.generation:
             return  # its child is gone, and its directory with it
         try:
@@ -393,7 +416,7 @@ class TaskExecutor(Component):
             consequence=Consequence.RETRYABLE,
         )
         for attempt in [a for a in self.attempts.values() if a.generation == generation]:
-            self._fail_later(attempt, error)
+            self._begin_end(attempt, error)
         gone = [a.directory for a in self.attempts.values() if a.generation == generation] + self._kept
         self._kept = []
         self.tasks.job("remove directories of the lost session", _remove_all(gone))
@@ -401,7 +424,7 @@ class TaskExecutor(Component):
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)
         if attempt is not None:
-            self._fail_later(attempt, notice.error)
+            self._begin_end(attempt, notice.error)
 
     def batch_finished(self, generation: int, notice: sp.BatchFinished) -> None:
         self._progress(self._of(generation, notice.attempt_id), notice.metrics)
