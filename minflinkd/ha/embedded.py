@@ -13,9 +13,16 @@ from pathlib import Path
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
+SECRET_BYTES = 32  # as TaskManagers demand
+
 
 class StateDirectoryTaken(MinflinkError):
     code = "state-directory-taken"
+    consequence = Consequence.REFUSED
+
+
+class UnusableSecret(MinflinkError):
+    code = "unusable-secret"
     consequence = Consequence.REFUSED
 
 
@@ -57,13 +64,20 @@ class StateDirectory:
 
 
 def cluster_secret(path: Path) -> bytes:
-    """The secret that TaskManagers prove to know; made on first use, readable by the owner alone. Raises OSError."""
-    try:
-        return path.read_bytes().strip()
-    except FileNotFoundError:
+    """The secret that TaskManagers prove to know; made on first use, readable by the owner alone.
+
+    Raises UnusableSecret, OSError.
+    """
+    if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, secrets.token_hex(32).encode(), 0o600)
-        return path.read_bytes().strip()
+    secret = path.read_bytes().strip()
+    if len(secret) < SECRET_BYTES:  # an empty file would let everybody in
+        raise UnusableSecret(
+            f"{path} holds {len(secret)} bytes; a cluster's secret has at least {SECRET_BYTES}",
+            hint="put a longer one into it, or delete it to have one made",
+        )
+    return secret
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
@@ -76,3 +90,8 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     finally:
         os.close(file)
     temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)  # the name, too: an epoch that a power cut takes back would be given away again
+    finally:
+        os.close(directory)

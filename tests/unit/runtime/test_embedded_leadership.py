@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken, cluster_secret
+from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken, UnusableSecret, cluster_secret
 
 
 def test_a_second_daemon_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
@@ -76,3 +76,11 @@ def test_the_cluster_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
     assert cluster_secret(tmp_path / "other") != secret
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "other"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"x" * 31])
+def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty one would let everybody in."""
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(UnusableSecret, match="at least 32"):
+        cluster_secret(tmp_path / "secret")
