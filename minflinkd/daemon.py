@@ -82,6 +82,7 @@ class Daemon(Component):
 
     async def _start(self) -> None:
         epoch = self._epoch = self._leadership.take()
+        self._ready_file.unlink(missing_ok=True)  # of a daemon that was killed
         config, state = self.config, self.state_directory
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
@@ -142,10 +143,11 @@ class Daemon(Component):
             self._parts.append(part)
             await part.start()
         # For whoever starts a daemon on a free port: where it is, from the moment it is ready.
-        await self._storages.at(str(state / READY_FILE)).write_bytes(self._ready())
+        await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
 
     async def _stop(self) -> None:
-        (self.state_directory / READY_FILE).unlink(missing_ok=True)
+        if self._parts:  # else the directory, and what stands in it, is another daemon's
+            self._ready_file.unlink(missing_ok=True)
         while self._parts:
             await self._parts.pop().aclose()
         if self.driver is not None:
@@ -160,6 +162,10 @@ class Daemon(Component):
         self.config = config
         self.resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.state_directory / READY_FILE
 
     def _ready(self) -> bytes:
         info = self.info
