@@ -29,7 +29,7 @@ test: setup lint
 	pytest -m "not slow"
 
 test-all: setup lint
-	pytest
+	HYPOTHESIS_PROFILE=exploring pytest
 
 format: setup
 	ruff check --fix .

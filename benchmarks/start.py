@@ -2,7 +2,8 @@
 
 The daemon's start is measured without TaskManagers, from the start of its process. A TaskManager's is measured from the
 start of the supervisor's process until the daemon shows its session ready (looked at every 20 ms); the phases are the
-session child's. Memory is the proportional set size (PSS): a page that n processes share counts 1/n in each, so that sums are true.
+session child's. Memory is the proportional set size (PSS): a page that n processes share counts 1/n in each, so that
+sums are true.
 """
 
 from __future__ import annotations

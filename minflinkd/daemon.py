@@ -46,6 +46,7 @@ from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.settings import TaskManagerSettings, write_settings
 
+CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds: a TaskManager of ours is not left behind for good (R15)
 READY_FILE = "daemon.json"
 
 log = structlog.get_logger(__name__)
@@ -87,7 +88,7 @@ class Daemon(Component):
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
         self.rpc = RpcServer(
-            self._network, secret=secret, host=config.jobmanager.bind_host, port=next(iter(config.jobmanager.rpc_port))
+            self._network, secret=secret, host=config.jobmanager.bind_host, ports=tuple(config.jobmanager.rpc_port)
         )
         self.blobs = BlobServer(
             options=BlobOptions(
@@ -134,6 +135,7 @@ class Daemon(Component):
             metrics=self.metrics,
             config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
             blob_url=lambda: self.blobs.url,
+            allowed_hosts={config.rest.address},
             limits=Limits(body_bytes=config.rest.max_content_length),
         )
         await self.driver.reap_leftovers()  # TaskManagers of an earlier daemon, which know no way to this one
@@ -199,6 +201,7 @@ class Daemon(Component):
             state_directory=str(self._local_state(resource_id) or directory / "state"),
             blob_url=self.blobs.url,
             blob_store=self._blob_store,
+            blob_fetch_retries=config.blob.fetch_retries,
             spark_master=session.spark_master,
             heap_bytes=session.memory_heap_size,
             spark_conf=dict(session.spark_conf),
@@ -207,7 +210,7 @@ class Daemon(Component):
             session_timeout=session.timeout,
             session_stopped_timeout=session.stopped_timeout,
             slot_hold_timeout=config.taskmanager.slot_timeout,
-            registration_timeout=config.taskmanager.registration_timeout or 0.0,
+            registration_timeout=config.taskmanager.registration_timeout or CHILD_REGISTRATION_TIMEOUT,
             task_cancellation_timeout=config.taskmanager.cancellation_timeout,
             file_merging_max_file_size=config.checkpointing.max_file_size,
             log_json=config.log.format.value == "json",

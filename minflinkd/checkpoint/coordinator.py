@@ -300,8 +300,8 @@ class _Step:
         self.set(pending=_without(self.state.pending, number), last_ended=self.now)
         current = set(self.state.attempts.values())
         self.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
-        if finalizing:  # the write may have succeeded all the same: the metadata goes before the files
-            self.set(discarding={**self.state.discarding, number: checkpoint.written_files()})
+        if finalizing:  # the write may have succeeded all the same: the metadata goes before any file that it names
+            self.set(discarding={**self.state.discarding, number: checkpoint.referenced_files()})
             self.commands.append(e.DiscardMetadata(number))
         else:
             self.doom(checkpoint.written_files())

@@ -28,11 +28,6 @@ class LogFormat(StrEnum):
 class Cluster:
     """The cluster, and where its files lie."""
 
-    id: str = option(
-        "cluster.id",
-        "default",
-        "Name of the cluster, in logs, metrics and the names of its processes.",
-    )
     working_dir: str = option(
         "process.working-dir",
         "",
@@ -67,8 +62,8 @@ class Security:
     allow_unauthenticated: bool = option(
         "security.allow-unauthenticated",
         False,
-        "Whoever can submit a job can run code: an address of the HTTP endpoint other than loopback is refused, unless "
-        "this says that the network lets nobody else in.",
+        "Whoever can submit a job can run code: an address other than loopback is refused for the HTTP endpoint and "
+        "the BlobServer, unless this says that the network lets nobody else in.",
     )
 
 
@@ -96,8 +91,8 @@ class JobManager:
     bind_host: str = option(
         "jobmanager.bind-host",
         "127.0.0.1",
-        "Address on which the daemon listens for TaskManagers and serves blobs. Both ask for the cluster's secret, and "
-        "neither encrypts.",
+        "Address on which the daemon listens for TaskManagers, who must know the cluster's secret, and serves blobs, "
+        "for which it asks nothing. Neither is encrypted.",
     )
     rpc_port: PortRange = option("jobmanager.rpc.port", PortRange(), "Port for the connections of TaskManagers.")
 
@@ -111,9 +106,6 @@ class Blob:
         "blob.storage.directory", "", "Where the BlobServer keeps its files. Empty: in the state directory."
     )
     max_size: MemorySize = option("blob.max-size", MemorySize(2 << 30), "Largest file that is accepted.", at_least=1)
-    offload_minsize: MemorySize = option(
-        "blob.offload.minsize", MemorySize(1 << 20), "Control messages of this size and above travel as blobs."
-    )
     fetch_num_concurrent: int = option(
         "blob.fetch.num-concurrent", 50, "Transfers that the BlobServer serves at a time.", at_least=1
     )
@@ -122,18 +114,6 @@ class Blob:
     )
     fetch_retries: int = option(
         "blob.fetch.retries", 5, "How often a TaskManager tries a failed download again.", at_least=0
-    )
-    cleanup_interval: Duration = option(
-        "blob.service.cleanup.interval",
-        Duration(3600),
-        "Time between two runs of the cleanup of unreferenced blobs.",
-        at_least=0.001,
-    )
-    retention_interval: Duration = option(
-        "blob.retention.interval",
-        Duration(3600),
-        "An unreferenced blob is kept for at least one and at most two of these intervals.",
-        at_least=0.001,
     )
 
 
@@ -159,9 +139,7 @@ class Heartbeat:
 class Log:
     """The log."""
 
-    level: LogLevel = option(
-        "log.level", LogLevel.INFO, "Least level of the daemon's and TaskManagers' log lines.", reload=Reload.LIVE
-    )
+    level: LogLevel = option("log.level", LogLevel.INFO, "Least level of the daemon's log lines.")
     format: LogFormat = option(
         "log.format", LogFormat.AUTO, "Form of log lines; auto is console on a terminal, else json."
     )

@@ -47,22 +47,17 @@ def _counts(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
                 (key, "resourcemanager.max-taskmanagers"),
                 f"{key} ({count}) must not be larger than resourcemanager.max-taskmanagers ({rm.max_taskmanagers})",
             )
-    if config.blob.offload_minsize > config.blob.max_size:
-        yield (
-            ("blob.offload.minsize", "blob.max-size"),
-            f"blob.offload.minsize ({config.blob.offload_minsize}) must not be larger than blob.max-size "
-            f"({config.blob.max_size}), or messages in between cannot travel at all",
-        )
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    address = config.rest.bind_address
-    if not config.security.allow_unauthenticated and not _is_loopback(address):
-        yield (
-            ("rest.bind-address",),
-            f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, or "
-            "set security.allow-unauthenticated: true where the network lets nobody else in",
-        )
+    bound = {"rest.bind-address": config.rest.bind_address, "jobmanager.bind-host": config.jobmanager.bind_host}
+    for key, address in bound.items():
+        if not config.security.allow_unauthenticated and not _is_loopback(address):
+            yield (
+                (key,),
+                f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, "
+                "or set security.allow-unauthenticated: true where the network lets nobody else in",
+            )
     ranges = {"jobmanager.rpc.port": config.jobmanager.rpc_port, "blob.server.port": config.blob.server_port}
     fixed = {key: ports.first for key, ports in ranges.items() if ports.first == ports.last}  # a range has a way out
     fixed["rest.port"] = config.rest.port

@@ -172,8 +172,3 @@ class Slot:
         "A request for slots that is not served within this time fails, and says why no TaskManager could serve it.",
         at_least=0.1,
     )
-    idle_timeout: Duration = option(
-        "slot.idle.timeout",
-        Duration(50),
-        "A running job gives back slots that it did not use for this long.",
-    )

@@ -25,6 +25,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Conflict, MinflinkError, NotFound
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
+from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
@@ -214,12 +215,15 @@ class Dispatcher(Component):
                 farewell = m.JobMasterEnded(job_id=job_id, leader_id=master.leader_id)
                 await self._network.ask(RESOURCE_MANAGER, farewell, timeout=5.0)
             await master.aclose()
-        directory = self._storages.at(self.options.checkpoint_root).child(job_id)
-        await self._until_done(f"checkpoints of {job_id}", directory.delete_tree)
+        if result.details.status is not j.JobStatus.FAILED:  # a failed job's are kept as long as its result
+            await self._until_done(f"checkpoints of {job_id}", self._checkpoints_of(job_id).delete_tree)
         await self._until_done(f"blobs of {job_id}", lambda: self._blobs.delete_job(job_id))
         clean = msgspec.structs.replace(result, dirty=False)
         await self._until_done(f"result of {job_id}", lambda: self._store.put_result(clean))
         self._results[job_id] = clean
+
+    def _checkpoints_of(self, job_id: JobId) -> Location:
+        return self._storages.at(self.options.checkpoint_root).child(job_id)
 
     async def _until_done(self, what: str, action: Callable[[], Any]) -> None:
         """Repeat an idempotent step of storage work until it succeeds; the daemon's end is the only other way out."""
@@ -239,6 +243,7 @@ class Dispatcher(Component):
             limit = self._clock.epoch_ms() - self.options.result_expiration * 1000
             for job_id, result in list(self._results.items()):
                 if not result.dirty and 0 < result.details.end_ms < limit:
+                    await self._checkpoints_of(job_id).delete_tree()
                     await self._store.delete_result(job_id)
                     del self._results[job_id]
 

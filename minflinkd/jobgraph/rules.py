@@ -15,6 +15,7 @@ from minflinkd.jobgraph.model import (
     Artifact,
     CheckpointMode,
     Delivery,
+    Isolation,
     JobGraph,
     OutputMode,
     RuntimeMode,
@@ -44,6 +45,10 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
         faults.add("name", "the name is empty")
     if graph.max_parallelism is not None and graph.parallelism > graph.max_parallelism:
         faults.add("parallelism", f"{graph.parallelism} is more than max-parallelism, {graph.max_parallelism}")
+    if graph.restore is not None:
+        faults.add("restore", "a start from a given checkpoint is not possible yet", "a job is recovered from its own")
+    if graph.isolation is not Isolation.SESSION:
+        faults.add("isolation", "TaskManagers of a job's own are not possible yet", "isolation: session")
     for name in graph.params:
         if not params.is_param_name(name):
             faults.add(at("params", name), f"{show(name)} is not a name", "a letter or _, then letters, digits, _ . -")

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+from collections.abc import Sequence
 
 import msgspec
 import structlog
@@ -58,12 +59,15 @@ def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce
 class RpcServer(Component):
     """The daemon's side: takes connections, and routes messages to each TaskManager over its own."""
 
-    def __init__(self, network: LocalNetwork, *, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, network: LocalNetwork, *, secret: bytes, host: str = "127.0.0.1", ports: Sequence[int] = (0,)
+    ) -> None:
         super().__init__("rpc server")
         self._network = network
         self._secret = secret
         self._host = host
-        self._port = port
+        self._ports = ports  # tried in this order; 0 takes any free one
+        self._port = 0
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
 
@@ -73,7 +77,14 @@ class RpcServer(Component):
         return self._host, self._port
 
     async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, self._host, self._port)
+        for port in self._ports:
+            try:
+                self._server = await asyncio.start_server(self._accept, self._host, port)
+                break
+            except OSError:
+                if port == self._ports[-1]:
+                    raise
+        assert self._server is not None
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:

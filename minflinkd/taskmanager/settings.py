@@ -27,6 +27,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_directory: str
     state_directory: str  # queries' checkpoint directories and local snapshots; one file system, for hard links
     blob_url: str  # of the BlobServer
+    blob_fetch_retries: int = 5
     blob_store: str = ""  # URI of the HA store of blobs
     spark_master: str = ""
     heap_bytes: int = 1024**3

@@ -53,7 +53,7 @@ class TaskManager(Component):
             port=settings.daemon_port,
         )
         self._storages = Storages()
-        self._client = BlobClient(settings.blob_url)
+        self._client = BlobClient(settings.blob_url, retries=settings.blob_fetch_retries)
         self._blobs = BlobCache(
             directory=Path(settings.working_directory) / "blobs",
             client=self._client,

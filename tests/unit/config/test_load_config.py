@@ -53,10 +53,10 @@ def test_values_have_the_types_that_their_options_declare() -> None:
 
 def test_the_environment_overrides_the_file_and_the_command_line_overrides_both() -> None:
     """E20: environment overrides."""
-    text = "rest.port: 1\nheartbeat.interval: 2 s\nslot.idle.timeout: 3 s\n"
+    text = "rest.port: 1\nheartbeat.interval: 2 s\nslot.request.timeout: 3 s\n"
     environ = {"MINFLINKD_REST_PORT": "10", "MINFLINKD_HEARTBEAT_INTERVAL": "3 s", "HOME": "/"}
     config = parse_config(text, environ, {"rest.port": "100"})
-    assert (config.rest.port, config.heartbeat.interval, config.slot.idle_timeout) == (100, Duration(3), Duration(3))
+    assert (config.rest.port, config.heartbeat.interval, config.slot.request_timeout) == (100, Duration(3), Duration(3))
 
 
 def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
@@ -88,14 +88,14 @@ def test_a_file_whose_options_are_all_commented_out_is_the_defaults(text: str) -
 def test_all_faults_are_named_at_once_with_line_value_what_is_allowed_and_the_nearest_key() -> None:
     """E20: an unknown key or a wrong type stops the start with all that is needed to repair it."""
     text = "rest:\n  port: 99999\nheartbeat.intervall: 1 s\n\nlog.level: LOUD\n"
-    found = faults(text, {"MINFLINKD_BLOB_MAX_SIZE": "big"}, {"slot.idle.timeot": "1 s"})
+    found = faults(text, {"MINFLINKD_BLOB_MAX_SIZE": "big"}, {"slot.request.timeot": "1 s"})
     assert [str(fault) for fault in found] == [
         "minflinkd.yaml:2: rest.port: '99999': is not allowed: a whole number, at least 0, at most 65535",
         "minflinkd.yaml:3: heartbeat.intervall: '1 s': no such option; did you mean heartbeat.interval?",
         "minflinkd.yaml:5: log.level: 'LOUD': is not allowed: one of DEBUG, INFO, WARNING, ERROR",
         "environment variable MINFLINKD_BLOB_MAX_SIZE: blob.max-size: 'big': is not allowed: "
         "a size such as 512 KiB, 64 MiB, 1 GiB, at least 1 B",
-        "command line: slot.idle.timeot: '1 s': no such option; did you mean slot.idle.timeout?",
+        "command line: slot.request.timeot: '1 s': no such option; did you mean slot.request.timeout?",
     ]
 
 

@@ -54,7 +54,7 @@ class Daemon:
         mailbox = Mailbox(RESOURCE_MANAGER)
         mailbox.on(JobMasterEnded, self._ended)
         self.network.attach(mailbox)
-        self.server = RpcServer(self.network, secret=SECRET, port=port)
+        self.server = RpcServer(self.network, secret=SECRET, ports=(port,))
 
     async def _ended(self, request: JobMasterEnded) -> Done:
         return Done()
