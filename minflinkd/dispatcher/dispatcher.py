@@ -15,6 +15,7 @@ from minflinkd.checkpoint import statistics
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
 from minflinkd.dispatcher.submission import Analyzer, Artifacts
+from minflinkd.dispatcher.unrecovered import Unrecovered
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
@@ -23,7 +24,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Conflict, MinflinkError, NotFound
+from minflinkd.runtime.errors import Conflict, MinflinkError, NotFound, error_info
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
@@ -31,6 +32,7 @@ from minflinkd.storage.registry import Storages
 log = structlog.get_logger(__name__)
 
 CLEANUP_PAUSE = 1.0  # seconds, doubled with every try
+RECOVERY_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 EXPIRY_INTERVAL = 60.0
 
@@ -77,6 +79,7 @@ class Dispatcher(Component):
         self.options = options
         self._masters: dict[JobId, JobMaster] = {}
         self._results: dict[JobId, StoredResult] = {}
+        self._unrecovered: dict[JobId, Unrecovered] = {}
         self._submitting: set[JobId] = set()
         self._analyzer = Analyzer(
             network=network, clock=clock, ids=ids, artifacts=blobs, session_timeout=options.session_timeout
@@ -91,7 +94,9 @@ class Dispatcher(Component):
     def details(self) -> tuple[j.JobDetails, ...]:
         """Every job, running and ended."""
         running = [master.details() for master in self._masters.values()]
-        return (*running, *(r.details for r in self._results.values() if r.details.job_id not in self._masters))
+        waiting = [u.details() for job_id, u in self._unrecovered.items() if job_id not in self._masters]
+        ended = [r.details for job_id, r in self._results.items() if job_id not in self._masters]
+        return (*running, *waiting, *ended)
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
@@ -101,11 +106,8 @@ class Dispatcher(Component):
             if result.dirty:
                 self.tasks.job(f"cleanup of {result.details.job_id}", self._clean_up(result))
         for stored in await self._store.jobs():
-            try:
-                await self._start_master(stored)
-            except Exception:
-                # R27: one job that cannot be recovered does not keep the others from it; its files stay.
-                log.exception("a job could not be recovered", job=stored.job_id, name=stored.graph.name)
+            if not await self._recover(stored):
+                self.tasks.job(f"recovery of {stored.job_id}", self._recover_later(stored))
         self._network.attach(self._mailbox)
         self.tasks.loop("expiry of results", self._expire)
 
@@ -115,12 +117,33 @@ class Dispatcher(Component):
             await master.aclose()
         self._masters.clear()
 
+    async def _recover(self, stored: StoredJob) -> bool:
+        """R27: one job that cannot be recovered does not keep the others from it; it is shown, and its files stay."""
+        job_id = stored.job_id
+        try:
+            await self._start_master(stored)
+        except Exception as error:
+            log.exception("a job could not be recovered", job=job_id, name=stored.graph.name)
+            self._unrecovered[job_id] = Unrecovered(stored, error_info(error), self._clock.epoch_ms())
+            return False
+        self._unrecovered.pop(job_id, None)
+        return True
+
+    async def _recover_later(self, stored: StoredJob) -> None:
+        """A storage that was away comes back, and a person may mend the rest."""
+        pause = RECOVERY_PAUSE
+        while True:
+            await self._clock.sleep(pause)
+            if await self._recover(stored):
+                return
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     # --- submission ----------------------------------------------------------------------------------------------
 
     async def _submit(self, request: j.SubmitJob) -> j.SubmissionAnswer:
         """Checked, stored durably, started, answered, in this order (R25, J4)."""
         job_id = parse_job_id(request.job_id)
-        if job_id in self._masters or job_id in self._results:
+        if job_id in self._masters or job_id in self._results or job_id in self._unrecovered:
             return j.SubmissionAnswer(job_id=job_id)
         if job_id in self._submitting:
             raise Conflict(f"job {job_id} is being submitted already", hint="wait for that submission's answer")
@@ -180,7 +203,7 @@ class Dispatcher(Component):
         try:
             await master.start()
         except BaseException:
-            del self._masters[job_id]
+            self._masters.pop(job_id, None)
             raise
 
     def _context(self, job_id: JobId, graph: JobGraph) -> m.JobContext:
@@ -260,12 +283,18 @@ class Dispatcher(Component):
             return master.details()
         if (result := self._results.get(job_id)) is not None:
             return result.details
+        if (unrecovered := self._unrecovered.get(job_id)) is not None:
+            return unrecovered.details()
         raise NotFound(f"there is no job {job_id}", hint="`minflinkd list --all` shows the jobs")
 
     async def _checkpoints(self, request: j.GetCheckpoints) -> j.JsonAnswer:
         self._details(request.job_id)
-        master = self._masters.get(request.job_id)
-        found = master.coordinator.statistics() if master else self._results[request.job_id].checkpoints
+        if (master := self._masters.get(request.job_id)) is not None:
+            found = master.coordinator.statistics()
+        elif (result := self._results.get(request.job_id)) is not None:
+            found = result.checkpoints
+        else:
+            found = statistics.CheckpointStatistics()
         if request.config:
             graph = self._details(request.job_id).graph
             options = checkpoint_options(self.options.job_master.checkpoints, graph)
@@ -279,6 +308,11 @@ class Dispatcher(Component):
     async def _cancel(self, request: j.CancelJob) -> m.Done:
         details = self._details(request.job_id)
         master = self._masters.get(request.job_id)
+        if master is None and not details.status.terminal:
+            raise Conflict(
+                f"job {request.job_id} is not recovered yet: {details.failures[0].error.message}",
+                hint="cancel it when its JobMaster is up",
+            )
         if master is None or details.status.terminal:
             raise Conflict(f"job {request.job_id} is {details.status.value} already")
         master.cancel()

@@ -189,7 +189,7 @@ def test_secrets_do_not_appear_in_errors() -> None:
         ("resourcemanager.min-taskmanagers: 9", "resourcemanager.min-taskmanagers", "must not be larger"),
         ("resourcemanager.standby-taskmanagers: 9", "resourcemanager.standby-taskmanagers", "must not be larger"),
         ("taskmanager.session.timeout: 1 s", "taskmanager.session.timeout", "must not be longer"),
-        ("blob.max-size: 1 KiB", "blob.max-size", "must not be larger"),
+        ("jobmanager.bind-host: 0.0.0.0", "jobmanager.bind-host", "security.allow-unauthenticated"),
         (
             "restart-strategy.exponential-delay.max-backoff: 1 ms",
             "restart-strategy.exponential-delay.max-backoff",
