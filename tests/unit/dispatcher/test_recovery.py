@@ -1,0 +1,92 @@
+"""Jobs that a daemon finds in its store and cannot bring up at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.dispatcher import dispatcher
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import DISPATCHER
+from minflinkd.runtime.errors import RemoteError
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import StorageUnavailable
+from tests.unit.dispatcher.conftest import Cluster
+
+JOB = JobId("1" * 32)
+
+
+class Outage:
+    """Of the storage that holds the checkpoints."""
+
+    over = False
+
+
+@asynccontextmanager
+async def recovering(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outage]:
+    """A daemon that starts with a stored job while its checkpoints cannot be read."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+    outage, recover = Outage(), CheckpointStore.recover
+
+    async def failing(store: CheckpointStore) -> Any:
+        if not outage.over:
+            raise StorageUnavailable("the disk is away")
+        return await recover(store)
+
+    monkeypatch.setattr(CheckpointStore, "recover", failing)
+    monkeypatch.setattr(dispatcher, "RECOVERY_PAUSE", 0.01)
+    with capture_logs():
+        async with cluster.serving():
+            yield outage
+
+
+async def test_a_job_that_cannot_be_recovered_is_listed_with_its_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R27."""
+    async with recovering(cluster, monkeypatch):
+        assert await cluster.list() == {JOB: JobStatus.INITIALIZING}
+        details = await cluster.job(JOB)
+        assert [f.error.message for f in details.failures] == ["the disk is away"]
+        for config in (False, True):
+            question = j.GetCheckpoints(job_id=JOB, config=config)
+            assert (await cluster.network.ask(DISPATCHER, question, timeout=5)).body
+
+
+async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R27: without another start of the daemon."""
+    async with recovering(cluster, monkeypatch) as outage:
+        outage.over = True
+        async with asyncio.timeout(10):
+            while await cluster.list() != {JOB: JobStatus.CREATED}:  # noqa: ASYNC110 - retried by the dispatcher
+                await asyncio.sleep(0.01)
+        assert (await cluster.job(JOB)).failures == ()
+    assert cluster.blobs.deleted == []
+
+
+async def test_a_submission_repeated_meanwhile_is_recognised_and_costs_no_blobs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R25: it was accepted once."""
+    async with recovering(cluster, monkeypatch):
+        analyzed = len(cluster.analyzed)
+        assert (await cluster.submit(JOB)).faults == ()
+        assert len(cluster.analyzed) == analyzed
+        assert cluster.blobs.deleted == []
+
+
+async def test_a_job_that_is_not_recovered_cannot_be_cancelled_yet(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with recovering(cluster, monkeypatch):
+        with pytest.raises(RemoteError, match="not recovered yet: the disk is away") as refused:
+            await cluster.network.ask(DISPATCHER, j.CancelJob(job_id=JOB), timeout=5)
+        assert refused.value.info().code == "conflict"
