@@ -150,13 +150,15 @@ class Daemon(Component):
     async def _stop(self) -> None:
         if self._parts:  # else the directory, and what stands in it, is another daemon's
             self._ready_file.unlink(missing_ok=True)
-        while self._parts:
-            await self._parts.pop().aclose()
+        ends = [part.aclose for part in reversed(self._parts)]
+        self._parts = []
         if self.driver is not None:
-            await self.driver.stop_all()
-            await self.driver.aclose()
-        await self._network.aclose()
-        await self._storages.aclose()
+            ends += [self.driver.stop_all, self.driver.aclose]
+        for end in (*ends, self._network.aclose, self._storages.aclose):
+            try:
+                await end()
+            except Exception:  # the others must end all the same, TaskManagers above all
+                log.exception("a part of the daemon did not end well")
         self._leadership.release()
 
     def apply(self, config: Config) -> None:

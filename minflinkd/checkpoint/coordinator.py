@@ -273,10 +273,15 @@ class _Step:
         self.set(unconfirmed={number: waiting for number, waiting in left.items() if waiting})
 
     def subsume(self) -> None:
-        """Beyond those retained, drop what is published; until then its metadata is the only proof of what is owed."""
+        """Beyond those retained, drop what is published; until then its metadata is the only proof of what is owed.
+
+        And not before a later one is confirmed: until its tasks know that, they take the files of this one for granted.
+        """
         state = self.state
         beyond = state.completed[: -state.options.num_retained]
-        for checkpoint in [c for c in beyond if c.checkpoint_id not in state.unconfirmed]:
+        confirmed = [c.checkpoint_id for c in state.completed if c.checkpoint_id not in state.unconfirmed]
+        known = max(confirmed, default=0)
+        for checkpoint in [c for c in beyond if c.checkpoint_id < known and c.checkpoint_id not in state.unconfirmed]:
             number = checkpoint.checkpoint_id
             self.set(
                 completed=tuple(c for c in self.state.completed if c.checkpoint_id != number),

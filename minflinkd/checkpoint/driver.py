@@ -112,6 +112,14 @@ class CheckpointCoordinator(Component):
             self._statistics = statistics.restored(self._statistics, record)
         return point
 
+    async def settled(self) -> CompletedCheckpoint | None:
+        """The latest checkpoint once no write of metadata is under way: what the job's end publishes.
+
+        Raises as `restore_point` does.
+        """
+        await self._until(may_restore, self.options.timeout)
+        return self.latest()
+
     def acknowledge(self, snapshot: TaskSnapshot) -> None:
         """A task's part is uploaded; its files are the coordinator's now. May be repeated.
 

@@ -321,7 +321,7 @@ class JobMaster(Component):
         pause = RETRY_PAUSE
         while True:
             try:
-                await self._sinks.close(self.coordinator.latest())
+                await self._sinks.close(await self.coordinator.settled())
                 break
             except Exception as error:  # whatever it is, the job must come to its end
                 info = error_info(error)

@@ -69,7 +69,7 @@ class RpcServer(Component):
         self._ports = ports  # tried in this order; 0 takes any free one
         self._port = 0
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Address, Connection] = {}
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -90,7 +90,7 @@ class RpcServer(Component):
     async def _stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             await connection.aclose()
         if self._server is not None:
             await self._server.wait_closed()
@@ -115,7 +115,9 @@ class RpcServer(Component):
             return
         _without_delay(writer)
         connection = Connection(reader, writer, local=self._network.mailbox, name=address)
-        self._connections.add(connection)
+        if (old := self._connections.get(address)) is not None:  # of a TaskManager that has lost it, or was cut off
+            self.tasks.job(f"close the replaced connection of {address}", old.aclose())
+        self._connections[address] = connection
         self._network.route(address, connection)
         connection.start()
         self.tasks.job(f"connection of {address}", self._until_closed(address, connection))
@@ -125,7 +127,8 @@ class RpcServer(Component):
             await connection.wait_closed()
         finally:
             self._network.unroute(address, connection)
-            self._connections.discard(connection)
+            if self._connections.get(address) is connection:
+                del self._connections[address]
             await connection.aclose()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Address:

@@ -217,13 +217,19 @@ def test_an_old_attempt_can_neither_decline_nor_fail_a_checkpoint() -> None:
     assert story.tell(e.Declined(1, A1, ERROR)) == []
 
 
+def told(number: int) -> tuple[e.Event, ...]:
+    """All tasks have published the checkpoint, and so know it."""
+    return e.TaskNotified(number, A1), e.TaskNotified(number, B1)
+
+
 def test_files_of_a_subsumed_checkpoint_go_after_its_metadata_and_only_if_no_later_one_uses_them() -> None:
     """C22, F5: metadata first, then physical files, without those that the next checkpoint refers to."""
     story = Story().running().completed(1).pending(2)
     story.tell(e.Acknowledged(snapshot(2, A, A1, reuses=(name(1, A1),))), e.Acknowledged(snapshot(2, B, B1)))
     commands = story.tell(e.MetadataWritten(2))
-    assert commands[:3] == [e.DiscardMetadata(1), e.NotifyComplete(A1, 2), e.NotifyComplete(B1, 2)]
-    assert not any(isinstance(command, e.DeleteFiles) for command in commands)
+    assert commands[:2] == [e.NotifyComplete(A1, 2), e.NotifyComplete(B1, 2)]
+    assert story.tell(e.TaskNotified(2, A1)) == []  # task B still takes the files of 1 for granted
+    assert story.tell(e.TaskNotified(2, B1)) == [e.DiscardMetadata(1)]
     assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, B1)}))]
 
 
@@ -233,7 +239,7 @@ def test_files_that_a_checkpoint_in_flight_may_refer_to_wait_for_its_end() -> No
     story.pending(2).pending(3)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(2, task, attempt)))
-    story.tell(e.MetadataWritten(2))
+    story.tell(e.MetadataWritten(2), *told(2))
     assert story.tell(e.MetadataDiscarded(1)) == []
     assert story.tell(e.Acknowledged(snapshot(3, A, A1, reuses=(name(1, A1),)))) == []
     story.tell(e.Acknowledged(snapshot(3, B, B1)))
@@ -359,7 +365,7 @@ def test_a_file_that_a_younger_checkpoint_has_taken_up_again_stays() -> None:
     story = Story(max_concurrent=3, tolerable_failed=5).running().completed(1).pending(2).pending(3)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(2, task, attempt)))
-    story.tell(e.MetadataWritten(2), e.MetadataDiscarded(1))
+    story.tell(e.MetadataWritten(2), *told(2), e.MetadataDiscarded(1))
     story.pending(4).tell(e.Acknowledged(snapshot(4, A, A1, reuses=(name(1, A1),))))
     assert e.DeleteFiles(frozenset({name(1, B1)})) in story.tell(e.Declined(3, A1, ERROR))
     assert e.DeleteFiles(frozenset({name(1, A1), name(4, A1)})) in story.tell(e.Declined(4, B1, ERROR))
