@@ -25,7 +25,7 @@ _PAUSE = 0.1  # seconds between two looks
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the job has ended.")
 @connection_options
 def cancel(connection: Connection, job: str, wait: bool) -> None:
-    """Cancel a job. Its checkpoints stay as its settings say; its slots are free for others.
+    """Cancel a job. What its checkpoints cover is published; then they are deleted, and its slots are free for others.
 
     JOB is an id, the beginning of one, or a name. A job that has ended already is a conflict (exit code 5).
 
