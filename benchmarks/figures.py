@@ -50,6 +50,7 @@ class Row:
     name: str
     title: str
     figures: list[Figure] = field(default_factory=list)
+    load: float = 0.0  # load average of the last minute when the row began
 
     def add(
         self, figure: str, unit: str, values: Sequence[float], beside: tuple[str, Sequence[float]] | None = None
@@ -82,7 +83,8 @@ class Row:
         return table
 
     def markdown(self) -> str:
-        lines = [f"## {self.title}", "", _line(HEADER), _line(["---"] * len(HEADER))]
+        began = f"Load average of the minute before: {self.load:.1f}."
+        lines = [f"## {self.title}", "", began, "", _line(HEADER), _line(["---"] * len(HEADER))]
         return "\n".join([*lines, *(_line(figure.cells()) for figure in self.figures), ""])
 
 

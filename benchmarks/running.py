@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,8 +26,10 @@ def say(text: str) -> None:
 
 def run(measure: Measure, *, quick: bool) -> Row:
     """Measure in a directory that goes away; JSON lines to stdout, the table to stderr."""
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="minflinkd-bench-", ignore_cleanup_errors=True) as base:
         row = asyncio.run(_measure(measure, Path(base), quick))
+    row.load = load
     print(row.json_lines(), end="", flush=True)
     console.print(row.table())
     return row
