@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format bench clean
+.PHONY: setup servers demo test test-all lint format bench clean
 
 setup: $(VENV)/.installed
 
@@ -16,6 +16,10 @@ $(VENV)/.installed: pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# Servers for the tests that are no Python packages; what cannot be installed is said, and its tests are skipped.
+servers: setup
+	@python -m tests.servers.install
+
 demo: setup
 	@minflinkd demo
 
@@ -25,10 +29,10 @@ lint: setup
 	mypy
 	lint-imports
 
-test: setup lint
+test: setup lint servers
 	pytest -m "not slow"
 
-test-all: setup lint
+test-all: setup lint servers
 	HYPOTHESIS_PROFILE=exploring pytest
 
 format: setup
@@ -39,4 +43,4 @@ bench: setup
 	python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .servers .mypy_cache .ruff_cache .import_linter_cache .hypothesis

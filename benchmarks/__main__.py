@@ -6,11 +6,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from benchmarks import cancel, checkpoint, machine, recovery, start, submit
+from benchmarks import blob, cancel, checkpoint, machine, recovery, scale, start, submit
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
 
-ROWS = (start, submit, cancel, recovery, checkpoint)
+ROWS = (start, submit, cancel, recovery, checkpoint, blob, scale)
 PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,10 +27,16 @@ def say(text: str) -> None:
 
 
 def run(measure: Measure, *, quick: bool) -> Row:
-    """Measure in a directory that goes away; JSON lines to stdout, the table to stderr."""
+    """Measure in a directory that goes away; JSON lines to stdout, the table to stderr.
+
+    Where SIGTERM or SIGHUP comes instead, what was started is ended, and then the process.
+    """
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="minflinkd-bench-", ignore_cleanup_errors=True) as base:
-        row = asyncio.run(_measure(measure, Path(base), quick))
+        try:
+            row = asyncio.run(_measure(measure, Path(base), quick))
+        except asyncio.CancelledError:
+            sys.exit("ended by a signal")
     row.load = load
     print(row.json_lines(), end="", flush=True)
     console.print(row.table())
@@ -36,7 +44,10 @@ def run(measure: Measure, *, quick: bool) -> Row:
 
 
 async def _measure(measure: Measure, base: Path, quick: bool) -> Row:
-    return await measure(base, quick)
+    measuring = asyncio.ensure_future(measure(base, quick))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, measuring.cancel)
+    return await measuring
 
 
 def quick_asked(description: str | None) -> bool:

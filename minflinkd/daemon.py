@@ -18,36 +18,45 @@ import msgspec
 import structlog
 
 from minflinkd import __version__
+from minflinkd.blob.exchange import DaemonExchange
+from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config import Config, load_config
 from minflinkd.config import directories as where
-from minflinkd.config.job_options import RestartStrategyType
+from minflinkd.config.job_options import RestartStrategyType, SchedulerType
 from minflinkd.config.reload import changes
+from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.dispatcher import Dispatcher, DispatcherOptions
 from minflinkd.dispatcher.job_store import JobStore
-from minflinkd.ha.embedded import StateDirectory, cluster_secret
+from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
+from minflinkd.resourcemanager.driver import ResourceManagerDriver
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.process import ProcessDriver
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.standalone import StandaloneDriver
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.server import RestServer
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.garbage import collect_seldom
 from minflinkd.runtime.ids import IdSource, ResourceId
 from minflinkd.runtime.sdnotify import SystemdNotifier
+from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager.settings import TaskManagerSettings, write_settings
+from minflinkd.taskmanager.settings import settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds: a TaskManager of ours is not left behind for good (R15)
 READY_FILE = "daemon.json"
+MEETING_FILE = "rpc.json"
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +71,13 @@ class DaemonInfo:
     pid: int
 
 
+class MeetingPoint(msgspec.Struct, frozen=True):
+    """The content of rpc.json: where TaskManagers that outlive a daemon look for the next one."""
+
+    port: int
+    version: str  # of the package: daemon and TaskManagers must be of one
+
+
 class Daemon(Component):
     """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers come up behind."""
 
@@ -71,11 +87,10 @@ class Daemon(Component):
         self.state_directory = where.state_directory(config, environ)
         self._leadership = StateDirectory(self.state_directory)
         self._clock = SystemClock()
-        self._ids = IdSource()
         self._parts: list[Component] = []
-        self._storages = Storages()
+        self._storages = Storages(config.storage.options)
         self._network = LocalNetwork()
-        self.driver: ProcessDriver | None = None
+        self.driver: ResourceManagerDriver | None = None
 
     @property
     def info(self) -> DaemonInfo:
@@ -83,44 +98,47 @@ class Daemon(Component):
 
     async def _start(self) -> None:
         epoch = self._epoch = self._leadership.take()
+        ids = self._ids = IdSource(epoch=epoch)
         self._ready_file.unlink(missing_ok=True)  # of a daemon that was killed
         config, state = self.config, self.state_directory
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
+        self._cluster_id = cluster_id(state)
         self.rpc = RpcServer(
-            self._network, secret=secret, host=config.jobmanager.bind_host, ports=tuple(config.jobmanager.rpc_port)
+            self._network,
+            secret=secret,
+            host=config.jobmanager.bind_host,
+            ports=self._rpc_ports(),
+            on_disconnect=self._task_manager_disconnected,
         )
         self.blobs = BlobServer(
             options=BlobOptions(
                 directory=where.blob_directory(config, state),
                 host=config.jobmanager.bind_host,
+                address=config.jobmanager.rpc_address,
                 ports=tuple(config.blob.server_port),
                 max_size=config.blob.max_size,
                 transfers=config.blob.fetch_num_concurrent,
                 backlog=config.blob.fetch_backlog,
+                cleanup_interval=config.blob.cleanup_interval,
+                retention=config.blob.retention_interval,
             ),
+            clock=self._clock,
+            leads=lambda: self._leadership.held,
             ha_store=self._storages.at(self._blob_store),
         )
-        self.driver = ProcessDriver(
-            directory=state / "taskmanagers",
-            command=self._task_manager_command,
-            on_exit=self._task_manager_exited,
-            extra_directories=lambda resource_id: [local] if (local := self._local_state(resource_id)) else [],
+        self.offloading = OffloadingNetwork(
+            self._network, DaemonExchange(self.blobs), minsize=config.blob.offload_minsize
         )
-        self.resource_manager = ResourceManager(
-            network=self._network,
-            driver=self.driver,
-            clock=self._clock,
-            ids=self._ids,
-            options=resource_manager_options(config),
-        )
+        self.driver = self._new_driver()
+        self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
-            network=self._network,
+            network=self.offloading,
             store=JobStore(self._storages.at(str(state / "jobs"))),
             storages=self._storages,
             blobs=self.blobs,
             clock=self._clock,
-            ids=self._ids,
+            ids=ids,
             rng=random.SystemRandom(),
             options=dispatcher_options(config, state, epoch),
         )
@@ -137,15 +155,43 @@ class Daemon(Component):
             blob_url=lambda: self.blobs.url,
             allowed_hosts={config.rest.address},
             limits=Limits(body_bytes=config.rest.max_content_length),
+            blobs=self.blobs,
+            log_blobs=self.blobs,
+            offload_minsize=config.blob.offload_minsize,
         )
-        await self.driver.reap_leftovers()  # TaskManagers of an earlier daemon, which know no way to this one
         lag = LoopLag(self.metrics.registry, self._clock)
         # In the order in which they start; they stop in the opposite one.
-        for part in (lag, self.rpc, self.blobs, self.resource_manager, self.dispatcher, self.rest):
-            self._parts.append(part)
-            await part.start()
+        await self._begin(lag, self.rpc)
+        await self._meet_task_managers()
+        await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher, self.rest)
         # For whoever starts a daemon on a free port: where it is, from the moment it is ready.
         await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
+
+    async def _begin(self, *parts: Component) -> None:
+        for part in parts:
+            self._parts.append(part)
+            await part.start()
+
+    def _rpc_ports(self) -> tuple[int, ...]:
+        """The earlier daemon's first, where the options allow it (A6)."""
+        configured, last = self.config.jobmanager.rpc_port, self._last_meeting_point()
+        if last is None or not (last.port in configured or 0 in configured):
+            return tuple(configured)
+        return (last.port, *configured)
+
+    def _last_meeting_point(self) -> MeetingPoint | None:
+        try:
+            return msgspec.json.decode((self.state_directory / MEETING_FILE).read_bytes(), type=MeetingPoint)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    async def _meet_task_managers(self) -> None:
+        """Those of an earlier daemon register with this one (R7). Where they cannot, they are ended."""
+        assert self.driver is not None
+        here = MeetingPoint(self.rpc.endpoint[1], __version__)
+        if here != self._last_meeting_point():
+            await self.driver.reap_leftovers()
+            await self._storages.at(str(self.state_directory / MEETING_FILE)).write_bytes(msgspec.json.encode(here))
 
     async def _stop(self) -> None:
         if self._parts:  # else the directory, and what stands in it, is another daemon's
@@ -164,7 +210,8 @@ class Daemon(Component):
     def apply(self, config: Config) -> None:
         """Take over the options that can change at run time; jobs that run keep those that they began with."""
         self.config = config
-        self.resource_manager.reconfigure(resource_manager_options(config))
+        if (resource_manager := self.resource_managers.current) is not None:  # else the next one begins with them
+            resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
 
     @property
@@ -177,45 +224,51 @@ class Daemon(Component):
 
     @property
     def _blob_store(self) -> str:
-        return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/blobs"
+        """Below the cluster's id: what the cleanup does not know there must not be another cluster's (B19)."""
+        return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/{self._cluster_id}/blobs"
 
     def _task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
-        self.resource_manager.task_manager_exited(resource_id, reason)
+        if (resource_manager := self.resource_managers.current) is not None:  # else the next one finds those that live
+            resource_manager.task_manager_exited(resource_id, reason)
 
-    def _local_state(self, resource_id: ResourceId) -> Path | None:
-        """Where the option puts the state of running queries; None: in the TaskManager's own directory."""
-        root = self.config.taskmanager.local_state_dir
-        return Path(root) / resource_id if root else None
+    def _task_manager_disconnected(self, address: Address) -> None:
+        if (resource_manager := self.resource_managers.current) is not None:  # else it registers with the next one
+            resource_manager.task_manager_disconnected(ResourceId(address.removeprefix("taskmanager/")))
+
+    def _new_resource_manager(self) -> ResourceManager:
+        assert self.driver is not None
+        return ResourceManager(
+            network=self._network,
+            driver=self.driver,
+            clock=self._clock,
+            ids=self._ids,
+            options=resource_manager_options(self.config),
+            blob_url=lambda: self.blobs.url,
+            blob_store=self._blob_store,
+        )
+
+    def _new_driver(self) -> ResourceManagerDriver:
+        if self.config.resourcemanager.driver is Driver.STANDALONE:
+            return StandaloneDriver()
+        config = self.config
+        return ProcessDriver(
+            directory=where.task_managers(self.state_directory),
+            command=self._task_manager_command,
+            on_exit=self._task_manager_exited,
+            extra_directories=lambda tm: [local] if (local := where.local_state(config, tm)) else [],
+        )
 
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         """Write the TaskManager's settings, and say how it is started; no secret is on the command line."""
-        config = self.config
-        host, port = self.rpc.endpoint
-        session = config.taskmanager.session
-        settings = TaskManagerSettings(
+        settings = settings_of(
+            self.config,
             resource_id=resource_id,
-            daemon_host=host,
-            daemon_port=port,
-            secret_file=str(self._secret_file),
-            slots=config.taskmanager.number_of_task_slots,
-            working_directory=str(directory),
-            log_directory=str(directory / "log"),
-            state_directory=str(self._local_state(resource_id) or directory / "state"),
+            daemon=self.rpc.endpoint,
+            secret_file=self._secret_file,
+            directory=directory,
+            registration_timeout=CHILD_REGISTRATION_TIMEOUT,
             blob_url=self.blobs.url,
             blob_store=self._blob_store,
-            blob_fetch_retries=config.blob.fetch_retries,
-            spark_master=session.spark_master,
-            heap_bytes=session.memory_heap_size,
-            spark_conf=dict(session.spark_conf),
-            heartbeat_timeout=config.heartbeat.timeout,
-            session_start_timeout=config.resourcemanager.taskmanager_start_timeout,
-            session_timeout=session.timeout,
-            session_stopped_timeout=session.stopped_timeout,
-            slot_hold_timeout=config.taskmanager.slot_timeout,
-            registration_timeout=config.taskmanager.registration_timeout or CHILD_REGISTRATION_TIMEOUT,
-            task_cancellation_timeout=config.taskmanager.cancellation_timeout,
-            file_merging_max_file_size=config.checkpointing.max_file_size,
-            log_json=config.log.format.value == "json",
         )
         file = directory / "taskmanager.json"
         write_settings(settings, file)
@@ -226,6 +279,7 @@ def resource_manager_options(config: Config) -> ResourceManagerOptions:
     rm = config.resourcemanager
     return ResourceManagerOptions(
         slots_per_tm=config.taskmanager.number_of_task_slots,
+        can_start=rm.driver is not Driver.STANDALONE,
         min=rm.min_taskmanagers,
         standby=rm.standby_taskmanagers,
         max=rm.max_taskmanagers,
@@ -246,6 +300,11 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
             heartbeat_interval=config.heartbeat.interval,
             heartbeat_timeout=config.heartbeat.timeout,
             slot_request_timeout=config.slot.request_timeout,
+            slot_idle_timeout=config.slot.idle_timeout,
+            adaptive=config.scheduler.type is SchedulerType.ADAPTIVE,
+            resource_wait_timeout=config.scheduler.resource_wait_timeout,
+            resource_stabilization_timeout=config.scheduler.resource_stabilization_timeout,
+            cooldown_after_rescaling=config.scheduler.cooldown_after_rescaling,
             cancellation_timeout=config.taskmanager.cancellation_timeout,
             restart_strategy=restart_strategy(config),
             checkpoints=CheckpointOptions(
@@ -307,8 +366,9 @@ async def serve(
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     systemd = SystemdNotifier(environ)
     async with Daemon(config, environ) as daemon:
-        daemon.tasks.loop("systemd watchdog", lambda: _feed_watchdog(systemd))
+        daemon.tasks.loop("systemd watchdog", systemd.feed_watchdog)
         daemon.tasks.loop("reload", lambda: _reload(daemon, reload, systemd, environ, config_file, overrides or {}))
+        collect_seldom()
         systemd.ready(f"leading; {daemon.info.url}")
         log.info("ready", url=daemon.info.url, state=str(daemon.state_directory))
         if ready is not None:
@@ -316,17 +376,6 @@ async def serve(
         await stop.wait()
         systemd.stopping()
         log.info("stopping")
-
-
-async def _feed_watchdog(systemd: SystemdNotifier) -> None:
-    """From the event loop itself: a loop that hangs is restarted by systemd (E25)."""
-    interval = systemd.watchdog_interval
-    if interval is None:
-        await asyncio.Event().wait()
-        return
-    while True:
-        systemd.watchdog()
-        await asyncio.sleep(interval)
 
 
 async def _reload(

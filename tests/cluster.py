@@ -7,9 +7,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +20,12 @@ import psutil
 from minflinkd.cli.client import Client
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
+from minflinkd.runtime.errors import MinflinkError
 
 T = TypeVar("T")
 PAUSE = 0.05  # seconds between two looks at a condition
+CONFIG = "minflinkd.yaml"
+RELOADED = "configuration reloaded"  # what the daemon logs
 
 
 async def until(
@@ -42,12 +46,47 @@ class Cluster:
 
     client: Client
     process: asyncio.subprocess.Process
-    state: Path
+    launch: Launch
+    settings: Mapping[str, object]
     jobs: list[str] = field(default_factory=list)
 
     @property
+    def state(self) -> Path:
+        return self.launch.state
+
+    @property
     def log(self) -> str:
-        return (self.state.parent / "daemon.log").read_text(errors="replace")
+        return (self.launch.base / "daemon.log").read_text(errors="replace")
+
+    async def kill(self) -> None:
+        """Kill -9 of the daemon."""
+        self.process.kill()
+        await self.process.wait()
+
+    async def start_again(self) -> None:
+        """In its place, with all that it has stored; it needs a fixed `rest.port`, or the client loses it."""
+        self.process = await self.launch.start()
+        await self.launch.url(self.process)
+
+    @contextlib.asynccontextmanager
+    async def configured(self, **settings: object) -> AsyncIterator[None]:
+        """The daemon with other settings while the block runs: those that a reload applies."""
+        before = self.settings
+        await self._reload({**before, **settings})
+        try:
+            yield
+        finally:
+            await self._reload(before)
+
+    async def _reload(self, settings: Mapping[str, object]) -> None:
+        reloads, self.settings = self.log.count(RELOADED), settings
+        _write_settings(self.launch.base, settings)
+        self.process.send_signal(signal.SIGHUP)
+
+        async def applied() -> bool:
+            return self.log.count(RELOADED) > reloads
+
+        await until("the configuration is reloaded", applied, timeout=10)
 
     # --- TaskManagers ---
 
@@ -61,6 +100,15 @@ class Cluster:
             return found if len(found) >= count else None
 
         return await until(f"{count} TaskManagers with a ready session", enough, timeout=timeout, pause=0.2)
+
+    async def await_count(self, count: int, *, timeout: float = 60.0) -> list[TaskManager]:
+        """Exactly so many TaskManagers are there, each with a ready session."""
+
+        async def exact() -> list[TaskManager] | None:
+            found = await self.task_managers(ready=False)
+            return found if len(found) == count and all(tm.minflinkd.session == "ready" for tm in found) else None
+
+        return await until(f"{count} TaskManagers, all ready", exact, timeout=timeout, pause=0.2)
 
     async def task_manager_of(self, job_id: str) -> TaskManager:
         """That which runs the job's first task."""
@@ -96,39 +144,85 @@ class Cluster:
 
         await until(f"{count} checkpoints of {job_id}", enough, timeout=timeout)
 
+    async def cancel_all(self) -> None:
+        """What still runs of the jobs that were submitted here."""
+        running, self.jobs = self.jobs, []
+        for job_id in running:
+            with contextlib.suppress(MinflinkError):  # most have ended
+                await self.client.cancel(job_id)
+
     async def cancel(self, job_id: str) -> None:
         await self.client.cancel(job_id)
         await self.await_state(job_id, "CANCELED")
 
 
 @contextlib.asynccontextmanager
-async def running_cluster(base: Path, **settings: object) -> AsyncIterator[Cluster]:
-    """Start a daemon in `base/state`; at the end stop it, and see that it leaves no process."""
+async def running_cluster(
+    base: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    serve: Sequence[str] = ("-m", "minflinkd", "serve"),
+    **settings: object,
+) -> AsyncIterator[Cluster]:
+    """Start a daemon in `base/state`; at the end stop it, and see that it leaves no process.
+
+    `environ`: the daemon's environment, in place of this process's. `serve`: what Python is to run.
+    """
     base.mkdir(parents=True, exist_ok=True)
     values = {"rest.port": 0, "restart-strategy.exponential-delay.initial-backoff": "100 ms", **settings}
-    options = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-    state = base / "state"
-    with (base / "daemon.log").open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "minflinkd", "serve", "--state-dir", str(state), *options),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    brood: set[psutil.Process] = set()
+    launch = Launch(base, tuple(serve), None if environ is None else dict(environ))
+    _write_settings(base, values)
+    process = await launch.start()
+    cluster: Cluster | None = None
     try:
-        url = await until("a ready daemon", lambda: _url(state, process), timeout=30)
-        async with Client(url) as client:
-            cluster = Cluster(client, process, state)
+        async with Client(await launch.url(process)) as client:
+            cluster = Cluster(client, process, launch, values)
             yield cluster
-            for job_id in cluster.jobs:
-                with contextlib.suppress(Exception):  # most have ended
-                    await client.cancel(job_id)
-            brood = set(psutil.Process(process.pid).children(recursive=True))
+            await cluster.cancel_all()
     finally:
-        await _end(process, brood)
+        await _end(cluster.process if cluster is not None else process)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the daemon of a directory is started."""
+
+    base: Path
+    serve: tuple[str, ...]
+    environ: dict[str, str] | None
+
+    @property
+    def state(self) -> Path:
+        return self.base / "state"
+
+    async def start(self) -> asyncio.subprocess.Process:
+        (self.state / "daemon.json").unlink(missing_ok=True)
+        with (self.base / "daemon.log").open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *(*self.serve, "--state-dir", str(self.state), "--config", str(self.base / CONFIG)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.environ,
+                start_new_session=True,
+            )
+
+    async def url(self, process: asyncio.subprocess.Process) -> str:
+        """Of a daemon that is ready."""
+        return await until("a ready daemon", lambda: _url(self.state, process), timeout=30, pause=0.02)
+
+
+def _write_settings(base: Path, settings: Mapping[str, object]) -> None:
+    """The daemon's configuration file: an option a line, in JSON, which is YAML."""
+    (base / CONFIG).write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+
+
+def free_port() -> int:
+    """One that is free now, for a daemon that is to be found again."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
 
 
 async def _url(state: Path, process: asyncio.subprocess.Process) -> str | None:
@@ -140,8 +234,10 @@ async def _url(state: Path, process: asyncio.subprocess.Process) -> str | None:
     return None
 
 
-async def _end(process: asyncio.subprocess.Process, brood: set[psutil.Process]) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
+    brood: list[psutil.Process] = []
     if process.returncode is None:
+        brood = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         try:
             async with asyncio.timeout(40):
@@ -151,7 +247,7 @@ async def _end(process: asyncio.subprocess.Process, brood: set[psutil.Process]) 
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             raise AssertionError("the daemon did not end within 40 s of SIGTERM") from None
-    _, alive = await asyncio.to_thread(psutil.wait_procs, list(brood), 10)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, brood, 10)
     for leftover in alive:
         with contextlib.suppress(psutil.Error):
             leftover.kill()

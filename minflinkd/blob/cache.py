@@ -1,9 +1,19 @@
-"""The BlobCache of a TaskManager (B8, B15): a blob travels there once, however many tasks ask for it."""
+"""The BlobCache of a TaskManager (B8, B15): a blob travels there once, however many tasks ask for it.
+
+A file is hashed whenever it is asked for, unless it is larger than HASHED_ALWAYS: then only when it is asked for the
+first time, and when its size, times or inode have changed. So a file that a disk has damaged silently is found at the
+next start of a task, and fetched again; for a large one the start of a task does not pay for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import shutil
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -11,8 +21,9 @@ import structlog
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.references import Blob, References
+from minflinkd.blob.staged import StagedLists
 from minflinkd.blob.store import BlobStore, Incoming
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -21,69 +32,157 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
+HASHED_ALWAYS = 64 * 1024 * 1024  # bytes: some 0.1 s
+HA_PATIENCE = 10.0  # seconds that the HA store is ahead of LEAST_RATE at the most, before the server is asked
+LEAST_RATE = 1024 * 1024  # bytes a second
+HA_PAUSE = 60.0  # seconds for which the HA store is passed over when it was away or too slow
+
 
 class BlobCacheClosed(MinflinkError):
-    """The download was given up, as the job or the TaskManager ended."""
+    """The download was given up, as the TaskManager ends."""
 
     code = "blob-cache-closed"
-    consequence = Consequence.REFUSED
+    consequence = Consequence.RETRYABLE
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Download:
+    """`result` is there once the task has ended, whatever ended it."""
+
     task: asyncio.Task[None]
     result: asyncio.Future[Path]
+    waiting: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobCacheStatistics:
+    """Since the start. Bytes are those of whole blobs."""
+
+    hits: int = 0  # answered from the own disk
+    shared: int = 0  # answered by what another one was waiting for already
+    from_ha: int = 0  # fetched from the HA store
+    ha_bytes: int = 0
+    from_server: int = 0  # fetched from the BlobServer
+    server_bytes: int = 0
+    ha_failures: int = 0  # copies in the HA store that were missing, corrupt, unreadable or too slow
+    failures: int = 0  # nowhere to be had
+    corrupt: int = 0  # own files that were found damaged
+    deleted: int = 0  # by the staged cleanup
+
+    def metrics(self) -> dict[str, float]:
+        """As a TaskManager reports them: `blobs.hits`, ..."""
+        return {f"blobs.{name}": float(value) for name, value in asdict(self).items()}
 
 
 class BlobCache(Component):
-    """Own disk, then the HA store, then the BlobServer. Never writes or deletes in the HA store."""
+    """Own disk, then the HA store, then the BlobServer. Never writes or deletes in the HA store.
 
-    def __init__(self, *, directory: Path, client: BlobClient, ha_store: Location | None = None) -> None:
+    What nobody holds is deleted after one to two retention intervals (seconds; B16), everything when the cache closes;
+    what an earlier cache left in `directory` goes at the start, since nobody knows who held it.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        client: BlobClient,
+        ha_store: Location | None = None,
+        retention: float = 3600.0,
+        cleanup_interval: float = 3600.0,
+    ) -> None:
         super().__init__("blob cache")
         self._store = BlobStore(directory)
         self._client = client
         self._ha = None if ha_store is None else HaStore(ha_store)
+        self._ha_again_at = float("-inf")
+        self._retention = retention
+        self._cleanup_interval = cleanup_interval
         self._references = References()
+        self._staged: StagedLists[Blob] = StagedLists(retention, 0.0)
         self._downloads: dict[Blob, _Download] = {}
+        self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._counts: defaultdict[str, int] = defaultdict(int)
 
-    async def get(self, job_id: JobId, key: BlobKey) -> Path:
+    def look_in(self, ha_store: Location) -> None:
+        """From now on this is the HA store."""
+        if self._ha is None or self._ha.root != ha_store:
+            self._ha, self._ha_again_at = HaStore(ha_store), float("-inf")
+
+    async def get(self, job_id: JobId | None, key: BlobKey) -> Path:
         """The verified file; the caller holds one reference until it calls `release`, none where this raises.
 
-        Raises BlobNotFound, BlobMismatch, BlobServerUnreachable, BlobCacheClosed, StorageError.
+        Who is cancelled leaves the download to those who wait for it too; with the last one it ends. Raises
+        BlobNotFound, BlobMismatch, BlobServerUnreachable, BlobServerBusy, BlobCacheClosed, StorageError.
         """
         blob = (job_id, key)
         self._references.acquire(blob)
+        self._staged.remove(blob)
         try:
-            return await asyncio.shield(self._download(blob).result)
+            return await self._wait(blob)
         except BaseException:
-            self._references.release(blob)
+            self.release(job_id, key)
             raise
 
-    def release(self, job_id: JobId, key: BlobKey) -> None:
-        """Give one reference back. The file stays for the job's next task, until the job is forgotten."""
-        self._references.release((job_id, key))
+    def release(self, job_id: JobId | None, key: BlobKey) -> None:
+        """Give one reference back. The file stays for a while, for the job's next task. Raises NotReferenced."""
+        blob = (job_id, key)
+        if self._references.release(blob):
+            self._staged.add(blob)
 
-    def references(self, job_id: JobId, key: BlobKey) -> int:
+    def references(self, job_id: JobId | None, key: BlobKey) -> int:
         return self._references.count((job_id, key))
 
     async def forget_job(self, job_id: JobId) -> None:
-        """The job ended for good: its files go, also one that is on its way."""
-        self._references.forget_job(job_id)
-        doomed = [download.task for (job, _), download in self._downloads.items() if job == job_id]
-        for task in doomed:
-            task.cancel()
+        """The job has ended or went elsewhere: what nobody holds goes at once, also what is on its way."""
+        doomed = [
+            download
+            for (job, key), download in list(self._downloads.items())
+            if job == job_id and not self._references.count((job, key))
+        ]
+        for download in doomed:
+            download.task.cancel()
         if doomed:
-            await asyncio.wait(doomed)
-        await asyncio.to_thread(self._store.delete_job, job_id)
+            await asyncio.wait([download.task for download in doomed])
+        await self._delete((job_id, key) for key in await asyncio.to_thread(self._store.keys, job_id))
+
+    def statistics(self) -> BlobCacheStatistics:
+        return BlobCacheStatistics(**self._counts, corrupt=self._store.moved_aside)
+
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._store.directory, ignore_errors=True)
         await asyncio.to_thread(self._store.open)
+        self._staged = StagedLists(self._retention, _now())
+        self.tasks.loop("cleanup", self._keep_clean)
+
+    async def _stop(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._store.directory, ignore_errors=True)
+
+    # --- downloads ---------------------------------------------------------------------------------------------------
+
+    async def _wait(self, blob: Blob) -> Path:
+        if blob in self._downloads:
+            self._counts["shared"] += 1
+        download = self._download(blob)
+        download.waiting += 1
+        try:
+            return await asyncio.shield(download.result)
+        finally:
+            download.waiting -= 1
+            if not download.waiting and not download.result.done():
+                self._leave(blob, download)
+                download.task.cancel()
 
     def _download(self, blob: Blob) -> _Download:
         if blob not in self._downloads:
             result = asyncio.get_running_loop().create_future()
             result.add_done_callback(lambda done: done.exception())  # seen, even where every caller has gone
-            task = self.tasks.job(f"fetch {blob[1]}", self._fetch(blob, result))
+            fetching = self._fetch(blob, result)
+            try:
+                task = self.tasks.job(f"fetch {blob[1]}", fetching)
+            except RuntimeError:
+                raise BlobCacheClosed(f"blob {blob[1]} is not fetched: the TaskManager ends") from None
             download = self._downloads[blob] = _Download(task, result)
             task.add_done_callback(lambda _: self._finish(blob, download))
         return self._downloads[blob]
@@ -91,39 +190,128 @@ class BlobCache(Component):
     def _finish(self, blob: Blob, download: _Download) -> None:
         if not download.result.done():  # cancelled, perhaps before it began
             download.result.set_exception(BlobCacheClosed(f"the download of blob {blob[1]} was given up"))
+        self._leave(blob, download)
+
+    def _leave(self, blob: Blob, download: _Download) -> None:
+        """Whoever asks next begins anew."""
         if self._downloads.get(blob) is download:
             del self._downloads[blob]
 
     async def _fetch(self, blob: Blob, result: asyncio.Future[Path]) -> None:
         try:
-            path = await self._get(*blob)
+            path = await self._find(*blob)
         except Exception as error:
+            self._counts["failures"] += 1
             result.set_exception(error)
         else:
             result.set_result(path)
 
-    async def _get(self, job_id: JobId, key: BlobKey) -> Path:
+    async def _find(self, job_id: JobId | None, key: BlobKey) -> Path:
+        async with self._lock(job_id):
+            pass  # what is being deleted is gone; what is needed from here on is not deleted
         try:
-            return await asyncio.to_thread(self._store.get, job_id, key)
+            path = await asyncio.to_thread(self._own, job_id, key)
         except BlobNotFound:
-            pass
+            return await self._from_ha(job_id, key) or await self._from_server(job_id, key)
+        self._counts["hits"] += 1
+        return path
+
+    def _own(self, job_id: JobId | None, key: BlobKey) -> Path:
+        """Blocking. Raises BlobNotFound, StorageError."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self._store.path(job_id, key).stat().st_size <= HASHED_ALWAYS:
+                self._store.doubt(job_id, key)
+        return self._store.get(job_id, key)
+
+    async def _from_ha(self, job_id: JobId | None, key: BlobKey) -> Path | None:
+        """None where the HA store has no good copy: whatever is wrong there, the server may have one."""
+        if self._ha is None or key.kind is not BlobKind.PERMANENT or _now() < self._ha_again_at:
+            return None
         incoming = self._store.incoming(job_id, key)
         try:
-            if not await self._fetch_copy(job_id, key, incoming):
-                await self._client.download(job_id, key, incoming)
-            await asyncio.to_thread(incoming.place)
+            await self._read_copy(self._ha, job_id, key, incoming)
+            path = await asyncio.to_thread(incoming.place)
+        except (MinflinkError, TimeoutError) as error:
+            self._counts["ha_failures"] += 1
+            slow = isinstance(error, TimeoutError)
+            if slow or (isinstance(error, MinflinkError) and error.consequence is Consequence.RETRYABLE):
+                self._ha_again_at = _now() + HA_PAUSE
+            why = f"it came too slowly: {incoming.size} bytes" if slow else str(error)
+            log.info("the HA store has no good copy; asking the server", blob=str(key), job=job_id, error=why)
+            return None
         finally:
             await asyncio.to_thread(incoming.discard)
-        return await asyncio.to_thread(self._store.get, job_id, key)
+        self._counts["from_ha"] += 1
+        self._counts["ha_bytes"] += incoming.size
+        return path
 
-    async def _fetch_copy(self, job_id: JobId, key: BlobKey, incoming: Incoming) -> bool:
-        """Whether the HA store had a good copy."""
-        if self._ha is None or key.kind is not BlobKind.PERMANENT:
-            return False
+    async def _read_copy(self, ha: HaStore, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
+        """Raises StorageError, BlobMismatch, TimeoutError."""
+        began = _now()
+        async with asyncio.timeout_at(began + HA_PATIENCE) as limit:
+            async for piece in ha.read(job_id, key):
+                await asyncio.to_thread(incoming.write, piece)
+                limit.reschedule(began + HA_PATIENCE + incoming.size / LEAST_RATE)
+        incoming.verify()
+
+    async def _from_server(self, job_id: JobId | None, key: BlobKey) -> Path:
+        incoming = self._store.incoming(job_id, key)
         try:
-            await self._ha.fetch(job_id, key, incoming)
-        except MinflinkError as error:
-            log.info("the HA store has no good copy; asking the server", blob=str(key), job=job_id, error=str(error))
-            await asyncio.to_thread(incoming.restart)
-            return False
-        return True
+            await self._client.download(job_id, key, incoming)
+            path = await asyncio.to_thread(incoming.place)
+        finally:
+            await asyncio.to_thread(incoming.discard)
+        self._counts["from_server"] += 1
+        self._counts["server_bytes"] += incoming.size
+        return path
+
+    # --- cleanup -----------------------------------------------------------------------------------------------------
+
+    async def _keep_clean(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, min(self._cleanup_interval, self._staged.rotates_at - _now())))
+            await self.clean()
+
+    async def clean(self) -> None:
+        """One run of the cleanup: delete what is due, and stage what nobody holds and nobody has staged."""
+        now = _now()
+        self._counts["deleted"] += await self._delete(self._staged.rotate(now))
+        await asyncio.to_thread(self._store.delete_temporaries, self._retention)
+        for job_id in await asyncio.to_thread(self._store.owners):
+            for key in await asyncio.to_thread(self._store.keys, job_id):
+                if not self._references.count((job_id, key)):
+                    self._staged.add((job_id, key))
+
+    async def _delete(self, blobs: Iterable[Blob]) -> int:
+        """Delete the files that nobody holds, and directories that are empty then; returns how many files."""
+        by_job = defaultdict[JobId | None, list[BlobKey]](list)
+        for job_id, key in blobs:
+            by_job[job_id].append(key)
+        deleted = 0
+        for job_id, keys in by_job.items():
+            async with self._lock(job_id):
+                # Decided here, under the lock: who asks for one of them from now on waits until it is gone.
+                doomed = [key for key in keys if not self._references.count((job_id, key))]
+                for key in doomed:
+                    self._staged.remove((job_id, key))
+                await asyncio.to_thread(self._delete_files, job_id, doomed)
+                deleted += len(doomed)
+        return deleted
+
+    def _delete_files(self, job_id: JobId | None, keys: list[BlobKey]) -> None:
+        """Blocking. What cannot be deleted is found again by the next run."""
+        for key in keys:
+            try:
+                self._store.delete(job_id, key)
+            except MinflinkError as error:
+                log.warning("a blob that nobody needs could not be deleted", blob=str(key), error=str(error))
+        if not self._references.count_of_job(job_id):
+            with suppress(OSError):  # another blob is staged there
+                (self._store.directory / owner_name(job_id)).rmdir()
+
+    def _lock(self, job_id: JobId | None) -> asyncio.Lock:
+        return self._locks.setdefault(job_id, asyncio.Lock())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -3,126 +3,215 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
-import aiohttp
 import msgspec
-import stamina
+from aiohttp import hdrs
 
-from minflinkd.blob.errors import (
-    BlobMismatch,
-    BlobNotFound,
-    BlobServerBusy,
-    BlobServerUnreachable,
-    BlobTooLarge,
-    BlobUnauthorized,
-)
+from minflinkd.blob.connection import BlobConnection
+from minflinkd.blob.errors import BlobMismatch
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
+from minflinkd.blob.source import BytesSource, Source, open_source
 from minflinkd.blob.store import Incoming
-from minflinkd.blob.transfer import CHUNK, StoredBlob, pieces
+from minflinkd.blob.transfer import StoredBlob, finish, pieces, pump
 from minflinkd.rpc.messages import ArtifactRef
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
 
-_KINDS: tuple[type[MinflinkError], ...] = (
-    BlobMismatch,
-    BlobNotFound,
-    BlobServerBusy,
-    BlobTooLarge,
-    BlobUnauthorized,
-)
+UPLOADS = 4  # of one set at a time
+
+_DOUBT: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}  # the server is to verify its file before it is sent again
+
+Progress = Callable[[int], None]  # bytes of the blob so far; fewer than before where a try begins anew
+SetProgress = Callable[[str, int], None]  # the same, with the artifact's name
+
+
+def _ignore(_: int) -> None:
+    pass
 
 
 class BlobClient:
-    """Speaks to one BlobServer. `retries` more tries follow a failed one, after a growing, jittered pause that begins
-    at `pause` seconds; `idle_timeout` is in seconds without a byte. To be closed with the process."""
+    """Speaks to the BlobServer at `url`, which may be learned late; see `connection.BlobConnection` for the rest.
+
+    Every call raises BlobServerUnreachable, BlobServerBusy and BlobUnauthorized once its tries are used up, and may be
+    repeated after each of them.
+    """
 
     def __init__(
         self, url: str, *, token: str | None = None, retries: int = 5, pause: float = 0.2, idle_timeout: float = 60.0
     ) -> None:
-        self.url = url
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._retries = retries
-        self._pause = pause
-        self._idle_timeout = idle_timeout
-        self._session: aiohttp.ClientSession | None = None
+        self._connection = BlobConnection(url, token=token, retries=retries, pause=pause, idle_timeout=idle_timeout)
 
-    async def upload(self, job_id: JobId | None, file: Path, kind: BlobKind = BlobKind.PERMANENT) -> StoredBlob:
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self._connection.url = url
+
+    # --- upload --------------------------------------------------------------------------------------------------
+
+    async def upload(
+        self,
+        job_id: JobId | None,
+        file: Path,
+        kind: BlobKind = BlobKind.PERMANENT,
+        *,
+        upload_set: str | None = None,
+        progress: Progress = _ignore,
+    ) -> StoredBlob:
         """The server's key of this content. Nothing is sent that the server has already (B1).
 
-        Raises BlobTooLarge, BlobUnauthorized, BlobServerUnreachable, StorageError (the file cannot be read).
+        `upload_set`: 32 hexadecimal digits; see `complete`. Raises BlobTooLarge, and StorageError of the file.
         """
-        with os_errors(file):
-            sha256 = await asyncio.to_thread(_sha256, file)
-        announced = {"kind": kind.value, "sha256": sha256}
-        async for attempt in self._attempts():
-            with attempt:
-                try:
-                    async with self._request("POST", f"{_path(job_id)}/offer", params=announced) as response:
-                        return msgspec.json.decode(await response.read(), type=StoredBlob)
-                except BlobNotFound:
-                    pass
-                with os_errors(file):
-                    opened = await asyncio.to_thread(file.open, "rb")
-                try:
-                    body = _body(opened)
-                    async with self._request("PUT", _path(job_id), params=announced, data=body) as response:
-                        return msgspec.json.decode(await response.read(), type=StoredBlob)
-                finally:
-                    await asyncio.to_thread(opened.close)
-        raise AssertionError("unreachable")
+        source = await asyncio.to_thread(open_source, file)
+        try:
+            return await self._put(job_id, source, kind, upload_set, progress)
+        finally:
+            await source.aclose()
 
-    async def upload_all(self, job_id: JobId, files: Mapping[str, Path]) -> tuple[ArtifactRef, ...]:
-        """A job's artifacts by name, as one set: all of them, or an error (B6)."""
+    async def upload_all(
+        self, job_id: JobId, files: Mapping[str, Path], *, progress: SetProgress | None = None
+    ) -> tuple[ArtifactRef, ...]:
+        """A job's artifacts by name, as one set: all of them, or an error (B6). Raises what `upload` raises.
+
+        They are kept until the last one is there, and from then on for `blob.retention.interval`, for the submission.
+        """
+        upload_set = secrets.token_hex(16)
 
         async def one(name: str) -> ArtifactRef:
-            stored = await self.upload(job_id, files[name])
+            tell = _ignore if progress is None else lambda size: progress(name, size)
+            stored = await self.upload(job_id, files[name], upload_set=upload_set, progress=tell)
             return ArtifactRef(name=name, key=stored.key, size=stored.size)
 
-        return tuple(await for_each(files, one, limit=4))
+        artifacts = tuple(await for_each(files, one, limit=UPLOADS))
+        if artifacts:
+            await self.complete(job_id, upload_set)
+        return artifacts
 
-    async def download(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
+    async def complete(self, job_id: JobId, upload_set: str) -> None:
+        """The last blob of the set is there: all of them are kept for as long as one that was uploaded just now."""
+        async for attempt in self._connection.attempts():
+            with attempt:
+                async with self._connection.request("POST", f"{_path(job_id)}/sets/{upload_set}/complete"):
+                    pass
+
+    async def put_bytes(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
+        """A message that is too large to travel as one (B3). Raises BlobTooLarge."""
+        return BlobKey.parse((await self._put(job_id, BytesSource(data), kind, None, _ignore)).key)
+
+    async def _put(
+        self, job_id: JobId | None, source: Source, kind: BlobKind, upload_set: str | None, progress: Progress
+    ) -> StoredBlob:
+        async for attempt in self._connection.attempts():
+            with attempt:
+                sha256, size = await source.digest()
+                announced = {"kind": kind.value, "sha256": sha256} | ({} if upload_set is None else {"set": upload_set})
+                length: dict[str, str] = {hdrs.CONTENT_LENGTH: str(size)}
+                body = source.body(size, progress)
+                async with self._connection.request(
+                    "PUT", _path(job_id), params=announced, headers=length, body=body
+                ) as response:
+                    stored = msgspec.json.decode(await response.read(), type=StoredBlob)
+                progress(size)  # also where nothing had to be sent
+                return stored
+        raise AssertionError("unreachable")
+
+    # --- download ------------------------------------------------------------------------------------------------
+
+    async def download(
+        self, job_id: JobId | None, key: BlobKey, incoming: Incoming, *, progress: Progress = _ignore
+    ) -> None:
         """Fetch and verify; a broken transfer goes on where it broke off.
 
-        Raises BlobNotFound, BlobMismatch, BlobUnauthorized, BlobServerUnreachable, StorageError.
+        Raises BlobNotFound, BlobMismatch, StorageError.
         """
-        async for attempt in self._attempts():
+        doubted = False
+        async for attempt in self._connection.attempts():
             with attempt:
-                await self._fetch(job_id, key, incoming)
+                await self._fetch(job_id, key, incoming, progress, doubted=doubted)
                 try:
                     incoming.verify()
                 except BlobMismatch:
+                    doubted = True
                     await asyncio.to_thread(incoming.restart)
                     raise
 
-    async def download_to(self, job_id: JobId | None, key: BlobKey, target: Path) -> None:
+    async def download_to(
+        self, job_id: JobId | None, key: BlobKey, target: Path, *, progress: Progress = _ignore
+    ) -> None:
         """As `download`, into a file that appears whole or not at all."""
         incoming = Incoming(target.with_name(f".{target.name}.{secrets.token_hex(8)}"), target, key.sha256)
         try:
-            await self.download(job_id, key, incoming)
+            await self.download(job_id, key, incoming, progress=progress)
             await asyncio.to_thread(incoming.place)
         finally:
-            await asyncio.to_thread(incoming.discard)
+            if not incoming.closed:
+                await asyncio.to_thread(incoming.discard)
+
+    async def get_bytes(self, job_id: JobId | None, key: BlobKey) -> bytes:
+        """What `put_bytes` stored. Raises BlobNotFound, BlobMismatch."""
+        doubted = False
+        async for attempt in self._connection.attempts():
+            with attempt:
+                headers = _DOUBT if doubted else {}
+                async with self._connection.request("GET", f"{_path(job_id)}/{key}", headers=headers) as response:
+                    data = await response.read()
+                found, _ = await BytesSource(data).digest()
+                if found != key.sha256:
+                    doubted = True
+                    raise BlobMismatch(f"{len(data)} bytes with SHA-256 {found} arrived instead of {key.sha256}")
+                return data
+        raise AssertionError("unreachable")
+
+    async def _fetch(
+        self, job_id: JobId | None, key: BlobKey, incoming: Incoming, progress: Progress, *, doubted: bool
+    ) -> None:
+        """One try, from where the last one broke off."""
+        offset = incoming.size
+        headers: dict[str, str] = {hdrs.RANGE: f"bytes={offset}-", hdrs.IF_RANGE: f'"{key.sha256}"'} if offset else {}
+        if doubted:
+            headers |= _DOUBT
+        async with self._connection.request("GET", f"{_path(job_id)}/{key}", headers=headers) as response:
+            if response.status == 416:  # all of it is here already, or more than there is
+                return
+            if offset and response.status != 206:
+                await asyncio.to_thread(incoming.restart)
+            progress(incoming.size)
+
+            async def keep(piece: bytes) -> None:
+                if not incoming.keep(piece):
+                    await finish(asyncio.to_thread(incoming.write, piece))  # the next try goes on behind it
+                progress(incoming.size)
+
+            await pump(pieces(response.content, idle_timeout=self._connection.idle_timeout), keep)
+
+    # --- deletion ------------------------------------------------------------------------------------------------
+
+    async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
+        """A transient blob; one that does not exist is no error. Raises BlobPermanent, BlobInUse."""
+        await self._delete(f"{_path(job_id)}/{key}")
 
     async def delete_job(self, job_id: JobId) -> None:
-        async for attempt in self._attempts():
+        """All blobs of a job."""
+        await self._delete(_path(job_id))
+
+    async def _delete(self, path: str) -> None:
+        async for attempt in self._connection.attempts():
             with attempt:
-                async with self._request("DELETE", _path(job_id)):
+                async with self._connection.request("DELETE", path):
                     pass
+
+    # --- life ----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Idempotent."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._connection.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,75 +221,6 @@ class BlobClient:
     ) -> None:
         await self.aclose()
 
-    async def _fetch(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
-        offset = incoming.size
-        headers = {"Range": f"bytes={offset}-", "If-Range": f'"{key.sha256}"'} if offset else {}
-        async with self._request("GET", f"{_path(job_id)}/{key}", headers=headers) as response:
-            if response.status == 416:  # all of it is here already, or more than there is
-                return
-            if offset and response.status != 206:
-                await asyncio.to_thread(incoming.restart)
-            async for piece in pieces(response.content, idle_timeout=self._idle_timeout):
-                await asyncio.to_thread(incoming.write, piece)
-
-    def _attempts(self) -> AsyncIterator[stamina.Attempt]:
-        return stamina.retry_context(
-            on=_may_succeed_later,
-            attempts=self._retries + 1,
-            timeout=None,
-            wait_initial=self._pause,
-            wait_max=self._pause * 50,
-            wait_jitter=self._pause,
-        ).__aiter__()
-
-    @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-        data: AsyncIterator[bytes] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._idle_timeout)
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, read_bufsize=CHUNK)
-        try:
-            async with self._session.request(
-                method, self.url + path, params=params, headers=headers, data=data
-            ) as response:
-                if response.status >= 400 and response.status != 416:
-                    raise _error(response, await response.read())
-                yield response
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            why = str(error) or type(error).__name__
-            raise BlobServerUnreachable(f"{method} {self.url}{path}: {why}", hint="is the daemon running?") from error
-
-
-def _may_succeed_later(error: Exception) -> bool:
-    return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
-
-
-def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:
-    try:
-        info = msgspec.json.decode(body, type=ErrorInfo)
-    except msgspec.DecodeError:
-        consequence = Consequence.RETRYABLE if response.status >= 500 else Consequence.FATAL
-        info = ErrorInfo(code="blob-http", message=f"HTTP {response.status} from the server", consequence=consequence)
-    kind = next((kind for kind in _KINDS if kind.code == info.code), None)
-    return kind(info.message, hint=info.hint) if kind else RemoteError(info)
-
 
 def _path(job_id: JobId | None) -> str:
     return f"/blobs/{owner_name(job_id)}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-async def _body(file: BinaryIO) -> AsyncIterator[bytes]:
-    while data := await asyncio.to_thread(file.read, CHUNK):
-        yield data

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minflinkd.runtime.errors import Consequence, InvalidId, MinflinkError, NotFound
-from minflinkd.storage.interface import StorageFull
+from minflinkd.runtime.errors import Conflict, Consequence, InvalidId, MinflinkError, NotFound
+from minflinkd.storage.interface import StorageFull, StorageUnavailable
 
 
 class BlobNotFound(NotFound):
@@ -23,10 +23,33 @@ class BlobMismatch(MinflinkError):
 
 
 class BlobServerBusy(MinflinkError):
-    """As many transfers run and wait as are allowed (B9)."""
+    """As many transfers run and wait as are allowed (B9). `retry_after`: seconds; 0 where the server names none."""
 
     code = "blob-server-busy"
     consequence = Consequence.RETRYABLE
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class BlobPermanent(Conflict):
+    """A permanent blob is not its user's to delete (B2)."""
+
+    code = "blob-permanent"
+
+
+class BlobInUse(Conflict):
+    """Who holds the blob, or the whole of its job's, forbids this."""
+
+    code = "blob-in-use"
+
+
+class NotLeading(MinflinkError):
+    """Another daemon leads, and only the leader deletes in the HA store."""
+
+    code = "blob-not-leading"
+    consequence = Consequence.FENCED
 
 
 class BlobServerUnreachable(MinflinkError):
@@ -44,8 +67,10 @@ _STATUS: tuple[tuple[type[MinflinkError], int], ...] = (
     (BlobMismatch, 400),
     (BlobUnauthorized, 401),
     (NotFound, 404),
+    (Conflict, 409),
     (BlobTooLarge, 413),
     (BlobServerBusy, 503),
+    (StorageUnavailable, 503),
     (StorageFull, 507),
 )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from minflinkd.blob.keys import BlobKey, owner_name
+from minflinkd.blob.keys import BlobKey, owner_name, parse_owner
 from minflinkd.blob.store import Incoming
+from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import Writer
+from minflinkd.storage.interface import ObjectNotFound, Writer
 from minflinkd.storage.location import Location
 
 
@@ -26,6 +29,30 @@ class HaStore:
         async for piece in self._place(job_id, key).open_read():
             await asyncio.to_thread(incoming.write, piece)
         incoming.verify()
+
+    def read(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[bytes]:
+        """The copy as it comes, not verified. Raises StorageError."""
+        return self._place(job_id, key).open_read()
+
+    async def is_good(self, job_id: JobId | None, key: BlobKey) -> bool:
+        """Read the copy and hash it; False where there is none, or not what the key says. Raises StorageError."""
+        hasher = hashlib.sha256()
+        try:
+            async for piece in self._place(job_id, key).open_read():
+                await asyncio.to_thread(hasher.update, piece)
+        except ObjectNotFound:
+            return False
+        return hasher.hexdigest() == key.sha256
+
+    async def blobs(self) -> AsyncIterator[tuple[tuple[JobId | None, BlobKey], int]]:
+        """What there are copies of, with their sizes; all else below the root is left alone. Raises StorageError."""
+        async for entry in self.root.list():
+            owner, _, name = self.root.relative(entry.path).partition("/")
+            try:
+                blob = parse_owner(owner), BlobKey.parse(name)
+            except InvalidId:
+                continue
+            yield blob, entry.size
 
     async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
         await self._place(job_id, key).delete()

@@ -14,6 +14,7 @@ from minflinkd.runtime.ids import JobId, parse_job_id
 
 _KEY = re.compile(r"([pt])-([0-9a-f]{64})-([0-9a-f]{32})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SET = re.compile(r"[0-9a-f]{32}")
 NO_JOB = "none"  # stands where a job id would, for transient blobs that belong to no job
 
 
@@ -60,6 +61,13 @@ def parse_kind(text: str) -> BlobKind:
         return BlobKind(text)
     except ValueError:
         raise InvalidId(f"{text[:80]!r} is not a kind of blob", hint="p (permanent) or t (transient)") from None
+
+
+def parse_set(text: str) -> str:
+    """The name of a set of uploads, which its client made up (B6). Raises InvalidId."""
+    if not _SET.fullmatch(text):
+        raise InvalidId(f"{text[:80]!r} is not a set of uploads", hint="32 random hexadecimal digits")
+    return text
 
 
 def parse_owner(text: str) -> JobId | None:

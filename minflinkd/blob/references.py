@@ -1,14 +1,14 @@
-"""Reference counts of a cache's blobs (B15): who still needs a file. Pure."""
+"""Reference counts of a cache (B15): who still needs a file, and who a job's directory. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from minflinkd.blob.keys import BlobKey
+from minflinkd.blob.keys import BlobKey, owner_name
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
-Blob = tuple[JobId, BlobKey]
+Blob = tuple[JobId | None, BlobKey]
 
 
 class NotReferenced(MinflinkError):
@@ -18,31 +18,27 @@ class NotReferenced(MinflinkError):
 
 
 class References:
+    """A reference to a blob is one to its job's directory too."""
+
     def __init__(self) -> None:
         self._counts: Counter[Blob] = Counter()
 
     def count(self, blob: Blob) -> int:
         return self._counts[blob]
 
+    def count_of_job(self, job_id: JobId | None) -> int:
+        return sum(count for (job, _), count in self._counts.items() if job == job_id)
+
     def acquire(self, blob: Blob) -> None:
         self._counts[blob] += 1
 
     def release(self, blob: Blob) -> bool:
-        """Whether nobody needs the blob any more. Raises NotReferenced.
-
-        One of a forgotten job is released without effect, as a task may end after its job was forgotten.
-        """
+        """Whether nobody needs the blob any more. Raises NotReferenced."""
         job_id, key = blob
         if not self._counts[blob]:
-            if all(job != job_id for job, _ in self._counts):
-                return True
-            raise NotReferenced(f"blob {key} of job {job_id} is not referenced")
+            raise NotReferenced(f"blob {key} of job {owner_name(job_id)} is not referenced")
         self._counts[blob] -= 1
-        if not self._counts[blob]:
-            del self._counts[blob]
-            return True
-        return False
-
-    def forget_job(self, job_id: JobId) -> None:
-        for blob in [blob for blob in self._counts if blob[0] == job_id]:
-            del self._counts[blob]
+        if self._counts[blob]:
+            return False
+        del self._counts[blob]
+        return True

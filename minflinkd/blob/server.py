@@ -1,52 +1,63 @@
-"""The BlobServer (blob.md): keeps a job's artifacts, and serves them to TaskManagers over HTTP.
+"""The BlobServer (blob.md): keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up behind jobs.
 
-    POST   /blobs/<job>/offer?kind=p&sha256=...   200 with the key of content that is stored already, else 404
-    PUT    /blobs/<job>?kind=p&sha256=...         the body is the blob; 201 with its key
-    GET    /blobs/<job>/<key>                     with Range, ETag, If-Range, If-None-Match; HEAD
-    DELETE /blobs/<job>                           all blobs of a job
+    GET    /blobs                                        all blobs, as a list
+    POST   /blobs/<job>/offer?kind=p&sha256=...&set=...  200 with the key of content that is stored already, else 404
+    PUT    /blobs/<job>?kind=p&sha256=...&set=...        the body is the blob; 201 with its key. `Expect: 100-continue`
+                                                         is answered 200 where the content is stored already
+    POST   /blobs/<job>/sets/<set>/complete              the last one of the set has come
+    GET    /blobs/<job>/<key>?delete=true                with Range, ETag, If-Range, If-None-Match; HEAD. `delete`: a
+                                                         transient one goes when its last byte was sent
+    DELETE /blobs/<job>/<key>                            a transient one
+    DELETE /blobs/<job>                                  all blobs of a job that neither runs nor can be recovered
 
-<job> is a job id, or `none` for transient blobs of no job. Every request carries `Authorization: Bearer <secret>`
-where the server has one. Errors are answered as JSON, as everywhere.
+<job> is a job id, or `none` for transient blobs of no job; <set> is made up by the client. Every request carries
+`Authorization: Bearer <secret>` where the server has one. Errors are answered as JSON, as everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import os
-import weakref
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import hashlib
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-import msgspec
 import structlog
-from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
+from aiohttp import web
 
-from minflinkd.blob.errors import BlobNotFound, BlobServerBusy, BlobUnauthorized, http_status
+from minflinkd.blob.depot import BlobDepot
+from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind, parse_kind, parse_owner, parse_sha256
-from minflinkd.blob.store import BlobStore, Incoming
-from minflinkd.blob.transfer import CHUNK, StoredBlob, TransferGate, pieces
+from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.lifecycle import BlobLifecycle
+from minflinkd.blob.routes import BlobRoutes
+from minflinkd.blob.store import BlobStore
+from minflinkd.blob.transfer import CHUNK, BlobInfo, TransferGate
+from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import StorageError, Writer
 from minflinkd.storage.location import Location
-from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
 
 log = structlog.get_logger(__name__)
 
+READ_BUFFER = 256 * 1024  # bytes of a request that are kept before they are asked for, twice that at the most
+SHORTEST_PAUSE = 0.01  # seconds between two rotations
+DOUBTS = 1000  # copies that wait to be checked
+RESTORATIONS = 4  # artifacts of a recovered job at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlobOptions:
+    """Times in seconds."""
+
     directory: Path
     """Of the local store (`blob.storage.directory`)."""
     host: str = "127.0.0.1"
+    address: str = ""
+    """Under which others reach the server; empty: `host`."""
     ports: tuple[int, ...] = (0,)
     """Tried in this order (`blob.server.port`); 0 takes any free one."""
     max_size: int | None = None
@@ -56,59 +67,208 @@ class BlobOptions:
     backlog: int = 1000
     """Transfers that may wait (`blob.fetch.backlog`)."""
     idle_timeout: float = 60.0
-    """Seconds without a byte after which a transfer is given up."""
+    """Without a byte, after which a transfer is given up."""
+    cleanup_interval: float = 3600.0
+    """Between two looks for what nobody needs (`blob.service.cleanup.interval`)."""
+    retention: float = 3600.0
+    """For which a blob that nobody needs is kept at least (`blob.retention.interval`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobStatistics:
+    received_bytes: int
+    sent_bytes: int
+    running: int
+    """Transfers."""
+    waiting: int
+    staged: int
+    """Blobs that go unless somebody takes hold of them."""
+    deleted: int
+    """Blobs, by the cleanup."""
+    moved_aside: int
+    """Corrupt files."""
 
 
 class BlobServer(Component):
-    """`start` returns when it listens at `url`. `token` is the cluster's secret, `ha_store` where copies are kept."""
+    """`start` returns when it listens at `url`. `token` is the cluster's secret, `ha_store` where copies are kept;
+    `leads` says whether this process may delete there. Nothing is cleaned up before `take_stock`."""
 
-    def __init__(self, *, options: BlobOptions, token: str | None = None, ha_store: Location | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        options: BlobOptions,
+        token: str | None = None,
+        ha_store: Location | None = None,
+        clock: Clock | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__("blob server")
         self._options = options
         self._token = token
-        self._store = BlobStore(options.directory)
-        self._ha = None if ha_store is None else HaStore(ha_store)
+        self._ha_store = ha_store
+        self._clock = clock or SystemClock()
+        self._leads = leads
         self._gate = TransferGate(options.transfers, options.backlog)
-        self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._jobs_known = asyncio.Event()
+        self._doubted: asyncio.Queue[tuple[JobId, BlobKey]] = asyncio.Queue(DOUBTS)
+        self._checked: dict[tuple[JobId, BlobKey], float] = {}  # when the copy was last looked at
         self._runner: web.AppRunner | None = None
         self._port = 0
+        self._orderly = False
+        self._lifecycle = BlobLifecycle(retention=options.retention, now=self._clock.monotonic())
+        self._store = BlobStore(options.directory)
+        self._depot = BlobDepot(
+            store=self._store,
+            ha_store=None if ha_store is None else HaStore(ha_store),
+            lifecycle=self._lifecycle,
+            clock=self._clock,
+            max_size=options.max_size,
+            leads=leads,
+        )
+        self._routes = BlobRoutes(
+            self._depot,
+            self._gate,
+            on_served=self._served,
+            token=token,
+            max_size=options.max_size,
+            idle_timeout=options.idle_timeout,
+        )
 
     @property
     def url(self) -> str:
-        host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
-        return f"http://{host}:{self._port}"
+        host = self._options.address or self._options.host
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+
+    # --- for the daemon's own parts ------------------------------------------------------------------------------
+
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
+        """Store it; the caller holds one reference until it calls `release`. The same content is stored once.
+
+        Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted), StorageError.
+        """
+        sha256 = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+        key = await self._depot.find(job_id, kind, sha256, None)
+        if key is None:
+            key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), _in_pieces(data), None)
+        self._lifecycle.acquire((job_id, key))
+        return key
+
+    def acquire(self, job_id: JobId | None, key: BlobKey) -> None:
+        """One more reference. Raises BlobNotFound where it is on its way out."""
+        self._lifecycle.acquire((job_id, key))
+
+    async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
+        """Give one reference back. With none left it is staged; a TRANSIENT one goes now with `at_once` (B18)."""
+        if self._lifecycle.release((job_id, key), self._clock.monotonic(), at_once=at_once):
+            await self._depot.delete_condemned([(job_id, key)])
+
+    async def read(self, job_id: JobId | None, key: BlobKey) -> bytes:
+        """The whole of a small one, verified. Raises BlobNotFound, StorageError."""
+        file = await self._depot.reader(job_id, key)
+        try:
+            return await asyncio.to_thread(file.readall)
+        finally:
+            await asyncio.to_thread(file.close)
+
+    async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
+        """The local file, verified; it stays while somebody holds a reference. Raises BlobNotFound, StorageError."""
+        return await self._depot.path(job_id, key)
 
     async def contains(self, job_id: JobId | None, key: BlobKey) -> bool:
-        """Whether the blob can be served, from here or from the HA store."""
+        """Whether the blob can be served, from here or from the HA store. Raises StorageError: not known."""
         try:
-            await self._local(job_id, key)
+            await self._depot.path(job_id, key)
         except BlobNotFound:
             return False
         return True
 
-    async def delete_job(self, job_id: JobId | None) -> None:
-        """When a job ended for good, or was refused: its blobs go, here and in the HA store."""
-        await asyncio.to_thread(self._store.delete_job, job_id)
-        if self._ha is not None:
-            await self._ha.delete_job(job_id)
+    async def blobs(self) -> list[BlobInfo]:
+        """All that lie here, in the order of jobs and keys."""
+        return [blob async for page in self._depot.pages() for blob in page]
 
-    # --- lifecycle ---------------------------------------------------------------------------------------------
+    def statistics(self) -> BlobStatistics:
+        return BlobStatistics(
+            received_bytes=self._routes.received,
+            sent_bytes=self._routes.sent,
+            running=self._gate.running,
+            waiting=self._gate.waiting,
+            staged=self._lifecycle.staged,
+            deleted=self._depot.deleted,
+            moved_aside=self._store.moved_aside,
+        )
+
+    # --- for the Dispatcher --------------------------------------------------------------------------------------
+
+    async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
+        """The jobs of the job store, with their artifacts; None: the job's record cannot be read, and nothing of it is
+        deleted. From now on what nobody needs is staged (B19)."""
+        for job_id, keys in jobs.items():
+            if keys is None:
+                self._lifecycle.keep(job_id)
+            else:
+                self._lifecycle.hold(job_id, keys)
+        self._lifecycle.jobs_known()
+        self._jobs_known.set()
+
+    async def hold(self, job_id: JobId, keys: Collection[BlobKey]) -> frozenset[BlobKey]:
+        """On submission: one reference to each of a job's artifacts, until `delete_job` or `let_go`. Returns those that
+        there are not. Raises StorageError: not known."""
+        gone = self._lifecycle.hold(job_id, keys)
+        missing = [key for key in keys if key not in gone and not await self.contains(job_id, key)]
+        return gone.union(missing)
+
+    def let_go(self, job_id: JobId) -> None:
+        """The job was only looked at: its artifacts are staged."""
+        self._lifecycle.let_go(job_id, self._clock.monotonic())
+
+    def failed(self, job_id: JobId) -> None:
+        """The job's JobMaster is gone, with the references to TRANSIENT blobs that it held (B17)."""
+        self._lifecycle.failed(job_id, self._clock.monotonic())
+
+    async def recover(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
+        """The job's artifacts are here when this returns, fetched from the HA store where needed. May be repeated.
+
+        Raises BlobNotFound: one has no good copy; StorageError.
+        """
+        self._lifecycle.hold(job_id, keys)
+        await for_each(keys, lambda key: self._depot.path(job_id, key), limit=RESTORATIONS)
+
+    async def delete_job(self, job_id: JobId) -> None:
+        """The job ended for good, or was refused: all its blobs go, here and in the HA store, whatever the counts say.
+
+        Idempotent. Raises StorageError; it is to be repeated then.
+        """
+        await self._depot.delete_job(job_id)
+
+    # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         await asyncio.to_thread(self._store.open)
-        app = web.Application(middlewares=[self._answer_errors, self._authenticate])
-        app.router.add_post("/blobs/{job}/offer", self._offer)
-        app.router.add_put("/blobs/{job}", self._put)
-        app.router.add_get("/blobs/{job}/{key}", self._get)
-        app.router.add_delete("/blobs/{job}", self._delete)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, read_bufsize=CHUNK)
+        self._runner = web.AppRunner(
+            self._routes.app(),
+            access_log=None,
+            handler_cancellation=True,  # who waits for a place and leaves, leaves it to others
+            shutdown_timeout=2.0,
+            read_bufsize=READ_BUFFER,
+        )
         await self._runner.setup()
         self._port = await self._listen(self._runner)
+        self.tasks.loop("rotation", self._rotate)
+        self.tasks.loop("cleanup", self._keep_clean)
+        if self._ha_store is not None:
+            self.tasks.loop("copies", self._mend_copies)
+
+    async def _before_stop(self) -> None:
+        self._orderly = True
 
     async def _stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        if self._orderly:
+            self._orderly = False
+            await self._depot.clear()
+        self._depot.close()
 
     async def _listen(self, runner: web.AppRunner) -> int:
         for port in self._options.ports:
@@ -123,200 +283,55 @@ class BlobServer(Component):
             hint="set blob.server.port to 0, or to a range with a free port",
         )
 
-    # --- requests ----------------------------------------------------------------------------------------------
+    # --- cleanup -------------------------------------------------------------------------------------------------
 
-    async def _offer(self, request: web.Request) -> web.StreamResponse:
-        job_id, kind, sha256 = _announced(request)
-        key = await asyncio.to_thread(self._store.find, job_id, kind, sha256)
-        if key is None:
-            raise BlobNotFound(f"no content with SHA-256 {sha256} is stored for this job")
-        return await self._stored(job_id, key, status=200)
+    async def _rotate(self) -> None:
+        """At the times of the staged lists, and not of the cleanup (B16)."""
+        await self._jobs_known.wait()
+        while True:
+            await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
+            await self._clock.sleep(max(self._lifecycle.due_at - self._clock.monotonic(), SHORTEST_PAUSE))
 
-    async def _put(self, request: web.Request) -> web.StreamResponse:
-        job_id, kind, sha256 = _announced(request)
-        async with self._gate.transfer():
-            key = await self._receive(request, job_id, BlobKey.new(kind, sha256))
-        return await self._stored(job_id, key, status=201)
+    async def _keep_clean(self) -> None:
+        await self._jobs_known.wait()
+        while True:
+            await self.clean_up()
+            await self._clock.sleep(self._options.cleanup_interval)
 
-    async def _get(self, request: web.Request) -> web.StreamResponse:
-        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
-        if request.method == hdrs.METH_HEAD:
-            return await self._send(request, await self._local(job_id, key), key)
-        async with self._gate.transfer():
-            return await self._send(request, await self._local(job_id, key), key)
-
-    async def _delete(self, request: web.Request) -> web.StreamResponse:
-        await self.delete_job(parse_owner(request.match_info["job"]))
-        return web.Response(status=204)
-
-    async def _stored(self, job_id: JobId | None, key: BlobKey, *, status: int) -> web.Response:
-        path = await self._local(job_id, key)
-        with os_errors(path):
-            size = (await asyncio.to_thread(path.stat)).st_size
-        return _json(StoredBlob(str(key), size), status)
-
-    # --- transfers ---------------------------------------------------------------------------------------------
-
-    async def _receive(self, request: web.Request, job_id: JobId | None, key: BlobKey) -> BlobKey:
-        """Store the body, and beside it a PERMANENT blob's HA copy; the key under which the content is now known."""
-        async with self._incoming(job_id, key) as incoming, self._ha_writer(job_id, key) as copy:
-
-            async def keep(piece: bytes) -> None:
-                await asyncio.to_thread(incoming.write, piece)
-
-            async def keep_both(piece: bytes) -> None:
-                sinks = [keep] if copy is None else [keep, copy.append]
-                await for_each(sinks, lambda sink: sink(piece), limit=2)
-
-            async for piece in pieces(request.content, idle_timeout=self._options.idle_timeout):
-                await keep_both(piece)
-            incoming.verify()
-            async with self._lock(job_id, key.kind, key.sha256):
-                known = await asyncio.to_thread(self._store.find, job_id, key.kind, key.sha256)
-                if known is not None:
-                    return known
-                if copy is not None:
-                    await copy.commit()
-                await asyncio.to_thread(incoming.place)
-                return key
-
-    async def _local(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The verified local file, restored from the HA store where it is missing (B7). Raises BlobNotFound."""
-        async with self._lock(job_id, key):
-            try:
-                return await asyncio.to_thread(self._store.get, job_id, key)
-            except BlobNotFound:
-                if self._ha is None or key.kind is not BlobKind.PERMANENT:
-                    raise
-            async with self._incoming(job_id, key) as incoming:
-                try:
-                    await self._ha.fetch(job_id, key, incoming)
-                except (StorageError, MinflinkError) as error:
-                    log.info("no good copy of a blob in the HA store", blob=str(key), job=job_id, error=str(error))
-                    raise BlobNotFound(f"there is no good copy of blob {key} of job {job_id}") from error
-                await asyncio.to_thread(incoming.place)
-            return await asyncio.to_thread(self._store.get, job_id, key)
-
-    async def _send(self, request: web.Request, path: Path, key: BlobKey) -> web.StreamResponse:
-        etag = f'"{key.sha256}"'
-        if request.headers.get(hdrs.IF_NONE_MATCH) == etag:
-            return web.Response(status=304, headers={hdrs.ETAG: etag})
-        with os_errors(path):
-            file = await asyncio.to_thread(path.open, "rb")
+    async def clean_up(self) -> None:
+        """One run: stage what nobody needs, and delete what has been staged for long enough (B16)."""
         try:
-            size = os.fstat(file.fileno()).st_size
-            whole = request.headers.get(hdrs.IF_RANGE, etag) != etag
-            start, stop = (0, size) if whole else _range(request, size)
-            response = web.StreamResponse(status=200 if (start, stop) == (0, size) else 206)
-            response.headers.update({hdrs.ETAG: etag, hdrs.ACCEPT_RANGES: "bytes"})
-            response.content_type = "application/octet-stream"
-            response.content_length = stop - start
-            if response.status == 206:
-                response.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{size}"
-            await response.prepare(request)
-            if request.method != hdrs.METH_HEAD:
-                await self._send_range(request, response, file, start, stop)
-            return response
-        finally:
-            await asyncio.to_thread(file.close)
-
-    async def _send_range(
-        self, request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, stop: int
-    ) -> None:
-        """What goes wrong here ends the connection, since the head of the answer is out already."""
-        try:
-            await asyncio.to_thread(file.seek, start)
-            while start < stop:
-                data = await asyncio.to_thread(_read, file, min(CHUNK, stop - start))
-                start += len(data)
-                async with asyncio.timeout(self._options.idle_timeout):
-                    await response.write(data)
-        except (OSError, TimeoutError) as error:
-            log.info("a blob transfer broke off", path=request.path, peer=request.remote, error=repr(error))
-            _hang_up(request)
-
-    @asynccontextmanager
-    async def _incoming(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Incoming]:
-        incoming = self._store.incoming(job_id, key, max_size=self._options.max_size)
-        try:
-            yield incoming
-        finally:
-            await asyncio.to_thread(incoming.discard)
-
-    @asynccontextmanager
-    async def _ha_writer(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:
-        """What it wrote goes again where the block fails, so that no copy is left of a blob that nobody was told of."""
-        if self._ha is None or key.kind is not BlobKind.PERMANENT:
-            yield None
-            return
-        async with await self._ha.create(job_id, key) as writer:
-            try:
-                yield writer
-            except BaseException:
-                await writer.abort()
-                await self._ha.delete(job_id, key)
-                raise
-
-    def _lock(self, *what: object) -> asyncio.Lock:
-        return self._locks.setdefault(what, asyncio.Lock())
-
-    # --- around every request ----------------------------------------------------------------------------------
-
-    @web.middleware
-    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._token is not None:
-            given = request.headers.get(hdrs.AUTHORIZATION, "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-                raise BlobUnauthorized("the blob server wants the cluster's secret", hint="set security.secret-file")
-        return await handler(request)
-
-    @web.middleware
-    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
+            await self._depot.look_around(self._options.retention)
         except MinflinkError as error:
-            headers = {"Retry-After": "1"} if isinstance(error, BlobServerBusy) else None
-            return _json(error.info(), http_status(error), headers)
-        except TimeoutError:
-            log.info("a blob transfer stalled and was given up", path=request.path, peer=request.remote)
-            _hang_up(request)
-            return web.Response(status=408)
+            log.warning("the cleanup of blobs is tried again later", error=str(error))
+        await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
+
+    def _served(self, job_id: JobId | None, key: BlobKey) -> None:
+        now = self._clock.monotonic()
+        self._lifecycle.used((job_id, key), now)
+        if job_id is None or key.kind is BlobKind.TRANSIENT or self._ha_store is None or self._doubted.full():
+            return
+        if now - self._checked.get((job_id, key), -math.inf) >= self._options.cleanup_interval:
+            self._checked[job_id, key] = now
+            self._doubted.put_nowait((job_id, key))
+
+    async def _mend_copies(self) -> None:
+        """Caches ask the HA store first: that one asks here is a sign that the copy there is not good."""
+        while True:
+            job_id, key = await self._doubted.get()
+            try:
+                await self._depot.mend_copy(job_id, key)
+            except MinflinkError as error:
+                log.warning("the copy of a blob cannot be checked", blob=str(key), job=job_id, error=str(error))
+                self._checked.pop((job_id, key), None)
+            limit = self._clock.monotonic() - self._options.cleanup_interval
+            self._checked = {blob: at for blob, at in self._checked.items() if at > limit}
 
 
 class PortsTaken(MinflinkError):
     code = "blob-ports-taken"
 
 
-def _announced(request: web.Request) -> tuple[JobId | None, BlobKind, str]:
-    job_id, kind = parse_owner(request.match_info["job"]), parse_kind(request.query.get("kind", "p"))
-    if job_id is None and kind is BlobKind.PERMANENT:
-        raise BlobNotFound("a permanent blob belongs to a job", hint="use a job's id, or kind=t")
-    return job_id, kind, parse_sha256(request.query.get("sha256", ""))
-
-
-def _range(request: web.Request, size: int) -> tuple[int, int]:
-    """[start, stop) of the one range that was asked for; all of it without."""
-    try:
-        wanted = request.http_range
-    except ValueError:
-        raise web.HTTPRequestRangeNotSatisfiable(headers={hdrs.CONTENT_RANGE: f"bytes */{size}"}) from None
-    start, stop, _ = wanted.indices(size)
-    if wanted != slice(None, None, 1) and start >= stop:
-        raise web.HTTPRequestRangeNotSatisfiable(headers={hdrs.CONTENT_RANGE: f"bytes */{size}"})
-    return start, stop
-
-
-def _hang_up(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    if not (data := file.read(size)):
-        raise OSError("the file became shorter")
-    return data
-
-
-def _json(value: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
-    body = msgspec.json.encode(value)
-    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+async def _in_pieces(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), CHUNK):
+        yield data[at : at + CHUNK]

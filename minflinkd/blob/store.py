@@ -6,17 +6,24 @@ Blocking; callers are in threads. Used by the server and by every TaskManager's 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import shutil
+import stat
 import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
+from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_owner
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.os_errors import os_errors
@@ -24,42 +31,78 @@ from minflinkd.storage.os_errors import os_errors
 log = structlog.get_logger(__name__)
 
 CHUNK = 1024 * 1024  # bytes
+SMALL = 64 * 1024  # bytes, which are hashed in less than a visit to a thread takes
+TRIES = 10  # where another thread moves or deletes at the same time
+KEPT_ASIDE = 10  # corrupt files, the newest
 _INCOMING = "incoming"
 _CORRUPT = "corrupt"  # what was moved aside, for a person to look at
+TRUSTED = 60.0  # seconds for which a verified file that has not changed is sent without being hashed again
+_GRANULARITY_NS = 20_000_000  # of file times, twice the longest tick of a kernel
 
 
 class Incoming:
     """A blob that is being received. It gets its name when its checksum was found right, or never."""
 
-    def __init__(self, temporary: Path, target: Path, sha256: str, *, max_size: int | None = None) -> None:
+    def __init__(
+        self,
+        temporary: Path,
+        target: Path,
+        sha256: str,
+        *,
+        max_size: int | None = None,
+        follow_links: bool = True,
+        on_placed: Callable[[os.stat_result], None] = lambda _: None,
+    ) -> None:
+        """`follow_links`: whether the target's directory may be reached through a link."""
         self.size = 0  # bytes so far
-        self._temporary = temporary
+        self.temporary = temporary
         self._target = target
         self._sha256 = sha256
         self._max_size = max_size
+        self._follow_links = follow_links
+        self._on_placed = on_placed
         self._hasher = hashlib.sha256()
         self._lock = threading.Lock()  # a cancelled caller discards while its last write may still be under way
         self._fd: int | None = None
+        self._waiting: list[bytes] = []  # hashed, and not written yet
+        self._synced = False
         self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """It was placed, or discarded."""
+        return self._closed
+
+    def keep(self, data: bytes) -> bool:
+        """Not blocking: take what is so small that it can wait for the visit to a thread that follows anyway."""
+        size = self.size + len(data)
+        limit = SMALL if self._max_size is None else min(SMALL, self._max_size)
+        if size > limit or self._fd is not None or self._closed:
+            return False
+        self._waiting.append(data)
+        self._hasher.update(data)
+        self.size = size
+        return True
 
     def write(self, data: bytes) -> None:
         """Raises BlobTooLarge, StorageError."""
-        with self._lock, os_errors(self._temporary):
+        with self._lock, os_errors(self.temporary):
             fd = self._open()
             if self._max_size is not None and self.size + len(data) > self._max_size:
                 raise BlobTooLarge(f"the blob is larger than {self._max_size} bytes", hint="raise blob.max-size")
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            _write(fd, data)
             self._hasher.update(data)
             self.size += len(data)
+            self._synced = False
 
     def restart(self) -> None:
         """Forget what was received."""
-        with self._lock, os_errors(self._temporary):
+        with self._lock, os_errors(self.temporary):
+            self._waiting.clear()
             os.ftruncate(self._open(), 0)
             os.lseek(self._open(), 0, os.SEEK_SET)
             self._hasher = hashlib.sha256()
+            self._synced = False
             self.size = 0
 
     def verify(self) -> None:
@@ -67,30 +110,60 @@ class Incoming:
         if (found := self._hasher.hexdigest()) != self._sha256:
             raise BlobMismatch(f"{self.size} bytes with SHA-256 {found} arrived instead of {self._sha256}")
 
+    def sync(self) -> None:
+        """What was written is durable; `place` is quick then. Raises StorageError."""
+        with self._lock, os_errors(self.temporary):
+            self._sync()
+
     def place(self) -> Path:
         """Durable and visible, in one step. Raises BlobMismatch, StorageError."""
         self.verify()
         with self._lock, os_errors(self._target):
-            os.fsync(self._open())
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self._temporary, self._target)
+            self._sync()
+            for tries_left in reversed(range(TRIES)):
+                try:
+                    self._rename()
+                    break
+                except FileNotFoundError:  # the directory was empty, and a cleanup deleted it
+                    if not tries_left:
+                        raise
+            self._on_placed(os.fstat(self._open()))
             self._close()
-            _sync_directory(self._target.parent)
         return self._target
+
+    def _rename(self) -> None:
+        directory = _make_directory(self._target.parent, self._follow_links)
+        try:
+            os.rename(self.temporary, self._target.name, dst_dir_fd=directory)
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def discard(self) -> None:
         """Idempotent; after `place` it does nothing."""
         with self._lock:
             self._close()
             with contextlib.suppress(FileNotFoundError):
-                self._temporary.unlink()
+                self.temporary.unlink()
 
     def _open(self) -> int:
         if self._closed:
-            raise OSError("the blob is closed")
+            raise OSError(errno.EBADF, "the blob is closed")
         if self._fd is None:
-            self._fd = os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                _write(fd, b"".join(self._waiting))
+            except BaseException:
+                os.close(fd)  # the name stays, so that nothing is placed without what waited
+                raise
+            self._fd = fd
+            self._waiting.clear()
         return self._fd
+
+    def _sync(self) -> None:
+        if not self._synced:
+            os.fsync(self._open())
+            self._synced = True
 
     def _close(self) -> None:
         self._closed = True
@@ -99,12 +172,23 @@ class Incoming:
             self._fd = None
 
 
+class StoredFile(NamedTuple):
+    """One file of the store, as a listing found it."""
+
+    job_id: JobId | None
+    key: BlobKey
+    size: int
+    modified_ms: int
+
+
 class BlobStore:
-    """The blobs of one process. Nothing but parsed ids and keys becomes a path (B41)."""
+    """The blobs of one process. Nothing but parsed ids and keys becomes a path (B41), and no link is followed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._verified: dict[Path, tuple[int, int, int]] = {}  # what the file was when its checksum was right
+        self.moved_aside = 0  # corrupt files
+        self._verified: dict[Path, _Verified] = {}  # what the file was when its checksum was right
+        self._receiving: weakref.WeakSet[Incoming] = weakref.WeakSet()
 
     def open(self) -> None:
         """Make the directories; what a killed process was receiving goes. Raises StorageError."""
@@ -113,80 +197,281 @@ class BlobStore:
             (self.directory / _INCOMING).mkdir(parents=True, exist_ok=True)
 
     def incoming(self, job_id: JobId | None, key: BlobKey, *, max_size: int | None = None) -> Incoming:
-        temporary = self.directory / _INCOMING / secrets.token_hex(16)
-        return Incoming(temporary, self._path(job_id, key), key.sha256, max_size=max_size)
+        temporary, target = self.directory / _INCOMING / secrets.token_hex(16), self.path(job_id, key)
+
+        def placed(found: os.stat_result) -> None:
+            # Its name has changed just now, and no more.
+            self._remember(target, found, age_ns=time.time_ns() - found.st_mtime_ns)
+
+        incoming = Incoming(temporary, target, key.sha256, max_size=max_size, follow_links=False, on_placed=placed)
+        self._receiving.add(incoming)
+        return incoming
 
     def get(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The verified file. A corrupt one is moved aside and reported. Raises BlobNotFound, StorageError.
+        """The path of the verified file; raises as `reader`."""
+        self.reader(job_id, key).close()
+        return self.path(job_id, key)
 
-        A file is hashed when it is first asked for and whenever it has changed since.
+    def reader(self, job_id: JobId | None, key: BlobKey) -> FileIO:
+        """The verified file, open at its beginning. A corrupt one is moved aside and reported.
+
+        It is hashed when it is first asked for and whenever it has changed since. Raises BlobNotFound, StorageError.
         """
-        path = self._path(job_id, key)
+        path = self.path(job_id, key)
         with os_errors(path):
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) or path.is_symlink():
-                    raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}") from None
-                raise
-            with os.fdopen(descriptor, "rb") as file:
-                found = os.fstat(file.fileno())
-                identity = (found.st_ino, found.st_size, found.st_mtime_ns)
-                if self._verified.get(path) == identity:
-                    return path
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != key.sha256:
-                self._move_aside(path)
-                raise BlobNotFound(f"blob {key} of job {owner_name(job_id)} was corrupt and was moved aside")
-            self._verified[path] = identity
-            return path
+            for _ in range(TRIES):
+                file = _open_regular(path)
+                if file is None:
+                    raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
+                good = False
+                try:
+                    good = self.unchanged(job_id, key, file) or self._verify(file, job_id, key)
+                    # While it is open, so that its inode is not given to another file.
+                    if not good and self.move_aside(job_id, key, os.fstat(file.fileno())):
+                        break
+                finally:
+                    if not good:
+                        file.close()
+                if good:
+                    return file
+            raise BlobNotFound(f"blob {key} of job {owner_name(job_id)} was corrupt and was moved aside")
 
-    def find(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> BlobKey | None:
+    def verified_reader(self, job_id: JobId | None, key: BlobKey) -> FileIO | None:
+        """As `reader`, but quick: None where the file would have to be hashed. Raises BlobNotFound, StorageError."""
+        path = self.path(job_id, key)
+        with os_errors(path):
+            file = _open_regular(path)
+            if file is None:
+                raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
+            if self.unchanged(job_id, key, file):
+                return file
+            file.close()
+            return None
+
+    def unchanged(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> bool:
+        """Whether `file`, which `reader` has opened, is still what it was when its checksum was right. Not blocking."""
+        verified = self._verified.get(self.path(job_id, key))
+        return verified is not None and verified.identity == _Identity.of(os.fstat(file.fileno()))
+
+    def trusted(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> bool:
+        """Whether it is unchanged, and was verified so lately that the disk will not have damaged it since."""
+        verified = self._verified.get(self.path(job_id, key))
+        return verified is not None and time.monotonic() - verified.at <= TRUSTED and self.unchanged(job_id, key, file)
+
+    def confirm(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> None:
+        """The whole of `file` was found right once more."""
+        path, identity = self.path(job_id, key), _Identity.of(os.fstat(file.fileno()))
+        verified = self._verified.get(path)
+        if verified is not None and verified.identity == identity:
+            self._verified[path] = _Verified(identity, time.monotonic())
+
+    def find(
+        self,
+        job_id: JobId | None,
+        kind: BlobKind,
+        sha256: str,
+        accept: Callable[[BlobKey], bool] = lambda _: True,
+    ) -> BlobKey | None:
         """The key under which this content is stored for this job already, with its file verified."""
-        for key in self.keys(job_id):
-            if (key.kind, key.sha256) == (kind, sha256):
+        for key in self.candidates(job_id, kind, sha256):
+            if accept(key):
                 with contextlib.suppress(BlobNotFound):
                     self.get(job_id, key)
                     return key
         return None
 
-    def keys(self, job_id: JobId | None) -> list[BlobKey]:
-        directory = self.directory / owner_name(job_id)
-        keys: list[BlobKey] = []
-        with os_errors(directory), contextlib.suppress(FileNotFoundError):
-            for name in sorted(os.listdir(directory)):
+    def candidates(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> list[BlobKey]:
+        """Under which this content is stored for this job, unless the file is corrupt."""
+        return sorted(key for key in self._keys(job_id) if (key.kind, key.sha256) == (kind, sha256))
+
+    def owners(self) -> list[JobId | None]:
+        """Whose blobs there are."""
+        owners: list[JobId | None] = []
+        with os_errors(self.directory), contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.directory)):
                 with contextlib.suppress(InvalidId):
-                    keys.append(BlobKey.parse(name))
-        return keys
+                    owners.append(parse_owner(name))
+        return owners
+
+    def keys(self, job_id: JobId | None) -> list[BlobKey]:
+        return sorted(self._keys(job_id))
+
+    def _keys(self, job_id: JobId | None) -> Iterator[BlobKey]:
+        directory = self.directory / owner_name(job_id)
+        with os_errors(directory), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in os.listdir(directory):
+                with contextlib.suppress(InvalidId):
+                    yield BlobKey.parse(name)
+
+    def files(self, job_id: JobId | None) -> list[StoredFile]:
+        """In the order of keys."""
+        directory = self.directory / owner_name(job_id)
+        files: list[StoredFile] = []
+        with os_errors(directory), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for entry in os.scandir(directory):
+                with contextlib.suppress(InvalidId, FileNotFoundError):
+                    key, found = BlobKey.parse(entry.name), entry.stat(follow_symlinks=False)
+                    files.append(StoredFile(job_id, key, found.st_size, found.st_mtime_ns // 1_000_000))
+        return sorted(files, key=lambda file: file.key)
 
     def delete(self, job_id: JobId | None, key: BlobKey) -> None:
         """One that does not exist is no error."""
-        path = self._path(job_id, key)
+        path = self.path(job_id, key)
         self._verified.pop(path, None)
-        with os_errors(path):
-            path.unlink(missing_ok=True)
+        with os_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            directory = _open_directory(path.parent)
+            try:
+                os.unlink(path.name, dir_fd=directory)
+            finally:
+                os.close(directory)
 
     def delete_job(self, job_id: JobId | None) -> None:
         """All blobs of a job."""
         directory = self.directory / owner_name(job_id)
-        for path in [path for path in self._verified if path.parent == directory]:
+        for path in [path for path in list(self._verified) if path.parent == directory]:
             self._verified.pop(path, None)
         with os_errors(directory), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(directory)
+            if directory.is_symlink():
+                directory.unlink()
+                return
+            for tries_left in reversed(range(TRIES)):
+                try:
+                    shutil.rmtree(directory)
+                except FileNotFoundError:  # of it, or of a file in it that another thread has deleted
+                    if not tries_left and directory.exists():
+                        raise OSError(errno.EBUSY, "files of it are deleted all the time", str(directory)) from None
+                if not directory.exists():
+                    return
 
-    def _path(self, job_id: JobId | None, key: BlobKey) -> Path:
+    def delete_temporaries(self, older_than: float) -> int:
+        """What was received and is no more: files of `incoming` that have not changed for `older_than` seconds."""
+        live = {incoming.temporary.name for incoming in list(self._receiving)}
+        limit, deleted = time.time() - older_than, 0
+        with os_errors(self.directory), contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.directory / _INCOMING):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.name not in live and entry.stat(follow_symlinks=False).st_mtime < limit:
+                        os.unlink(entry.path)
+                        deleted += 1
+        return deleted
+
+    def delete_empty(self) -> None:
+        """Directories of jobs that hold nothing any more."""
+        with os_errors(self.directory):
+            for job_id in self.owners():
+                with contextlib.suppress(OSError):  # not empty
+                    os.rmdir(self.directory / owner_name(job_id))
+
+    def doubt(self, job_id: JobId | None, key: BlobKey) -> None:
+        """Hash the file again when it is next asked for."""
+        self._verified.pop(self.path(job_id, key), None)
+
+    def move_aside(self, job_id: JobId | None, key: BlobKey, found: os.stat_result) -> bool:
+        """A corrupt file, `found`, is kept for a person to look at. False: another one has taken its place."""
+        path = self.path(job_id, key)
+        aside = self.directory / _CORRUPT / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
+        with os_errors(path), contextlib.suppress(FileNotFoundError):  # another request was quicker
+            if not os.path.samestat(os.lstat(path), found):
+                return False
+            self._verified.pop(path, None)
+            aside.parent.mkdir(exist_ok=True)
+            os.rename(path, aside)
+            self.moved_aside += 1
+            log.error("a corrupt blob was moved aside", blob=path.name, job=path.parent.name, aside=str(aside))
+            _keep_newest(aside.parent, KEPT_ASIDE)
+        return True
+
+    def path(self, job_id: JobId | None, key: BlobKey) -> Path:
+        """Where it lies, or would lie; nothing is verified. Raises InvalidId."""
         return self.directory / owner_name(job_id) / str(BlobKey.parse(str(key)))
 
-    def _move_aside(self, path: Path) -> None:
-        aside = self.directory / _CORRUPT / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
-        aside.parent.mkdir(exist_ok=True)
-        os.rename(path, aside)
-        log.error("a corrupt blob was moved aside", blob=path.name, job=path.parent.name, aside=str(aside))
+    def _verify(self, file: FileIO, job_id: JobId | None, key: BlobKey) -> bool:
+        found = os.fstat(file.fileno())
+        age_ns = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns)  # before it is read
+        if hashlib.file_digest(file, "sha256").hexdigest() != key.sha256:
+            return False
+        self._remember(self.path(job_id, key), found, age_ns=age_ns)
+        file.seek(0)
+        return True
+
+    def _remember(self, path: Path, found: os.stat_result, *, age_ns: int) -> None:
+        """A file that was written just now may be written again without its times showing it, and is not trusted."""
+        if age_ns > _GRANULARITY_NS:
+            self._verified[path] = _Verified(_Identity.of(found), time.monotonic())
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+class _Identity(NamedTuple):
+    """What changes when a file changes."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> _Identity:
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class _Verified(NamedTuple):
+    identity: _Identity
+    at: float  # monotonic seconds
+
+
+def _keep_newest(directory: Path, many: int) -> None:
+    """By the time at which they came here."""
+    came = dict[str, int]()
+    for entry in os.scandir(directory):
+        with contextlib.suppress(FileNotFoundError):
+            came[entry.path] = entry.stat(follow_symlinks=False).st_ctime_ns
+    for path in sorted(came, key=came.__getitem__, reverse=True)[many:]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _open_regular(path: Path) -> FileIO | None:
+    """None where there is no file of that name, or something else than a file: a link, a pipe, a directory."""
     try:
-        os.fsync(descriptor)
+        directory = _open_directory(path.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path.name, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+            return None
+        raise
     finally:
+        os.close(directory)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        return None
+    return FileIO(descriptor, "rb")
+
+
+def _make_directory(path: Path, follow_links: bool) -> int:
+    """A descriptor of the directory, whose name is durable. Raises OSError."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        pass
+    else:
+        parent = _open_directory(path.parent, follow_links=True)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    return _open_directory(path, follow_links=follow_links)
+
+
+def _open_directory(path: Path, *, follow_links: bool = False) -> int:
+    """Raises NotADirectoryError for a link that is not to be followed."""
+    links = 0 if follow_links else os.O_NOFOLLOW
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | links | os.O_CLOEXEC)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import StreamReader
@@ -12,6 +13,7 @@ from aiohttp import StreamReader
 from minflinkd.blob.errors import BlobServerBusy
 
 CHUNK = 1024 * 1024  # bytes
+T = TypeVar("T")
 
 
 class StoredBlob(msgspec.Struct, frozen=True):
@@ -21,20 +23,34 @@ class StoredBlob(msgspec.Struct, frozen=True):
     size: int
 
 
+class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One blob of the server, in the list of them."""
+
+    job: str  # its id, or `none`
+    key: str
+    kind: str  # p or t
+    size: int  # bytes
+    references: int
+    state: str  # of `lifecycle.BlobState`
+    modified_ms: int  # since 1970; when it was stored here
+
+
 async def pieces(stream: StreamReader, *, idle_timeout: float) -> AsyncIterator[bytes]:
     """The stream in pieces of about CHUNK bytes, as each costs a trip to a thread.
 
-    Raises TimeoutError when nothing comes for `idle_timeout` seconds.
+    Raises TimeoutError when nothing comes for `idle_timeout` seconds, or too little (`Pace`).
     """
-    waiting, size = list[bytes](), 0
+    waiting, size, data, pace = list[bytes](), 0, b"", Pace(idle_timeout)
     while True:
         try:
-            async with asyncio.timeout(idle_timeout):
-                data = await stream.readany()
+            async with pace.step(len(data)):
+                data, chunk_ends = await stream.readchunk()  # as it came: `readany` would copy it
         except Exception:
             if size:
                 yield b"".join(waiting)  # what came is kept, so that a resumed transfer need not fetch it again
             raise
+        if not data and chunk_ends and not stream.at_eof():
+            continue  # of the transfer encoding, not of the stream (an empty stream says so for ever)
         waiting.append(data)
         size += len(data)
         if size and (size >= CHUNK or not data):
@@ -42,6 +58,56 @@ async def pieces(stream: StreamReader, *, idle_timeout: float) -> AsyncIterator[
             waiting, size = [], 0
         if not data:
             return
+
+
+async def pump(source: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[object]]) -> None:
+    """Write each piece while the next one is on its way. What came before `source` failed is written, too; nothing is
+    being written when it returns or raises."""
+    writing: asyncio.Future[object] | None = None
+    try:
+        async for piece in source:
+            if writing is not None:
+                await writing
+            writing = asyncio.ensure_future(write(piece))
+        if writing is not None:
+            await writing
+    except BaseException as error:
+        if writing is not None:
+            if isinstance(error, asyncio.CancelledError):
+                writing.cancel()
+            await asyncio.wait({writing})
+            if not writing.cancelled():
+                writing.exception()  # seen
+        raise
+
+
+async def finish(step: Coroutine[Any, Any, T]) -> T:
+    """Not to be left half done: a cancellation waits for it."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
+
+
+class Pace:
+    """How slow a transfer may be: something within every `idle_timeout` seconds, and all in all no less than
+    SLOWEST bytes a second, so that no peer holds a place for ever."""
+
+    SLOWEST = 16 * 1024
+
+    def __init__(self, idle_timeout: float) -> None:
+        self._idle_timeout = idle_timeout
+        self._clock = asyncio.get_running_loop().time
+        self._latest = self._clock() + idle_timeout
+
+    def step(self, moved: int = 0) -> asyncio.Timeout:
+        """For the next step, after `moved` more bytes. Raises TimeoutError at its end."""
+        self._latest += moved / self.SLOWEST
+        return asyncio.timeout_at(min(self._latest, self._clock() + self._idle_timeout))
 
 
 class TransferGate:

@@ -82,8 +82,8 @@ class _Step:
                     self.set(final=Final(retry_at=self.now))
             case e.TasksRunning(attempts):
                 self.tasks_running(dict(attempts))
-            case e.TasksStopped():
-                self.tasks_stopped(FailureCause.TASK_FAILURE)
+            case e.TasksStopped(survivors):
+                self.tasks_stopped(FailureCause.TASK_FAILURE, survivors)
             case e.RestorePointTaken(checkpoint_id):
                 self.set(restored=checkpoint_id)
             case e.SetUpDone(number, checkpoint_id, at_ms):
@@ -303,7 +303,7 @@ class _Step:
         number, finalizing = checkpoint.checkpoint_id, checkpoint.phase is Phase.FINALIZING
         checkpoint = checkpoint.move(Phase.FAILED)
         self.set(pending=_without(self.state.pending, number), last_ended=self.now)
-        current = set(self.state.attempts.values())
+        current = {*self.state.attempts.values(), *self.state.survivors}
         self.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
         if finalizing:  # the write may have succeeded all the same: the metadata goes before any file that it names
             self.set(discarding={**self.state.discarding, number: checkpoint.referenced_files()})
@@ -346,14 +346,17 @@ class _Step:
         if self.state.attempts:
             self.tasks_stopped(FailureCause.TASK_FAILURE)
         interval, restored = self.state.options.interval, self.state.restored
-        self.set(attempts=attempts, restored=None, next_trigger=self.now + interval if interval > 0 else None)
-        if restored is not None:  # a restored attempt publishes what is owed before it runs
-            self.confirm([number for number in self.state.unconfirmed if number <= restored], set(attempts))
+        fresh = {task for task, attempt in attempts.items() if attempt not in self.state.survivors}
+        next_trigger = self.now + interval if interval > 0 else None
+        self.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
+        if restored is not None:  # what a restored attempt owes is published before it runs
+            self.confirm([number for number in self.state.unconfirmed if number <= restored], fresh)
         for number, waiting in sorted(self.state.unconfirmed.items()):
             self.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
 
-    def tasks_stopped(self, cause: FailureCause) -> None:
-        self.set(attempts={}, next_trigger=None, final=None)
+    def tasks_stopped(self, cause: FailureCause, survivors: frozenset[AttemptId] = frozenset()) -> None:
+        known = frozenset(self.state.attempts.values()) or self.state.survivors
+        self.set(attempts={}, survivors=known & survivors, next_trigger=None, final=None)
         self.set_up_failed(None, cause)
         for checkpoint in list(self.state.pending.values()):
             if checkpoint.phase is Phase.PENDING:

@@ -91,9 +91,12 @@ class CheckpointCoordinator(Component):
         """All tasks of the job are RUNNING, as these attempts."""
         self._feed(e.TasksRunning(dict(attempts)))
 
-    def tasks_stopped(self) -> None:
-        """A failover or cancellation begins: what is pending is aborted, what is being finalised is not."""
-        self._feed(e.TasksStopped())
+    def tasks_stopped(self, survivors: frozenset[AttemptId] = frozenset()) -> None:
+        """A failover or cancellation begins: what is pending is aborted, what is being finalised is not.
+
+        `survivors` run on while the other tasks are restarted; they still publish what they owe themselves.
+        """
+        self._feed(e.TasksStopped(survivors))
 
     async def restore_point(self) -> CompletedCheckpoint | None:
         """From which the next attempts must start, with all that they have to publish before they run; None: afresh.
@@ -221,11 +224,15 @@ class CheckpointCoordinator(Component):
     def _state(self) -> State:
         return self._machine.state
 
-    def _feed(self, event: e.Event) -> None:
-        if self._closed:
+    def _feed(self, event: e.Event, *, not_before: float = 0.0) -> None:
+        """Raises Crashed: a job's checkpoints are not left to a state that broke its own rules."""
+        if self._closed or self.crashed.is_set():
             return  # a late message; what it was about is aborted
-        for command in self._machine.feed(event, self._clock.monotonic()):
-            self._carry_out(command)
+        try:
+            for command in self._machine.feed(event, max(not_before, self._clock.monotonic())):
+                self._carry_out(command)
+        except Exception as error:
+            raise self.crash(error) from error
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -332,7 +339,8 @@ class CheckpointCoordinator(Component):
                 async with asyncio.timeout(None if due is None else due - now):
                     await changed.wait()
             except TimeoutError:
-                self._feed(e.Tick())
+                # A timer may fire a tick of its clock early: less than `due` would be waited for again, and again.
+                self._feed(e.Tick(), not_before=due or 0.0)
 
     async def _until(self, condition: Callable[[State], bool], timeout: float | None) -> None:
         """Raises CheckpointRefused on shut-down, CheckpointFailed after `timeout` seconds."""

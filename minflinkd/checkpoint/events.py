@@ -44,7 +44,9 @@ class TasksRunning:
 
 @dataclass(frozen=True)
 class TasksStopped:
-    """A failover or a cancellation has begun: no attempt counts any more."""
+    """A failover or a cancellation has begun: no checkpoint until all tasks run again. `survivors` run on (R16)."""
+
+    survivors: frozenset[AttemptId] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class State:
     options: CheckpointOptions
     graph_digest: str = ""
     attempts: Mapping[TaskId, AttemptId] = field(default_factory=dict)  # empty: not all tasks are running
+    survivors: frozenset[AttemptId] = frozenset()  # run on while other tasks are restarted
     setting_up: SettingUp | None = None
     queued: tuple[Request, ...] = ()  # at most one that is not forced
     pending: Mapping[int, PendingCheckpoint] = field(default_factory=dict)

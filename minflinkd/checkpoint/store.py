@@ -8,13 +8,16 @@ sweep of a later leader removes.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
+from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectExists, ObjectNotFound
@@ -50,12 +53,16 @@ class Recovered:
 
 
 class CheckpointStore:
-    """The checkpoint directory of one job, as the coordinator of one leader uses it."""
+    """The checkpoint directory of one job, as the coordinator of one leader uses it.
 
-    def __init__(self, location: Location, *, job_id: JobId, epoch: int) -> None:
+    `turn`: shared with the coordinators before and after it.
+    """
+
+    def __init__(self, location: Location, *, job_id: JobId, epoch: int, turn: StorageTurn | None = None) -> None:
         self.location = location
         self._job_id = job_id
         self._epoch = epoch
+        self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
         self._reserved = 1  # ids below this one are ours
         self._allocating = asyncio.Lock()
@@ -65,11 +72,12 @@ class CheckpointStore:
         return self.location.child(layout.metadata_file(checkpoint_id)).uri
 
     async def recover(self) -> Recovered:
-        """Read the store. Unreadable metadata is reported and set aside.
+        """Read the store, once the work of earlier coordinators has ended. Unreadable metadata is reported, set aside.
 
         Raises StorageError where the storage does not answer, MetadataTooNew, WrongJob: then nothing is known about
         what the latest checkpoint is, and to go on with an older one would lose data.
         """
+        await self._turn.wait()
         completed: list[CompletedCheckpoint] = []
         set_aside: list[SetAside] = []
         seen = 0
@@ -99,11 +107,12 @@ class CheckpointStore:
 
     async def write(self, checkpoint: CompletedCheckpoint) -> None:
         """Add it to the store, whole or not at all. After an error the outcome is not known: `discard` it."""
-        await self.location.child(layout.metadata_file(checkpoint.checkpoint_id)).write_bytes(encode(checkpoint))
+        file = self.location.child(layout.metadata_file(checkpoint.checkpoint_id))
+        await self._turn.take(partial(file.write_bytes, encode(checkpoint)))
 
     async def discard(self, checkpoint_id: int) -> None:
         """Take it out of the store; its physical files stay. Idempotent."""
-        await self.location.delete_children([layout.metadata_file(checkpoint_id)])
+        await self._turn.take(partial(self.location.delete_children, [layout.metadata_file(checkpoint_id)]))
 
     async def delete_files(self, names: Iterable[str]) -> None:
         """Delete physical files. Idempotent. Raises InvalidPhysicalFile before any is deleted."""
@@ -154,9 +163,10 @@ class CheckpointStore:
     async def _reserve(self) -> None:
         """Take the next block; where another coordinator has it, the one after."""
         first = self._next_id
+        mine = secrets.token_bytes(16)  # by which the storage knows us where its answer is lost
         while True:
             try:
-                await self.location.child(layout.id_block(first)).create_exclusive(b"")
+                await self.location.child(layout.id_block(first)).create_exclusive(mine)
                 break
             except ObjectExists:
                 first += ID_BLOCK

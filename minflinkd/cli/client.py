@@ -5,7 +5,7 @@ Repeats what is harmless to repeat: questions, and a submission under its job id
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -14,6 +14,7 @@ import msgspec
 import stamina
 
 from minflinkd.rest.schemas import (
+    Blobs,
     Checkpoints,
     ClusterOverview,
     DashboardConfiguration,
@@ -109,6 +110,11 @@ class Client:
     async def task_manager(self, resource_id: str) -> TaskManagerDetails:
         return await self.get(f"/taskmanagers/{resource_id}", TaskManagerDetails)
 
+    async def blobs(self, *, job: str | None = None, offset: int = 0) -> Blobs:
+        """A part of the list; of one job, or of `none`, or all."""
+        of_job = "" if job is None else f"&job={job}"
+        return await self.get(f"/blobs?offset={offset}{of_job}", Blobs)
+
     async def logs(self, resource_id: str) -> Logs:
         return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)
 
@@ -132,9 +138,12 @@ class Client:
         await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
 
     async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:
-        """Repeated until the outcome is known; harmless, as the job has its id already."""
+        """Repeated until the outcome is known; harmless, as the job has its id already.
+
+        What the Dispatcher has turned down is not repeated, also where it may succeed later: its artifacts are gone.
+        """
         query = {"jobId": job_id} | ({"dry-run": "true"} if dry_run else {})
-        body = await self._repeat("POST", "/jobs", query=query, document=document)
+        body = await self._repeat("POST", "/jobs", query=query, document=document, when=_outcome_unknown)
         return msgspec.json.decode(body, type=Submitted)
 
     async def get(self, path: str, kind: type[T]) -> T:
@@ -148,10 +157,16 @@ class Client:
         return self._session
 
     async def _repeat(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, document: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        document: bytes | None = None,
+        when: Callable[[Exception], bool] = lambda error: _may_succeed_later(error),
     ) -> bytes:
         async for attempt in stamina.retry_context(
-            on=_may_succeed_later,
+            on=when,
             attempts=self._attempts,
             timeout=None,
             wait_initial=FIRST_PAUSE,
@@ -190,6 +205,13 @@ class Client:
 
 def _may_succeed_later(error: Exception) -> bool:
     return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+
+
+def _outcome_unknown(error: Exception) -> bool:
+    """Whether nobody has answered who decides about jobs."""
+    if isinstance(error, Refused):
+        return error.answer.code in ("unreachable", "rpc-timeout", "overloaded")
+    return isinstance(error, DaemonUnreachable)
 
 
 def _refused(status: int, body: bytes) -> Refused:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from minflinkd.cli.exits import ExitCode, Failure, of_status
+from minflinkd.cli.exits import ExitCode, Failure, of_error, of_status
 from minflinkd.runtime.errors import MinflinkError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,8 +62,7 @@ class Connection:
             info = error.info()
             answer = ErrorAnswer(errors=(info.message,), code=info.code, hint=info.hint)
             message = f"{info.message}\n{info.hint}" if info.hint else info.message
-            unknown = info.consequence.value == "retryable"
-            code = ExitCode.UNREACHABLE if unknown else ExitCode.REFUSED
+            code = of_error(error)
         return JsonFailure(msgspec.json.encode(answer).decode(), code) if self.as_json else Failure(message, code)
 
 

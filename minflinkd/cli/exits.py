@@ -6,6 +6,8 @@ from enum import IntEnum
 
 import click
 
+from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError, NotFound
+
 
 class ExitCode(IntEnum):
     """Documented in docs/cli.md; scripts rely on them."""
@@ -28,6 +30,15 @@ def of_status(status: int) -> ExitCode:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     return ExitCode.REFUSED if status < 500 else ExitCode.DAEMON_FAILED
+
+
+def of_error(error: MinflinkError) -> ExitCode:
+    """For an error that is no answer of the HTTP endpoint."""
+    if isinstance(error, NotFound):
+        return ExitCode.NOT_FOUND
+    if isinstance(error, Conflict):
+        return ExitCode.CONFLICT
+    return ExitCode.UNREACHABLE if error.info().consequence is Consequence.RETRYABLE else ExitCode.REFUSED
 
 
 class Failure(click.ClickException):

@@ -21,6 +21,7 @@ class Lazy(NamedTuple):
 
 COMMANDS = {
     "serve": Lazy("serve:serve", "Run the daemon."),
+    "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, which registers with the daemon by itself."),
     "demo": Lazy("demo:demo", "Run a real streaming job from start to recovery, in a temporary directory."),
     "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from the defaults."),
     "run": Lazy("run:run", "Submit a job file."),
@@ -30,6 +31,7 @@ COMMANDS = {
     "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
     "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
     "logs": Lazy("logs:logs", "Print a TaskManager's log."),
+    "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
     "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -55,8 +54,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     except ConfigError as error:
         hint = "`minflinkd check-config` checks it without starting anything."
         raise Failure(f"{error}\n{hint}", ExitCode.REFUSED) from error
-    form = config.log.format.value
-    log.configure(json=form == "json" or (form == "auto" and not sys.stderr.isatty()), level=config.log.level.value)
+    log.configure(json=log.as_json(config.log.format.value), level=config.log.level.value)
 
     def ready(info: DaemonInfo) -> None:
         click.echo(f"minflinkd is ready at {info.url}; its state is in {info.state_directory}", err=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.progress import upload_bars
 from minflinkd.jobgraph.document import JobDocument, read_job_file
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
@@ -117,7 +118,8 @@ async def _with_uploads(
     tell(f"Uploading {', '.join(artifact.name for artifact in here)}")
     files = {artifact.name: directory / artifact.path for artifact in here if artifact.path is not None}
     try:
-        stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files)}
+        with upload_bars(files) as progress:
+            stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files, progress=progress)}
     except MinflinkError:
         await _delete(blobs, job_id, here)
         raise

@@ -38,8 +38,8 @@ class Cluster:
     storage_dir: str = option(
         "high-availability.storageDir",
         "",
-        "URI under which job graphs, job results and the artifacts of jobs are kept for recovery. Empty: in the state "
-        "directory.",
+        "URI under which the artifacts of jobs, and large messages to TaskManagers, are kept for recovery, in a "
+        "directory of this cluster's id. Empty: in the state directory.",
     )
     job_expiration_time: Duration = option(
         "jobstore.expiration-time",
@@ -94,7 +94,25 @@ class JobManager:
         "Address on which the daemon listens for TaskManagers, who must know the cluster's secret, and serves blobs, "
         "for which it asks nothing. Neither is encrypted.",
     )
-    rpc_port: PortRange = option("jobmanager.rpc.port", PortRange(), "Port for the connections of TaskManagers.")
+    rpc_address: str = option(
+        "jobmanager.rpc.address",
+        "",
+        "Host name or address under which TaskManagers that were not started by the daemon reach it. Empty: "
+        "jobmanager.bind-host.",
+    )
+    rpc_port: PortRange = option(
+        "jobmanager.rpc.port",
+        PortRange(),
+        "Port for the connections of TaskManagers. Those that were not started by the daemon find it only where this "
+        "is one port.",
+    )
+    slot_hold_timeout: Duration = option(
+        "jobmanager.slot-hold-timeout",
+        Duration(30),
+        "How long TaskManagers hold the slots of a job whose JobMaster is lost for its next one, so that the job comes "
+        "back on its warm TaskManagers.",
+        at_least=0.1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +132,36 @@ class Blob:
     )
     fetch_retries: int = option(
         "blob.fetch.retries", 5, "How often a TaskManager tries a failed download again.", at_least=0
+    )
+    cleanup_interval: Duration = option(
+        "blob.service.cleanup.interval",
+        Duration(3600),
+        "How often BlobServer and TaskManagers look for blobs that nobody needs.",
+        at_least=0.1,
+    )
+    retention_interval: Duration = option(
+        "blob.retention.interval",
+        Duration(3600),
+        "How long a blob that nobody needs is kept at least; at most it is twice as long.",
+        at_least=0.1,
+    )
+    offload_minsize: MemorySize = option(
+        "blob.offload.minsize",
+        MemorySize(1 << 20),
+        "Messages between daemon and TaskManagers that are larger travel as blobs.",
+        at_least=1024,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageBackends:
+    """Storage backends, each with options of its own."""
+
+    options: dict[str, str] = option(
+        "storage",
+        {},
+        "Options of the storage backends, as storage.<scheme>.<option>; docs/storage.md lists them.",
+        sensitive=True,
     )
 
 

@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 
 from minflinkd.config.options import Config
+from minflinkd.config.taskmanager_options import Driver
+from minflinkd.runtime.spark_master import on_cluster
 
 
 def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -13,6 +15,8 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _times(config)
     yield from _counts(config)
     yield from _addresses(config)
+    yield from _ports(config)
+    yield from _spark_cluster(config)
 
 
 def _times(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -58,13 +62,40 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, "
                 "or set security.allow-unauthenticated: true where the network lets nobody else in",
             )
-    ranges = {"jobmanager.rpc.port": config.jobmanager.rpc_port, "blob.server.port": config.blob.server_port}
-    fixed = {key: ports.first for key, ports in ranges.items() if ports.first == ports.last}  # a range has a way out
-    fixed["rest.port"] = config.rest.port
+    reached = config.jobmanager.rpc_address or config.jobmanager.bind_host
+    if config.security.allow_unauthenticated and _is_unspecified(reached):
+        yield (
+            ("jobmanager.bind-host", "jobmanager.rpc.address"),
+            f"nobody can connect to {reached!r}: jobmanager.rpc.address must say how TaskManagers reach the daemon",
+        )
+
+
+def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    rpc = config.jobmanager.rpc_port
+    if config.resourcemanager.driver is Driver.STANDALONE and rpc.fixed is None:
+        yield (
+            ("resourcemanager.driver", "jobmanager.rpc.port"),
+            f"with resourcemanager.driver: standalone, jobmanager.rpc.port ({rpc}) must be one port, or no TaskManager "
+            "finds the daemon",
+        )
+    # A range has a way out where one of its ports is taken.
+    fixed = {"jobmanager.rpc.port": rpc.fixed, "blob.server.port": config.blob.server_port.fixed}
+    fixed["rest.port"] = config.rest.port or None
     for key, port in fixed.items():
         for other, taken in fixed.items():
-            if key < other and port == taken != 0:
+            if key < other and port is not None and port == taken:
                 yield (key, other), f"{key} and {other} cannot both be {port}"
+
+
+def _spark_cluster(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    session = config.taskmanager.session
+    master = session.spark_conf.get("spark.master", session.spark_master)
+    if on_cluster(master) and not config.taskmanager.local_state_dir:
+        yield (
+            ("taskmanager.spark.master", "taskmanager.state.local.root-dir"),
+            "executors of a Spark cluster write the state of running tasks, and their TaskManager takes snapshots of "
+            "it: taskmanager.state.local.root-dir must name a directory that all of them have at the same path",
+        )
 
 
 def _is_loopback(address: str) -> bool:
@@ -74,3 +105,10 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False  # a name may mean anything
+
+
+def _is_unspecified(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        return False

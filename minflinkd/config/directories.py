@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from minflinkd.config.options import Config
+from minflinkd.runtime.ids import ResourceId
 
 
 def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
@@ -36,3 +37,14 @@ def secret_file(config: Config, state: Path) -> Path:
 def blob_directory(config: Config, state: Path) -> Path:
     """`blob.storage.directory`, else a directory of the state directory."""
     return Path(config.blob.storage_directory) if config.blob.storage_directory else state / "blobs"
+
+
+def task_managers(state: Path) -> Path:
+    """The working directories of TaskManagers."""
+    return state / "taskmanagers"
+
+
+def local_state(config: Config, resource_id: ResourceId) -> Path | None:
+    """A TaskManager's running state by `taskmanager.state.local.root-dir`; None: in its working directory."""
+    root = config.taskmanager.local_state_dir
+    return Path(root).absolute() / resource_id if root else None

@@ -172,3 +172,42 @@ class Slot:
         "A request for slots that is not served within this time fails, and says why no TaskManager could serve it.",
         at_least=0.1,
     )
+    idle_timeout: Duration = option(
+        "slot.idle.timeout",
+        Duration(50),
+        "A job that runs gives slots back that it has not used for this time.",
+    )
+
+
+class SchedulerType(StrEnum):
+    ADAPTIVE = "adaptive"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """What a job does that does not get all the slots that it wants."""
+
+    type: SchedulerType = option(
+        "jobmanager.scheduler",
+        SchedulerType.ADAPTIVE,
+        "adaptive: a job starts with the slots that there are, at least its min-parallelism, and grows when there are "
+        "more. default: it waits for all of them.",
+    )
+    resource_wait_timeout: Duration = option(
+        "jobmanager.adaptive-scheduler.submission.resource-wait-timeout",
+        Duration(30),
+        "How long a job waits for all its slots before fewer will do. Longer than a TaskManager takes to start, or "
+        "jobs would start small and be rescaled seconds later.",
+        aliases=("jobmanager.adaptive-scheduler.resource-wait-timeout",),
+    )
+    resource_stabilization_timeout: Duration = option(
+        "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout",
+        Duration(10),
+        "A running job that could grow, but not yet to its full parallelism, waits this long for further slots.",
+    )
+    cooldown_after_rescaling: Duration = option(
+        "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
+        Duration(30),
+        "Least time between a deployment, or a failed try to grow, and the next rescale of a job.",
+    )

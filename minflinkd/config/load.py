@@ -12,8 +12,9 @@ from minflinkd.config.combinations import impossible
 from minflinkd.config.declaration import Option
 from minflinkd.config.options import Config, option_named, options
 from minflinkd.config.source import Malformed, Setting, from_environment, from_overrides, from_yaml
-from minflinkd.config.values import MASK, NotAllowed, allowed, parse
+from minflinkd.config.values import NotAllowed, allowed, parse
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.secrets import MASK
 
 SYSTEM_FILE: Final = Path("/etc/minflinkd/minflinkd.yaml")
 

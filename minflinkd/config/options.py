@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from minflinkd.config.cluster_options import Blob, Cluster, Heartbeat, JobManager, Log, Rest, Security
+from minflinkd.config.cluster_options import (
+    Blob,
+    Cluster,
+    Heartbeat,
+    JobManager,
+    Log,
+    Rest,
+    Security,
+    StorageBackends,
+)
 from minflinkd.config.declaration import Option, declared
-from minflinkd.config.job_options import Checkpointing, RestartStrategy, Slot
+from minflinkd.config.job_options import Checkpointing, RestartStrategy, Scheduler, Slot
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
 from minflinkd.config.values import format_value, masked
 
@@ -36,9 +45,11 @@ class Config:
     resourcemanager: ResourceManager = field(default_factory=ResourceManager)
     taskmanager: TaskManager = field(default_factory=TaskManager)
     slot: Slot = field(default_factory=Slot)
+    scheduler: Scheduler = field(default_factory=Scheduler)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
     blob: Blob = field(default_factory=Blob)
+    storage: StorageBackends = field(default_factory=StorageBackends)
     log: Log = field(default_factory=Log)
 
     def with_values(self, values: Mapping[Option, object]) -> Config:

@@ -4,15 +4,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from minflinkd.config.declaration import Reload, option
 from minflinkd.runtime.units import Duration, MemorySize
+
+
+class Driver(StrEnum):
+    PROCESS = "process"  # children of the daemon
+    STANDALONE = "standalone"  # started by somebody else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManager:
     """How many TaskManagers there are."""
 
+    driver: Driver = option(
+        "resourcemanager.driver",
+        Driver.PROCESS,
+        "Who starts TaskManagers. process: the daemon, as its children. standalone: the daemon starts none, and uses "
+        "those that register by themselves (`minflinkd taskmanager`); how many there are to be is then not its matter. "
+        "Such TaskManagers are taken with process, too, beside its own.",
+    )
     standby_taskmanagers: int = option(
         "resourcemanager.standby-taskmanagers",
         1,
@@ -52,6 +65,11 @@ class ResourceManager:
     )
 
 
+class ResolveOrder(StrEnum):
+    CHILD_FIRST = "child-first"
+    PARENT_FIRST = "parent-first"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """The session child of a TaskManager: the Python driver and its JVM."""
@@ -59,13 +77,20 @@ class Session:
     memory_heap_size: MemorySize = option(
         "taskmanager.memory.heap.size",
         MemorySize(1 << 30),
-        "Heap of the session's JVM.",
+        "Heap of the session's JVM, and of each executor on a Spark cluster.",
         at_least=256 << 20,
     )
     spark_master: str = option(
         "taskmanager.spark.master",
         "",
-        "Where the session's executors run: spark://..., yarn, k8s://..., local[n]. Empty: local[slots].",
+        "Where the session's executors run: spark://..., yarn, k8s://..., local[n]. Empty: local[slots]. A cluster "
+        "needs taskmanager.state.local.root-dir on storage that its executors share.",
+    )
+    resolve_order: ResolveOrder = option(
+        "classloader.resolve-order",
+        ResolveOrder.CHILD_FIRST,
+        "Which module wins where a job's artifacts bring one that is installed too: child-first is the job's, except "
+        "for pyspark, minflinkd and the standard library; parent-first the installed one.",
     )
     spark_conf: dict[str, str] = option(
         "taskmanager.spark.conf",
@@ -85,6 +110,25 @@ class Session:
         Duration(5),
         "A session child whose process or JVM is stopped (SIGSTOP) for this long is killed and replaced.",
         at_least=0.1,
+    )
+    max_threads: int = option(
+        "taskmanager.session.max-threads",
+        1000,
+        "A session child that has more threads, together with its JVM, has aged: it gets no new work where another "
+        "TaskManager can take it, and is replaced when it is idle. A fresh one has about 110, one with 4 tasks 310.",
+        at_least=1,
+    )
+    max_open_files: int = option(
+        "taskmanager.session.max-open-files",
+        2000,
+        "Likewise for open descriptors. A fresh session has about 350, one with 4 tasks of parallelism 4 about 500.",
+        at_least=1,
+    )
+    max_memory: MemorySize | None = option(
+        "taskmanager.session.max-memory",
+        None,
+        "Likewise for resident memory, without Python workers; null: taskmanager.memory.heap.size and 2 GiB.",
+        at_least=1,
     )
 
 
@@ -115,7 +159,8 @@ class TaskManager:
         "taskmanager.state.local.root-dir",
         "",
         "Directory on a local disk or a memory file system for the state of running tasks and the copies of their "
-        "snapshots. Empty: the TaskManager's working directory.",
+        "snapshots; on a Spark cluster one that all executors have at the same path. Empty: the TaskManager's working "
+        "directory.",
         aliases=("taskmanager.state.local.root-dirs",),
     )
     cancellation_timeout: Duration = option(

@@ -9,24 +9,9 @@ from enum import StrEnum
 from typing import Final, Self
 
 from minflinkd.config.declaration import Option
+from minflinkd.runtime.secrets import MASK, is_sensitive
 from minflinkd.runtime.units import Duration, InvalidUnit, MemorySize
 
-MASK: Final = "******"
-_SECRET_WORDS: Final = (
-    "password",
-    "passwd",
-    "secret",
-    "token",
-    "credential",
-    "apikey",
-    "accesskey",
-    "accountkey",
-    "servicekey",
-    "authparams",
-    "basicauth",
-    "jaasconfig",
-    "httpheaders",
-)
 _BOOLS: Final = {"true": True, "false": False}
 
 
@@ -45,6 +30,11 @@ class PortRange:
         if not 0 <= ports.first <= ports.last <= 65535 or (dash and ports.first == 0):
             raise ValueError(text)
         return ports
+
+    @property
+    def fixed(self) -> int | None:
+        """The port, where it is known beforehand."""
+        return self.first if self.first == self.last != 0 else None
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.first, self.last + 1))
@@ -145,9 +135,3 @@ def masked(option: Option, value: object) -> object:
     if isinstance(value, dict):
         return {name: MASK if is_sensitive(name) else text for name, text in value.items()}
     return MASK
-
-
-def is_sensitive(name: str) -> bool:
-    """Whether a key gives away that its value is a secret; Flink's list of words, with any separators."""
-    folded = name.lower().replace("_", "").replace("-", "").replace(".", "")
-    return any(word in folded for word in _SECRET_WORDS)

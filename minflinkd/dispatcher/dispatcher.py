@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import msgspec
 import structlog
 
+from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import statistics
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
-from minflinkd.dispatcher.submission import Analyzer, Artifacts
-from minflinkd.dispatcher.unrecovered import Unrecovered
+from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.dispatcher.blobs import Blobs, artifact_keys
+from minflinkd.dispatcher.job_results import JobResults, until_done
+from minflinkd.dispatcher.job_run import JobRun, waiting
+from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
+from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.submission import Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, Network
+from minflinkd.rpc.network import DISPATCHER, Mailbox, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Conflict, MinflinkError, NotFound, error_info
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, MinflinkError, NotFound
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
 
-CLEANUP_PAUSE = 1.0  # seconds, doubled with every try
-RECOVERY_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
-EXPIRY_INTERVAL = 60.0
-
-
-class Blobs(Artifacts, Protocol):
-    async def delete_job(self, job_id: JobId) -> None:
-        """Local and HA copies; idempotent."""
-        ...
+RECOVERIES = 8  # JobMasters that are brought up at a time: each reads its job's checkpoints
+RECOVERY_PATIENCE = 10.0  # seconds that the start waits for stored jobs; later ones come up behind it
+WITHDRAWAL_PATIENCE = 0.5  # seconds that the answer of a refused submission waits for what it left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,7 @@ class DispatcherOptions:
 
 
 class Dispatcher(Component):
-    """Jobs that run have a JobMaster here; jobs that have ended a result."""
+    """Jobs that are to run have a JobRun here; jobs that have ended a result."""
 
     def __init__(
         self,
@@ -77,12 +73,21 @@ class Dispatcher(Component):
         self._ids = ids
         self._rng = rng
         self.options = options
-        self._masters: dict[JobId, JobMaster] = {}
-        self._results: dict[JobId, StoredResult] = {}
-        self._unrecovered: dict[JobId, Unrecovered] = {}
+        self._runs: dict[JobId, JobRun] = {}
+        self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
+        self._gate = asyncio.Semaphore(RECOVERIES)
+        self._results = JobResults(
+            store=store,
+            blobs=blobs,
+            network=network,
+            clock=clock,
+            checkpoints_of=self._checkpoints_of,
+            new_leader_id=ids.leader,
+            expiration=lambda: self.options.result_expiration,
+        )
         self._analyzer = Analyzer(
-            network=network, clock=clock, ids=ids, artifacts=blobs, session_timeout=options.session_timeout
+            network=network, clock=clock, ids=ids, blobs=blobs, session_timeout=options.session_timeout
         )
         self._mailbox = Mailbox(DISPATCHER)
         self._mailbox.on(j.SubmitJob, self._submit)
@@ -93,76 +98,101 @@ class Dispatcher(Component):
 
     def details(self) -> tuple[j.JobDetails, ...]:
         """Every job, running and ended."""
-        running = [master.details() for master in self._masters.values()]
-        waiting = [u.details() for job_id, u in self._unrecovered.items() if job_id not in self._masters]
-        ended = [r.details for job_id, r in self._results.items() if job_id not in self._masters]
-        return (*running, *waiting, *ended)
+        running = [run.details() for run in self._runs.values()]
+        ended = [result.details for result in self._results.all() if result.details.job_id not in self._runs]
+        return (*running, *self._unreadable.values(), *ended)
+
+    def job_master(self, job_id: JobId) -> JobMaster | None:
+        """The present one, for inspection."""
+        run = self._runs.get(job_id)
+        return None if run is None else run.master
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        for result in await self._store.results():
-            self._results[result.details.job_id] = result
-            if result.dirty:
-                self.tasks.job(f"cleanup of {result.details.job_id}", self._clean_up(result))
-        for stored in await self._store.jobs():
-            if not await self._recover(stored):
-                self.tasks.job(f"recovery of {stored.job_id}", self._recover_later(stored))
+        await self._results.start()
+        found = (*self._results.unreadable, *await self._store.jobs())
+        # All of them before the first is recovered, as the cleanup of blobs begins with it.
+        await self._blobs.take_stock({stored.job_id: _artifacts(stored) for stored in found})
+        recoveries = []
+        for stored in found:
+            if isinstance(stored, Unreadable):
+                self._unreadable[stored.job_id] = _unreadable_details(stored, self._clock.epoch_ms())
+            else:
+                run = self._runs[stored.job_id] = self._run_of(stored, insist=True)
+                recoveries.append(self.tasks.job(f"recovery of {stored.job_id}", run.start()))
+        if recoveries:
+            _, late = await asyncio.wait(recoveries, timeout=RECOVERY_PATIENCE)
+            if late:
+                log.warning("some jobs are not recovered yet; the others go on", jobs=len(late))
         self._network.attach(self._mailbox)
-        self.tasks.loop("expiry of results", self._expire)
 
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)
-        for master in list(self._masters.values()):
-            await master.aclose()
-        self._masters.clear()
+        await asyncio.gather(self._results.aclose(), *(run.aclose() for run in self._runs.values()))
+        self._runs.clear()
 
-    async def _recover(self, stored: StoredJob) -> bool:
-        """R27: one job that cannot be recovered does not keep the others from it; it is shown, and its files stay."""
-        job_id = stored.job_id
-        try:
-            await self._start_master(stored)
-        except Exception as error:
-            log.exception("a job could not be recovered", job=job_id, name=stored.graph.name)
-            self._unrecovered[job_id] = Unrecovered(stored, error_info(error), self._clock.epoch_ms())
-            return False
-        self._unrecovered.pop(job_id, None)
-        return True
+    def _run_of(self, stored: StoredJob, *, insist: bool) -> JobRun:
+        """R27: a job that cannot be recovered does not keep the others from it; it is shown, and its files stay."""
+        return JobRun(
+            stored,
+            prepare=self._fetch_artifacts,
+            make=self._master_of,
+            on_down=self._blobs.failed,
+            store=self._store,
+            clock=self._clock,
+            gate=self._gate,
+            insist=insist,
+            on_hopeless=self._ended_without_master,
+        )
 
-    async def _recover_later(self, stored: StoredJob) -> None:
-        """A storage that was away comes back, and a person may mend the rest."""
-        pause = RECOVERY_PAUSE
-        while True:
-            await self._clock.sleep(pause)
-            if await self._recover(stored):
-                return
-            pause = min(2 * pause, LONGEST_PAUSE)
+    async def _fetch_artifacts(self, stored: StoredJob) -> None:
+        """Before each JobMaster of the job, whose TaskManagers will ask for them (B19)."""
+        await self._blobs.recover(stored.job_id, artifact_keys(stored.graph))
 
     # --- submission ----------------------------------------------------------------------------------------------
 
     async def _submit(self, request: j.SubmitJob) -> j.SubmissionAnswer:
         """Checked, stored durably, started, answered, in this order (R25, J4)."""
         job_id = parse_job_id(request.job_id)
-        if job_id in self._masters or job_id in self._results or job_id in self._unrecovered:
-            return j.SubmissionAnswer(job_id=job_id)
         if job_id in self._submitting:
             raise Conflict(f"job {job_id} is being submitted already", hint="wait for that submission's answer")
+        if job_id in self._runs or job_id in self._results or job_id in self._unreadable:
+            return j.SubmissionAnswer(job_id=job_id)
         self._submitting.add(job_id)
         try:
-            return await self._accept(job_id, request)
-        except BaseException:
+            answer = await self._accept(job_id, request)
+        except BaseException as error:
             if not request.dry_run:
-                await self._withdraw(job_id)
+                again = isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+                await self._withdraw(job_id, keep_blobs=again)
             raise
         finally:
+            if request.dry_run:
+                self._blobs.let_go(job_id)
+                self._submitting.discard(job_id)
+        self._submitting.discard(job_id)
+        return answer
+
+    async def _withdraw(self, job_id: JobId, *, keep_blobs: bool) -> None:
+        """What was not accepted is not recovered later either, least of all without its blobs (R25).
+
+        `keep_blobs`: for `blob.retention.interval`, in which the submission may be repeated (B6). Where a storage fails
+        it goes on behind the answer; the id is taken until then.
+        """
+        run = self._runs.pop(job_id, None)
+
+        async def withdraw() -> None:
+            if run is not None:
+                await run.aclose()
+            await until_done(self._clock, f"withdrawal of {job_id}", lambda: self._store.delete_job(job_id))
+            if keep_blobs:
+                self._blobs.let_go(job_id)
+            else:
+                await until_done(self._clock, f"blobs of {job_id}", lambda: self._blobs.delete_job(job_id))
             self._submitting.discard(job_id)
 
-    async def _withdraw(self, job_id: JobId) -> None:
-        """What was not accepted is not recovered later either, least of all without its blobs (R25)."""
-        if (master := self._masters.pop(job_id, None)) is not None:
-            await master.aclose()
-        await self._store.delete_job(job_id)
-        await self._blobs.delete_job(job_id)
+        await asyncio.wait({self.tasks.job(f"withdrawal of {job_id}", withdraw())}, timeout=WITHDRAWAL_PATIENCE)
 
     async def _accept(self, job_id: JobId, request: j.SubmitJob) -> j.SubmissionAnswer:
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()
@@ -178,18 +208,18 @@ class Dispatcher(Component):
         stored = StoredJob(job_id=job_id, submitted_ms=submitted_ms, graph=graph, submission=phases)
         await self._store.put_job(stored)
         phases["stored"] = round(self._clock.monotonic() - began, 4)
-        await self._start_master(stored)
+        run = self._runs[job_id] = self._run_of(stored, insist=False)
+        await run.start()
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
         return j.SubmissionAnswer(job_id=job_id)
 
-    async def _start_master(self, stored: StoredJob) -> None:
-        job_id, graph = stored.job_id, stored.graph
+    def _master_of(self, stored: StoredJob, turn: StorageTurn) -> JobMaster:
         options = self.options.job_master
-        master = JobMaster(
-            job_id=job_id,
-            graph=graph,
-            context=self._context(job_id, graph),
-            options=replace(options, checkpoints=checkpoint_options(options.checkpoints, graph)),
+        return JobMaster(
+            job_id=stored.job_id,
+            graph=stored.graph,
+            context=self._context(stored.job_id, stored.graph),
+            options=replace(options, checkpoints=checkpoint_options(options.checkpoints, stored.graph)),
             network=self._network,
             storages=self._storages,
             clock=self._clock,
@@ -198,13 +228,9 @@ class Dispatcher(Component):
             submitted_ms=stored.submitted_ms,
             submission=stored.submission,
             on_end=self._ended,
+            cancelled=stored.cancelled,
+            turn=turn,
         )
-        self._masters[job_id] = master
-        try:
-            await master.start()
-        except BaseException:
-            self._masters.pop(job_id, None)
-            raise
 
     def _context(self, job_id: JobId, graph: JobGraph) -> m.JobContext:
         return m.JobContext(
@@ -213,62 +239,40 @@ class Dispatcher(Component):
             params=graph.params,
             mode=graph.mode,
             checkpointing=graph.checkpointing,
-            checkpoint_root=f"{self.options.checkpoint_root.rstrip('/')}/{job_id}",
+            checkpoint_root=self._checkpoint_root(job_id),
             artifacts=tuple(m.ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
+            libraries=libraries(graph),
         )
+
+    def _checkpoint_root(self, job_id: JobId) -> str:
+        return f"{self.options.checkpoint_root.rstrip('/')}/{job_id}"
+
+    def _checkpoints_of(self, job_id: JobId) -> Location:
+        return self._storages.at(self._checkpoint_root(job_id))
 
     # --- the end of a job ----------------------------------------------------------------------------------------
 
     async def _ended(self, details: j.JobDetails) -> None:
-        """R26: the result first, then the cleanup, which goes on after a crash in the middle."""
-        job_id = details.job_id
-        master = self._masters[job_id]
-        result = StoredResult(dirty=True, details=details, checkpoints=master.coordinator.statistics())
-        await self._until_done(f"result of {job_id}", lambda: self._store.put_result(result))
-        self._results[job_id] = result
-        self.tasks.job(f"cleanup of {job_id}", self._clean_up(result))
+        """Called by the JobMaster, which may be closed from now on: nothing that follows is a task of its."""
+        run = self._runs.get(details.job_id)
+        if run is not None and run.end(details):
+            self._see_off(run)
 
-    async def _clean_up(self, result: StoredResult) -> None:
-        job_id = result.details.job_id
-        master = self._masters.pop(job_id, None)
-        if master is not None:
-            with contextlib.suppress(MinflinkError):  # it would be noticed by its silence
-                farewell = m.JobMasterEnded(job_id=job_id, leader_id=master.leader_id)
-                await self._network.ask(RESOURCE_MANAGER, farewell, timeout=5.0)
-            await master.aclose()
-        if result.details.status is not j.JobStatus.FAILED:  # a failed job's are kept as long as its result
-            await self._until_done(f"checkpoints of {job_id}", self._checkpoints_of(job_id).delete_tree)
-        await self._until_done(f"blobs of {job_id}", lambda: self._blobs.delete_job(job_id))
-        clean = msgspec.structs.replace(result, dirty=False)
-        await self._until_done(f"result of {job_id}", lambda: self._store.put_result(clean))
-        self._results[job_id] = clean
+    def _ended_without_master(self, run: JobRun) -> None:
+        if run.end_without_master():
+            self._see_off(run)
 
-    def _checkpoints_of(self, job_id: JobId) -> Location:
-        return self._storages.at(self.options.checkpoint_root).child(job_id)
+    def _see_off(self, run: JobRun) -> None:
+        assert run.result is not None
 
-    async def _until_done(self, what: str, action: Callable[[], Any]) -> None:
-        """Repeat an idempotent step of storage work until it succeeds; the daemon's end is the only other way out."""
-        pause = CLEANUP_PAUSE
-        while True:
-            try:
-                await action()
-                return
-            except Exception as error:
-                log.warning("a step after a job's end failed and is repeated", step=what, error=str(error), pause=pause)
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+        async def close() -> None:
+            await run.aclose()
+            if self._runs.get(run.job_id) is run:
+                del self._runs[run.job_id]
 
-    async def _expire(self) -> None:
-        while True:
-            await self._clock.sleep(EXPIRY_INTERVAL)
-            limit = self._clock.epoch_ms() - self.options.result_expiration * 1000
-            for job_id, result in list(self._results.items()):
-                if not result.dirty and 0 < result.details.end_ms < limit:
-                    await self._checkpoints_of(job_id).delete_tree()
-                    await self._store.delete_result(job_id)
-                    del self._results[job_id]
+        self._results.ended(run.result, store=run.store_result, close=close, leader_id=run.leader_id)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -279,26 +283,26 @@ class Dispatcher(Component):
         return self._details(request.job_id)
 
     def _details(self, job_id: JobId) -> j.JobDetails:
-        if (master := self._masters.get(job_id)) is not None:
-            return master.details()
+        if (run := self._runs.get(job_id)) is not None:
+            return run.details()
         if (result := self._results.get(job_id)) is not None:
             return result.details
-        if (unrecovered := self._unrecovered.get(job_id)) is not None:
-            return unrecovered.details()
+        if (unreadable := self._unreadable.get(job_id)) is not None:
+            return unreadable
         raise NotFound(f"there is no job {job_id}", hint="`minflinkd list --all` shows the jobs")
 
     async def _checkpoints(self, request: j.GetCheckpoints) -> j.JsonAnswer:
-        self._details(request.job_id)
-        if (master := self._masters.get(request.job_id)) is not None:
-            found = master.coordinator.statistics()
+        details = self._details(request.job_id)
+        if (run := self._runs.get(request.job_id)) is not None:
+            found = run.checkpoints()
         elif (result := self._results.get(request.job_id)) is not None:
             found = result.checkpoints
         else:
             found = statistics.CheckpointStatistics()
         if request.config:
-            graph = self._details(request.job_id).graph
-            options = checkpoint_options(self.options.job_master.checkpoints, graph)
-            shown = statistics.config_to_flink_json(options)
+            shown = statistics.config_to_flink_json(
+                checkpoint_options(self.options.job_master.checkpoints, details.graph)
+            )
         elif request.checkpoint_id is not None:
             shown = statistics.details_to_flink_json(found, request.checkpoint_id)
         else:
@@ -306,16 +310,13 @@ class Dispatcher(Component):
         return j.JsonAnswer(body=msgspec.json.encode(shown))
 
     async def _cancel(self, request: j.CancelJob) -> m.Done:
+        """Answered when no crash can undo it. Raises NotFound, Conflict, StorageError."""
         details = self._details(request.job_id)
-        master = self._masters.get(request.job_id)
-        if master is None and not details.status.terminal:
-            raise Conflict(
-                f"job {request.job_id} is not recovered yet: {details.failures[0].error.message}",
-                hint="cancel it when its JobMaster is up",
-            )
-        if master is None or details.status.terminal:
-            raise Conflict(f"job {request.job_id} is {details.status.value} already")
-        master.cancel()
+        run = self._runs.get(request.job_id)
+        if run is None:
+            known = "cannot be read" if request.job_id in self._unreadable else f"is {details.status.value} already"
+            raise Conflict(f"job {request.job_id} {known}", hint="`minflinkd info JOB` says more")
+        await run.cancel()
         return m.Done()
 
 
@@ -335,6 +336,14 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
     )
 
 
+def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
+    """None: not known, so that nothing of the job's may be deleted."""
+    try:
+        return None if isinstance(stored, Unreadable) else artifact_keys(stored.graph)
+    except InvalidId:
+        return None
+
+
 def _overview(details: j.JobDetails) -> j.JobOverview:
     counts: dict[str, int] = {}
     for task in details.tasks:
@@ -348,3 +357,15 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
         tasks=counts,
     )
+
+
+def _unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
+    """R27: listed with its error, as a job that does not come up."""
+    graph = JobGraph(name=f"unreadable {record.job_id}", vertices=())
+    error = ErrorInfo(
+        code="unreadable-job",
+        message=f"{record.path} cannot be read: {record.reason}",
+        hint="nothing of the job was touched; restore or delete the file, and restart the daemon",
+    )
+    details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
+    return msgspec.structs.replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))

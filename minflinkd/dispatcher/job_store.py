@@ -1,17 +1,22 @@
 """The durable record of jobs (R25, R26): what was submitted, and what became of it.
 
     jobs/<job id>.json       a job that is to run, from before its submission is answered until its result is stored
+    cancelled/<job id>.json  somebody was told that it is cancelled: from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
 
-A record that cannot be read is reported and left alone; the others are used all the same (R27).
+A job's record is never written over: a request that a network held back would undo what came after it.
+A job with a result never runs again, whatever else lies there; so a result is the last to be deleted. A record that
+cannot be read is reported and left alone; the others are used all the same (R27).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.jobgraph.model import JobGraph
@@ -21,10 +26,12 @@ from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.runtime.units import decode_unit, encode_unit
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
 from minflinkd.storage.location import Location
+from minflinkd.storage.parallel import for_each
 
 log = structlog.get_logger(__name__)
 
 VERSION = 1
+READS = 16  # at a time
 T = TypeVar("T")
 
 
@@ -34,6 +41,16 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     submitted_ms: int
     graph: JobGraph
     submission: dict[str, float] = {}  # seconds since the submission, by phase
+    cancelled: bool = False  # by its mark
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A record that is set aside."""
+
+    job_id: JobId
+    path: str
+    reason: str
 
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,37 +63,47 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
 class JobStore:
     def __init__(self, location: Location) -> None:
         self._jobs = location.child("jobs")
+        self._cancelled = location.child("cancelled")
         self._results = location.child("results")
 
     async def put_job(self, job: StoredJob) -> None:
         """Durable when it returns. Raises StorageError."""
         await self._jobs.child(f"{job.job_id}.json").write_bytes(_encode(job))
 
+    async def mark_cancelled(self, job_id: JobId) -> None:
+        """Durable when it returns. Raises StorageError."""
+        await self._cancelled.child(f"{job_id}.json").write_bytes(b"{}")
+
     async def delete_job(self, job_id: JobId) -> None:
-        """A job that was not accepted after all. Idempotent."""
+        """A job that was not accepted after all, or has a result. Idempotent."""
         await self._jobs.child(f"{job_id}.json").delete()
+        await self._cancelled.child(f"{job_id}.json").delete()  # last: it must not come back uncancelled
 
     async def put_result(self, result: StoredResult) -> None:
         """Durable when it returns; the job itself is then no longer to run."""
-        name = f"{result.details.job_id}.json"
-        await self._results.child(name).write_bytes(_encode(result))
-        await self._jobs.child(name).delete()
+        await self._results.child(f"{result.details.job_id}.json").write_bytes(_encode(result))
+        await self.delete_job(result.details.job_id)
 
     async def delete_result(self, job_id: JobId) -> None:
+        """Nothing is known of the job any more. Idempotent."""
+        await self.delete_job(job_id)  # first: whatever was left of it must not come back to life
         await self._results.child(f"{job_id}.json").delete()
 
-    async def jobs(self) -> list[StoredJob]:
+    async def jobs(self) -> list[StoredJob | Unreadable]:
         """All jobs that are to run: those without a result."""
         ended = {job_id for job_id, _ in await self._names(self._results)}
+        names = [(job_id, place) for job_id, place in await self._names(self._jobs) if job_id not in ended]
+        cancelled = {job_id for job_id, _ in await self._names(self._cancelled)}
+        found = await for_each(names, lambda name: _read(*name, StoredJob), limit=READS)
         return [
-            job
-            for job_id, place in await self._names(self._jobs)
-            if job_id not in ended and (job := await _read(place, StoredJob)) is not None
+            replace(record, cancelled=True) if isinstance(record, StoredJob) and record.job_id in cancelled else record
+            for record in found
+            if record is not None
         ]
 
-    async def results(self) -> list[StoredResult]:
-        found = [await _read(place, StoredResult) for _, place in await self._names(self._results)]
-        return [result for result in found if result is not None]
+    async def results(self) -> list[StoredResult | Unreadable]:
+        found = await for_each(await self._names(self._results), lambda name: _read(*name, StoredResult), limit=READS)
+        return [record for record in found if record is not None]
 
     async def _names(self, directory: Location) -> list[tuple[JobId, Location]]:
         names: list[tuple[JobId, Location]] = []
@@ -93,11 +120,11 @@ def _encode(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_unit), indent=1)
 
 
-async def _read(place: Location, kind: type[T]) -> T | None:
+async def _read(job_id: JobId, place: Location, kind: type[T]) -> T | Unreadable | None:
     try:
         return msgspec.json.decode(await place.read_bytes(), type=kind, dec_hook=decode_unit)
     except ObjectNotFound:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
         log.error("a stored job cannot be read and is set aside", path=place.uri, error=str(error))
-        return None
+        return Unreadable(job_id, place.uri, str(error))

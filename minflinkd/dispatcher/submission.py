@@ -8,7 +8,9 @@ from typing import Protocol
 import structlog
 from msgspec.structs import replace as copy
 
-from minflinkd.blob.keys import BlobKey
+from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.dispatcher.blobs import Blobs
+from minflinkd.dispatcher.libraries import with_units
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
@@ -16,13 +18,14 @@ from minflinkd.jobgraph.model import JobGraph, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
+from minflinkd.runtime.errors import Consequence, InvalidId, MinflinkError, RemoteError
 from minflinkd.runtime.ids import IdSource, JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
 ASK_AGAIN = 0.25  # seconds between two questions for a session
 ANALYSIS_TIMEOUT = 120.0  # seconds; user code runs in it
+LIBRARY_CONFLICT = "library-conflict"  # code of a TaskManager's refusal (B31)
 
 
 class NoSession(MinflinkError):
@@ -32,20 +35,14 @@ class NoSession(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
-class Artifacts(Protocol):
-    """The blobs of jobs, as far as a submission needs them."""
-
-    async def contains(self, job_id: JobId, key: BlobKey) -> bool: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Analyzer:
-    """Checks submissions; starts nothing and stores nothing."""
+    """Checks submissions; starts nothing and stores nothing. From then on the job holds its artifacts."""
 
     network: Network
     clock: Clock
     ids: IdSource
-    artifacts: Artifacts
+    blobs: Blobs
     session_timeout: float  # seconds to wait for a TaskManager with a session
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
@@ -57,29 +54,24 @@ class Analyzer:
             raise InvalidJobGraph((*error.faults, *more)) from None
         faults = await self._missing_artifacts(job_id, graph)
         if not faults:
+            graph = await with_units(graph, job_id, self.blobs)
             faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout)
         if faults:
             raise InvalidJobGraph(faults)
         return graph
 
     async def _missing_artifacts(self, job_id: JobId, graph: JobGraph) -> tuple[GraphFault, ...]:
+        keys = [_permanent_key(artifact.key) for artifact in graph.artifacts]
+        missing = await self.blobs.hold(job_id, frozenset(key for key in keys if key is not None))
         return tuple(
-            [
-                GraphFault(
-                    path=at("artifacts", i),
-                    problem=f"the artifact {artifact.name} was not uploaded",
-                    hint="submit with `minflinkd run`, which uploads it",
-                )
-                for i, artifact in enumerate(graph.artifacts)
-                if artifact.key is None or not await self._uploaded(job_id, artifact.key)
-            ]
+            GraphFault(
+                path=at("artifacts", i),
+                problem=f"the artifact {artifact.name} was not uploaded, or too long ago",
+                hint="submit with `minflinkd run`, which uploads it",
+            )
+            for i, (artifact, key) in enumerate(zip(graph.artifacts, keys, strict=True))
+            if key is None or key in missing
         )
-
-    async def _uploaded(self, job_id: JobId, key: str) -> bool:
-        try:
-            return await self.artifacts.contains(job_id, BlobKey.parse(key))
-        except MinflinkError:  # no key at all, or a corrupt blob
-            return False
 
     async def _analyze_sound_part(
         self, job_id: JobId, error: InvalidJobGraph, context: ContextOf
@@ -93,6 +85,7 @@ class Analyzer:
             return missing
         task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
         try:
+            sound = sound if missing else await with_units(sound, job_id, self.blobs)
             return (*missing, *await self._analyze(context(job_id, sound), (task,), 0.0))
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
@@ -102,33 +95,45 @@ class Analyzer:
         self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float
     ) -> tuple[GraphFault, ...]:
         """Raises NoSession."""
-        address = await self._find_session(session_timeout)
+        deadline = self.clock.monotonic() + session_timeout
         request = m.AnalyzeJob(job=context, tasks=tasks)
-        try:
-            analysis = await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
-        except (Unreachable, RpcTimeout, RemoteError) as error:
-            raise NoSession(f"the job could not be analysed at {address}: {error}", hint="submit it again") from error
-        return analysis.faults
-
-    async def _find_session(self, timeout: float) -> Address:
-        deadline = self.clock.monotonic() + timeout
-        request = m.FindSession(request_id=self.ids.hex())
         while True:
-            refused = ""
+            address = await self._find_session(context.libraries, session_timeout, deadline)
+            try:
+                return (await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)).faults
+            except (Unreachable, RpcTimeout, RemoteError) as error:
+                taken = isinstance(error, RemoteError) and error.info().code == LIBRARY_CONFLICT
+                if not taken or self.clock.monotonic() >= deadline:
+                    why = f"the job could not be analysed at {address}: {error}"
+                    raise NoSession(why, hint="submit it again") from error
+            await self.clock.sleep(ASK_AGAIN)  # another job's libraries came there first, and will have been reported
+
+    async def _find_session(self, libraries: tuple[m.Library, ...], timeout: float, deadline: float) -> Address:
+        request = m.FindSession(request_id=self.ids.hex(), libraries=libraries)
+        while True:
+            found = m.SessionFound()
             try:
                 found = await self.network.ask(RESOURCE_MANAGER, request, timeout=5.0)
                 if found.address is not None:
                     return Address(found.address)
-                refused = found.refused
             except (Unreachable, RpcTimeout, RemoteError) as error:
                 log.info("no answer about sessions", error=str(error))
-            if refused or self.clock.monotonic() >= deadline:
+            if found.refused or self.clock.monotonic() >= deadline:
+                why = found.refused or found.waiting
                 raise NoSession(
-                    f"no TaskManager was there to analyse the job within {timeout:g} s"
-                    + (f": {refused}" if refused else ""),
+                    f"no TaskManager was there to analyse the job within {timeout:g} s" + (f": {why}" if why else ""),
                     hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
                 )
             await self.clock.sleep(ASK_AGAIN)
+
+
+def _permanent_key(text: str | None) -> BlobKey | None:
+    """None for what is no key of an artifact: a transient blob would not survive the daemon (B2)."""
+    try:
+        key = None if text is None else BlobKey.parse(text)
+    except InvalidId:
+        return None
+    return key if key is not None and key.kind is BlobKind.PERMANENT else None
 
 
 def without_python(graph: JobGraph) -> JobGraph:

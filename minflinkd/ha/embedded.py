@@ -2,18 +2,21 @@
 
 lock       held (flock) as long as the daemon lives; a second one is refused
 epoch      how often the directory was taken; part of the names of what this leader writes
+cluster.id tells what is this cluster's in storage that it shares with others
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 from pathlib import Path
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 SECRET_BYTES = 32  # as TaskManagers demand
+_CLUSTER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class StateDirectoryTaken(MinflinkError):
@@ -50,6 +53,11 @@ class StateDirectory:
         _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
         return epoch
 
+    @property
+    def held(self) -> bool:
+        """Whether this process leads."""
+        return self._lock is not None
+
     def release(self) -> None:
         """Idempotent."""
         if self._lock is not None:
@@ -61,6 +69,25 @@ class StateDirectory:
             return int((self.path / "epoch").read_text())
         except FileNotFoundError:
             return 0
+
+
+class UnusableClusterId(MinflinkError):
+    code = "unusable-cluster-id"
+    consequence = Consequence.REFUSED
+
+
+def cluster_id(state: Path) -> str:
+    """Made on first use. Raises UnusableClusterId, OSError."""
+    path = state / "cluster.id"
+    if not path.exists():
+        _write(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
+    found = path.read_text().strip()
+    if not _CLUSTER_ID.fullmatch(found):  # it becomes a part of paths
+        raise UnusableClusterId(
+            f"{path} holds {found[:80]!r}, which is no cluster id",
+            hint="restore it: without it the artifacts of stored jobs are not found in high-availability.storageDir",
+        )
+    return found
 
 
 def cluster_secret(path: Path) -> bytes:

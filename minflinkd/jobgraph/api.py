@@ -35,6 +35,7 @@ class JobSettings(TypedDict, total=False):
     params: Mapping[str, Any]
     parallelism: int
     max_parallelism: int
+    min_parallelism: int
     mode: str
     checkpointing: Mapping[str, Any]
     restart_strategy: Mapping[str, Any]

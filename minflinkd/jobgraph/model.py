@@ -144,6 +144,7 @@ class Artifact(Struct, frozen=True):
     path: str | None = None
     key: str | None = None  # BlobKey
     size: int = 0
+    units: tuple[str, ...] = ()  # what it claims of a session (`libraries`); set by the daemon when it accepts the job
 
 
 class JobGraph(Struct, frozen=True):
@@ -152,6 +153,7 @@ class JobGraph(Struct, frozen=True):
     params: dict[str, Any] = {}
     parallelism: Annotated[int, msgspec.Meta(ge=1)] = 1
     max_parallelism: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    min_parallelism: Annotated[int, msgspec.Meta(ge=1)] = 1  # with fewer slots no task starts (R20)
     mode: RuntimeMode = RuntimeMode.STREAMING
     checkpointing: Checkpointing = Checkpointing()
     restart_strategy: RestartStrategy | None = None  # None: the daemon's default

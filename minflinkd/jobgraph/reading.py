@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, NewType, TypeVar, get_args, get_origin
 
@@ -53,6 +54,12 @@ def _restart_strategy(value: object) -> object:
 _SHORTHANDS = {Input: _input, Artifact: _artifact, RestartStrategy: _restart_strategy}
 
 
+@cache
+def _fields(kind: type[Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """msgspec evaluates the annotations anew each time, which costs more than all else of reading a job."""
+    return msgspec.structs.fields(kind)
+
+
 class Reader:
     """Reads plain values; what is wrong goes to `faults`, and reading goes on."""
 
@@ -62,7 +69,7 @@ class Reader:
     def struct(self, kind: type[T], value: object, path: str) -> T | None:
         """A struct, its faulty optional fields left at their defaults; None where a required field is at fault."""
         fields = self.fields(kind, _SHORTHANDS.get(kind, lambda plain: plain)(value), path)
-        required = {f.name for f in msgspec.structs.fields(kind) if f.required}
+        required = {f.name for f in _fields(kind) if f.required}
         return kind(**fields) if fields is not None and required <= fields.keys() else None
 
     def fields(self, kind: type[Struct], value: object, path: str) -> dict[str, Any] | None:
@@ -70,7 +77,7 @@ class Reader:
         if not isinstance(value, Mapping):
             self._faults.add(path, f"{show(value)} is not a mapping", f"with {', '.join(_keys(kind))}")
             return None
-        known = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+        known = {f.encode_name: f for f in _fields(kind)}
         misspelt = set()  # known keys that a misspelt one stands for
         for key in value:
             if key not in known:
@@ -172,7 +179,7 @@ def _duration(value: object) -> Duration:
 
 
 def _keys(kind: type[Struct]) -> list[str]:
-    return [f.encode_name for f in msgspec.structs.fields(kind)]
+    return [f.encode_name for f in _fields(kind)]
 
 
 def _describe(kind: Any) -> str:

@@ -11,11 +11,11 @@ from pathlib import PurePath
 
 from minflinkd.jobgraph import formats, params
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show, vertex_path
+from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
 from minflinkd.jobgraph.model import (
     Artifact,
     CheckpointMode,
     Delivery,
-    Isolation,
     JobGraph,
     OutputMode,
     RuntimeMode,
@@ -28,7 +28,6 @@ _KINDS = ("source", "sql", "python", "sink")
 _UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
 _INTERVAL = re.compile(rf"\s*(interval\s+)?(\d+(\.\d+)?\s+({_UNITS})s?\s*)+", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
-_ARTIFACT_SUFFIXES = (".py", ".zip", ".whl")
 
 
 def check_job(graph: JobGraph, faults: Faults) -> None:
@@ -45,10 +44,10 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
         faults.add("name", "the name is empty")
     if graph.max_parallelism is not None and graph.parallelism > graph.max_parallelism:
         faults.add("parallelism", f"{graph.parallelism} is more than max-parallelism, {graph.max_parallelism}")
+    if graph.min_parallelism > graph.parallelism:
+        faults.add("min-parallelism", f"{graph.min_parallelism} is more than parallelism, {graph.parallelism}")
     if graph.restore is not None:
         faults.add("restore", "a start from a given checkpoint is not possible yet", "a job is recovered from its own")
-    if graph.isolation is not Isolation.SESSION:
-        faults.add("isolation", "TaskManagers of a job's own are not possible yet", "isolation: session")
     for name in graph.params:
         if not params.is_param_name(name):
             faults.add(at("params", name), f"{show(name)} is not a name", "a letter or _, then letters, digits, _ . -")
@@ -78,9 +77,13 @@ def _check_artifacts(artifacts: tuple[Artifact, ...], faults: Faults) -> None:
         path = at("artifacts", i)
         if artifact.name != PurePath(artifact.name).name or artifact.name in ("", ".", "..") or "\0" in artifact.name:
             faults.add(path, f"{show(artifact.name)} is not a file name", "{name: flights.py, path: src/flights.py}")
-        elif not artifact.name.endswith(_ARTIFACT_SUFFIXES):
+        elif not artifact.name.endswith(ARTIFACT_SUFFIXES):
             problem = f"{show(artifact.name)} cannot be loaded into a running session"
-            faults.add(path, problem, f"one of {', '.join(_ARTIFACT_SUFFIXES)}")
+            faults.add(path, problem, f"one of {', '.join(ARTIFACT_SUFFIXES)}")
+        elif artifact.name.endswith(".py") and artifact.name.removesuffix(".py") in PROTECTED_MODULES:
+            problem = f"{show(artifact.name)} has the name of a module that is never replaced, and would not be found"
+            hint = "rename it: the standard library, pyspark, py4j and minflinkd keep their names to themselves"
+            faults.add(path, problem, hint)
         if artifact.name in seen:
             faults.add(path, f"{show(artifact.name)} is the name of two artifacts", "give one of them another `name`")
         seen.add(artifact.name)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.execution import ENDED, Execution
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, TaskDetails
-from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.ids import AttemptId, JobId
 
 WallClock = Callable[[float], int]  # seconds of the injected clock -> milliseconds since 1970
 
@@ -22,7 +24,7 @@ def details(
     submitted_ms: int,
     wall: WallClock,
     submission: dict[str, float],
-    task_phases: dict[str, dict[str, float]],
+    task_phases: Mapping[AttemptId, dict[str, float]],
 ) -> JobDetails:
     """`submission`: seconds from the submission to each phase before the JobMaster; `task_phases`: by attempt id."""
     entered = {status.value: wall(at) for status, at in state.entered.items()}
@@ -38,21 +40,24 @@ def details(
         end_ms=ended,
         timestamps=timestamps,
         tasks=tuple(_task(state, e, wall, task_phases) for e in state.executions.values()),
-        restarts=len(recoveries),
-        failures=tuple(reversed(state.failures)),
+        restarts=sum(not r.rescale for r in recoveries),
+        failures=tuple(copy(f.record, timestamp_ms=wall(f.at)) for f in reversed(state.failures)),
         recoveries=tuple(_recovery(r, wall) for r in recoveries),
         submission=submission | first.seconds(),
+        waiting=tuple(sorted({why for need, why in state.waiting.items() if need in state.pool.needs})),
+        sinks_settled=state.sinks_error is None,
     )
 
 
 def _task(
-    state: JobState, execution: Execution, wall: WallClock, task_phases: dict[str, dict[str, float]]
+    state: JobState, execution: Execution, wall: WallClock, task_phases: Mapping[AttemptId, dict[str, float]]
 ) -> TaskDetails:
+    task = state.tasks[execution.task_id]
     times = dict(execution.entered)
     began = times.get(ExecutionState.SCHEDULED)
     ended = next((at for s, at in execution.entered if s in ENDED), None)
     return TaskDetails(
-        task=state.tasks[execution.task_id],
+        task=copy(task, parallelism=execution.parallelism or task.parallelism),
         state=execution.state,
         attempt_id=execution.attempt_id,
         attempt_number=execution.number,
@@ -60,7 +65,7 @@ def _task(
         start_ms=wall(began) if began is not None else -1,
         end_ms=wall(ended) if ended is not None else -1,
         metrics=execution.metrics,
-        phases=task_phases.get(execution.attempt_id or "", {}),
+        phases=task_phases.get(execution.attempt_id, {}) if execution.attempt_id is not None else {},
     )
 
 

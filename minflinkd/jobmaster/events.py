@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskRestore, TaskStatus
@@ -15,9 +15,14 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 
 @dataclass(frozen=True)
 class Started:
-    """The JobMaster is up; the job begins, or, `recovered`, goes on from a checkpoint of an earlier JobMaster."""
+    """The JobMaster is up; the job begins, or, `recovered`, goes on from a checkpoint of an earlier JobMaster.
+
+    `cancelled`: under an earlier one, too: this one only brings the job to its end.
+    """
 
     recovered: bool = False
+    cancelled: bool = False
+    ran_with: Mapping[TaskId, int] = field(default_factory=dict)  # task -> parallelism of its state in that checkpoint
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,11 @@ class TaskManagerGone:
 
 
 @dataclass(frozen=True)
-class NeedsRefused:
-    reasons: Mapping[AllocationId, str]
+class NeedsAnswered:
+    """What the ResourceManager says to the needs that it does not serve now: why never, or why not yet."""
+
+    refused: Mapping[AllocationId, str]
+    waiting: Mapping[AllocationId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,22 @@ class RestorePointFailed:
 
 
 @dataclass(frozen=True)
+class DeployAccepted:
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
 class DeployFailed:
+    """It was refused: nothing of the attempt runs."""
+
+    attempt_id: AttemptId
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class DeployUnanswered:
+    """It may have been carried out."""
+
     attempt_id: AttemptId
     error: ErrorInfo
 
@@ -96,13 +119,27 @@ class FinalCheckpointDone:
 
 
 @dataclass(frozen=True)
+class RescaleCheckpointDone:
+    """The job may stop and go on with another parallelism (R20)."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class RescaleCheckpointFailed:
+    round: int
+
+
+@dataclass(frozen=True)
 class CancelRequested:
     pass
 
 
 @dataclass(frozen=True)
 class SinksSettled:
-    """What completed checkpoints promised is published; what none covers is discarded."""
+    """What completed checkpoints promised is published; what none covers is discarded. `error`: it cannot be done."""
+
+    error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -115,15 +152,19 @@ Event = (
     | SlotsOffered
     | SlotsGone
     | TaskManagerGone
-    | NeedsRefused
+    | NeedsAnswered
     | RestorePointFound
     | RestorePointFailed
+    | DeployAccepted
     | DeployFailed
+    | DeployUnanswered
     | TaskChanged
     | TaskProgressed
     | AttemptGone
     | CheckpointsFailed
     | FinalCheckpointDone
+    | RescaleCheckpointDone
+    | RescaleCheckpointFailed
     | CancelRequested
     | SinksSettled
     | Tick
@@ -133,18 +174,17 @@ Event = (
 
 
 @dataclass(frozen=True)
-class Declare:
-    """Tell the ResourceManager now what is needed; the periodic declaration would do it later."""
-
-
-@dataclass(frozen=True)
 class FindRestorePoint:
+    """Settle from where these tasks start, and prepare their sinks. The other tasks run on."""
+
     round: int
+    tasks: frozenset[TaskId]
 
 
 @dataclass(frozen=True)
 class Deploy:
     task_id: TaskId
+    parallelism: int
     attempt_id: AttemptId
     number: int
     allocation_id: AllocationId
@@ -165,11 +205,18 @@ class StartCheckpoints:
 
 @dataclass(frozen=True)
 class StopCheckpoints:
-    pass
+    """Until all tasks run again. `survivors` run on."""
+
+    survivors: frozenset[AttemptId] = frozenset()
 
 
 @dataclass(frozen=True)
 class TakeFinalCheckpoint:
+    round: int
+
+
+@dataclass(frozen=True)
+class TakeRescaleCheckpoint:
     round: int
 
 
@@ -191,13 +238,13 @@ class End:
 
 
 Command = (
-    Declare
-    | FindRestorePoint
+    FindRestorePoint
     | Deploy
     | Cancel
     | StartCheckpoints
     | StopCheckpoints
     | TakeFinalCheckpoint
+    | TakeRescaleCheckpoint
     | FreeAllocations
     | SettleSinks
     | End

@@ -35,9 +35,12 @@ class Execution:
     task_id: TaskId
     state: State = State.CREATED
     number: int = 0  # of the attempt, from 0
+    parallelism: int = 0  # with which the attempt was deployed; 0 before
     attempt_id: AttemptId | None = None
     allocation_id: AllocationId | None = None
     resource_id: ResourceId | None = None
+    address: str = ""  # of that TaskManager
+    accepted: bool = False  # it has answered the deployment: it knows the attempt until that has ended
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
     input_ended: bool = False
     entered: tuple[tuple[State, float], ...] = ()  # when this attempt came into each state

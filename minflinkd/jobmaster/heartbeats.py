@@ -1,127 +1,117 @@
-"""JobMaster <-> TaskManager heartbeats and the reconciliation that they carry (R10)."""
+"""JobMaster -> TaskManager heartbeats (R10): to whom one is due, who is lost, what an answer contradicts. Pure."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
-import structlog
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.rpc.jobs import ExecutionState
-from minflinkd.rpc.messages import CancelTask, HeartbeatFromJobMaster, JobHeartbeatAnswer, TaskState, TaskStatus
-from minflinkd.rpc.network import Address, Fenced, Network, RpcTimeout, Unreachable
-from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import MinflinkError, RemoteError
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
-from minflinkd.runtime.supervision import TaskOwner
-
-log = structlog.get_logger(__name__)
+from minflinkd.rpc.messages import JobHeartbeatAnswer, TaskState
+from minflinkd.runtime.heartbeats import Heartbeats
+from minflinkd.runtime.ids import AttemptId, ResourceId
 
 UNREACHABLE_IS_LOST = 2  # failing connections in a row
-ENDING = frozenset({TaskState.CANCELING, TaskState.CANCELED, TaskState.FAILED})
+_ENDING = frozenset({TaskState.CANCELING, TaskState.CANCELED, TaskState.FAILED})
+_SETTLED = frozenset({ExecutionState.INITIALIZING, ExecutionState.RUNNING})
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One heartbeat. Its answer is judged by what was there `before` it was sent, and dropped after a later one's."""
+
+    resource_id: ResourceId
+    number: int
+    before: JobState
 
 
 class TaskManagerBeats:
-    """Beats to every TaskManager that holds slots of the job; tells the scheduler who is lost, and what differs."""
+    """One beat an interval to each TaskManager, whether or not the last was answered: one that was lost on the way
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        job_id: JobId,
-        leader_id: LeaderId,
-        interval: float,
-        timeout: float,
-        cancellation_timeout: float,
-        clock: Clock,
-        tasks: TaskOwner,
-        state: Callable[[], JobState],
-        feed: Callable[[ev.Event], None],
-    ) -> None:
-        self._network = network
-        self._job_id = job_id
-        self._leader_id = leader_id
+    must not make the job look dead there.
+    """
+
+    def __init__(self, *, interval: float, timeout: float) -> None:
         self._interval = interval
-        self._timeout = timeout
-        self._cancellation_timeout = cancellation_timeout
-        self._clock = clock
-        self._tasks = tasks
-        self._state = state
-        self._feed = feed
-        self._heard: dict[ResourceId, float] = {}
+        self._heard: Heartbeats[ResourceId] = Heartbeats(timeout)
+        self._due: dict[ResourceId, float] = {}
         self._unreachable: dict[ResourceId, int] = {}
-        self._beating: dict[ResourceId, asyncio.Task[None]] = {}
-        self._strays: dict[AttemptId, asyncio.Task[None]] = {}
+        self._answered: dict[ResourceId, int] = {}  # the latest beat that was
+        self._sent = 0
 
-    async def run(self) -> None:
-        """For ever. Each TaskManager at its own pace: one that hangs must not make this job look dead to the others."""
-        while True:
-            await self._clock.sleep(self._interval)
-            held = self._state().pool.held.values()
-            targets = {h.resource_id: Address(h.address) for h in held}
-            for gone in set(self._heard) - set(targets):
-                del self._heard[gone]
-                self._unreachable.pop(gone, None)
-            self._beating = {resource: task for resource, task in self._beating.items() if not task.done()}
-            self._strays = {attempt: task for attempt, task in self._strays.items() if not task.done()}
-            for resource, address in targets.items():
-                if resource not in self._beating:
-                    self._beating[resource] = self._tasks.job(f"beat to {resource}", self._beat(resource, address))
+    def watch(self, resources: Collection[ResourceId], now: float) -> None:
+        """From now on these, and no others."""
+        for gone in [r for r in self._due if r not in resources]:
+            self._heard.forget(gone)
+            del self._due[gone]
+            self._unreachable.pop(gone, None)
+            self._answered.pop(gone, None)
+        for resource in resources:
+            if resource not in self._due:
+                self._due[resource] = now + self._interval
+                self._heard.heard(resource, now)
 
-    async def _beat(self, resource: ResourceId, address: Address) -> None:
-        before = self._state()
-        allocations = before.pool.on(resource)
-        request = HeartbeatFromJobMaster(job_id=self._job_id, leader_id=self._leader_id, allocations=allocations)
-        now = self._clock.monotonic()
-        self._heard.setdefault(resource, now)
-        try:
-            answer = await self._network.ask(address, request, timeout=self._timeout, fence=self._leader_id)
-        except (RemoteError, Fenced) as error:
-            self._feed(ev.SlotsGone(allocations, f"TaskManager {resource} refuses the job: {error}"))
-            return
-        except (Unreachable, RpcTimeout) as error:
-            misses = self._unreachable.get(resource, 0) + 1 if isinstance(error, Unreachable) else 0
-            self._unreachable[resource] = misses
-            silent = self._clock.monotonic() - self._heard[resource]
-            if misses >= UNREACHABLE_IS_LOST or silent >= self._timeout:
-                self._feed(ev.TaskManagerGone(resource, f"no heartbeat for {silent:.1f} s: {error}"))
-            return
-        self._heard[resource] = self._clock.monotonic()
-        self._unreachable[resource] = 0
-        self._reconcile(before, resource, answer)
-        for status in answer.tasks:
-            self._cancel_stray(before, status, address)
+    def next_due(self) -> float | None:
+        silent = self._heard.next_due()
+        return min([*self._due.values(), *([] if silent is None else [silent])], default=None)
 
-    def _cancel_stray(self, before: JobState, status: TaskStatus, address: Address) -> None:
-        """An attempt that was given up while its TaskManager did not answer (its deployment may have arrived late, its
+    def take_due(self, state: JobState, now: float) -> tuple[Beat, ...]:
+        beats = []
+        for resource in sorted(r for r, due in self._due.items() if now >= due):
+            self._due[resource] = now + self._interval
+            self._sent += 1
+            beats.append(Beat(resource, self._sent, state))
+        return tuple(beats)
 
-        cancellation not at all) must not go on beside its successor.
-        """
-        attempt = status.attempt_id
-        live = {e.attempt_id for state in (before, self._state()) for e in state.live}
-        if attempt not in live and status.state not in ENDING and attempt not in self._strays:
-            log.warning("an attempt that was given up still runs; it is cancelled", attempt=attempt, address=address)
-            self._strays[attempt] = self._tasks.job(f"cancel stray {attempt}", self._cancel(attempt, address))
+    def take_silent(self, now: float) -> tuple[ev.TaskManagerGone, ...]:
+        due = self.next_due()
+        if due is not None and (late := now - due) > self._interval:  # this side was held up, and heard nobody
+            self._heard.postpone(late)
+        silent = sorted(self._heard.take_silent(now))
+        return tuple(ev.TaskManagerGone(r, f"no heartbeat for {seconds:.1f} s") for r, seconds in silent)
 
-    async def _cancel(self, attempt: AttemptId, address: Address) -> None:
-        request = CancelTask(job_id=self._job_id, attempt_id=attempt)
-        try:
-            await self._network.ask(address, request, timeout=self._cancellation_timeout, fence=self._leader_id)
-        except MinflinkError as error:
-            log.info("a stray attempt was not cancelled yet", attempt=attempt, error=str(error))
+    def heard(self, resource: ResourceId, now: float) -> None:
+        """Anything came from it."""
+        if resource in self._due:
+            self._heard.heard(resource, now)
+            self._unreachable[resource] = 0
 
-    def _reconcile(self, before: JobState, resource: ResourceId, answer: JobHeartbeatAnswer) -> None:
-        """What the TaskManager does not know is gone; only what was there before the question is judged by it."""
-        unknown = tuple(a for a in before.pool.on(resource) if a not in answer.allocations)
-        if unknown:
-            self._feed(ev.SlotsGone(unknown, f"TaskManager {resource} does not know the allocation"))
-        known = {status.attempt_id for status in answer.tasks}
-        for status in answer.tasks:
-            self._feed(ev.TaskChanged(status))
-        for execution in before.executions.values():
-            settled = execution.state in (ExecutionState.INITIALIZING, ExecutionState.RUNNING)
-            here = settled and execution.resource_id == resource
-            if here and execution.attempt_id is not None and execution.attempt_id not in known:
-                self._feed(ev.AttemptGone(execution.attempt_id))
+    def unreachable(self, resource: ResourceId, why: str) -> ev.TaskManagerGone | None:
+        if resource not in self._due:
+            return None
+        misses = self._unreachable[resource] = self._unreachable.get(resource, 0) + 1
+        return ev.TaskManagerGone(resource, why) if misses >= UNREACHABLE_IS_LOST else None
+
+    def is_latest(self, beat: Beat) -> bool:
+        """Whether no later one was answered already; from now on, this is the latest answered one."""
+        resource = beat.resource_id
+        if resource not in self._due or beat.number < self._answered.get(resource, 0):
+            return False
+        self._answered[resource] = beat.number
+        return True
+
+
+def contradictions(beat: Beat, answer: JobHeartbeatAnswer) -> Iterator[ev.Event]:
+    """What the TaskManager does not know is gone; what it says of tasks is so."""
+    resource, before = beat.resource_id, beat.before
+    unknown = tuple(a for a in before.pool.on(resource) if a not in answer.allocations)
+    if unknown:
+        yield ev.SlotsGone(unknown, f"TaskManager {resource} does not know the allocation")
+    for status in answer.tasks:
+        yield ev.TaskChanged(status)
+    known = {status.attempt_id for status in answer.tasks}
+    for execution in before.executions.values():
+        settled = execution.state in _SETTLED or (execution.state is ExecutionState.DEPLOYING and execution.accepted)
+        here = settled and execution.resource_id == resource
+        if here and execution.attempt_id is not None and execution.attempt_id not in known:
+            yield ev.AttemptGone(execution.attempt_id)
+
+
+def strays(beat: Beat, answer: JobHeartbeatAnswer, now: JobState) -> tuple[AttemptId, ...]:
+    """Attempts that were given up while their TaskManager did not answer (a deployment may have arrived late, a
+
+    cancellation not at all): they must not go on beside their successors.
+    """
+    live = {e.attempt_id for state in (beat.before, now) for e in state.live}
+    return tuple(s.attempt_id for s in answer.tasks if s.attempt_id not in live and s.state not in _ENDING)

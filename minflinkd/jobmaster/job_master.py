@@ -1,71 +1,63 @@
-"""The JobMaster: carries out what one job's scheduler decides, and tells it what became of it.
+"""The JobMaster as a component: carries out what its core decides, and tells it what became of it.
 
-Everything that happens to a job is an event of `jobmaster.scheduler`; this file only speaks to the other parties.
+It speaks to the network, to the job's checkpoint coordinator and to its sinks; nothing is decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
-from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import JobGraph, RestartStrategy
+from minflinkd.jobgraph.model import Isolation, JobGraph
 from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster import scheduler
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
-from minflinkd.jobmaster.heartbeats import TaskManagerBeats
-from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
+from minflinkd.rpc.asking import outcome_of_asking
 from minflinkd.rpc.jobs import JobDetails, JobStatus
-from minflinkd.rpc.network import (
-    RESOURCE_MANAGER,
-    Address,
-    Fenced,
-    Mailbox,
-    Network,
-    RpcTimeout,
-    Unreachable,
-    job_master,
-)
+from minflinkd.rpc.network import Address, Mailbox, Network, job_master
+from minflinkd.rpc.party import Answered, Ask, Tell
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError, error_info
-from minflinkd.runtime.ids import AttemptId, IdSource, JobId
-from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.ids import AttemptId, IdSource, JobId, TaskId
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.storage.registry import Storages
+
+__all__ = ["JobMaster", "JobMasterOptions"]
 
 log = structlog.get_logger(__name__)
 
-RETRY_PAUSE = 0.5  # seconds
+FIRST_PAUSE = 0.5  # seconds
 LONGEST_PAUSE = 30.0
 
-
-@dataclass(frozen=True, kw_only=True)
-class JobMasterOptions:
-    """Times in seconds."""
-
-    heartbeat_interval: float = 1.0
-    heartbeat_timeout: float = 5.0
-    slot_request_timeout: float = 300.0
-    cancellation_timeout: float = 30.0
-    restart_strategy: RestartStrategy
-    checkpoints: CheckpointOptions
+R = TypeVar("R")
 
 
 class JobMaster(Component):
-    """One job's master. `ended` is set with the job's terminal state."""
+    """One job's master; `on_end` is called once it is in a terminal state and its slots are free.
+
+    It crashes where deciding raises what it was not to raise (A1); the next JobMaster of the job goes on (R13). They
+    share the job's `turn` in the storage.
+    """
 
     def __init__(
         self,
@@ -81,80 +73,76 @@ class JobMaster(Component):
         rng: random.Random,
         submitted_ms: int,
         submission: dict[str, float],
-        on_end: Callable[[JobDetails], Awaitable[None]],
+        on_end: Callable[[JobDetails], Coroutine[Any, Any, None]],
+        cancelled: bool = False,
+        turn: StorageTurn | None = None,
     ) -> None:
         super().__init__(f"jobmaster {job_id}")
+        turn = turn or StorageTurn(f"job {job_id}")
         self.job_id = job_id
         self.graph = graph
-        self._context = context
-        self._options = options
+        self.leader_id = ids.leader()
         self._network = network
-        self._sinks = JobSinks(storages, job_id=job_id, graph=graph)
+        self._sinks = JobSinks(storages, job_id=job_id, graph=graph, turn=turn)
         self._clock = clock
         self._submitted_ms = submitted_ms
         self._submission = submission
         self._on_end = on_end
-        self.leader_id = ids.leader()
+        self._cancelled = cancelled  # under an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
-        chance = scheduler.Chance(ids, rng)
-        self._machine: Machine[JobState, ev.Event, ev.Command] = Machine(
-            new_job(chain(graph), graph.restart_strategy or options.restart_strategy, options.slot_request_timeout),
-            partial(scheduler.step, chance),
-            check_invariants,
-            name=self.name,
-        )
         self._wake = asyncio.Event()
-        self._declare_now = asyncio.Event()
-        self._freeing: set[asyncio.Task[None]] = set()
-        self._task_phases: dict[str, dict[str, float]] = {}
-        self._end_details: JobDetails | None = None
+        self._core = JobMasterCore(
+            job_id=job_id,
+            leader_id=self.leader_id,
+            tasks=chain(graph),
+            context=context,
+            options=replace(
+                options,
+                restart_strategy=graph.restart_strategy or options.restart_strategy,
+                min_parallelism=graph.min_parallelism,
+                exclusive=graph.isolation is Isolation.JOB,
+                libraries=context.libraries,
+            ),
+            chance=Chance(ids, rng),
+        )
         self.coordinator = CheckpointCoordinator(
             job_id=job_id,
             options=options.checkpoints,
-            store=CheckpointStore(storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch),
+            store=CheckpointStore(
+                storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch, turn=turn
+            ),
             clock=clock,
             tasks=TaskManagerTasks(network, job_id=job_id, fence=self.leader_id, address_of=self._address_of),
             on_failure=self._checkpoints_failed,
         )
+        self.coordinator.falls_with = self.crash
         self._mailbox = Mailbox(job_master(job_id), fence=self.leader_id)
-        self._mailbox.on(m.OfferSlots, self._offer_slots)
-        self._mailbox.on(m.TaskStateChanged, self._task_state_changed)
+        self._mailbox.on(m.OfferSlots, self._receive)
+        self._mailbox.on(m.TaskStateChanged, self._receive)
         self._mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
         self._mailbox.on(m.DeclineCheckpoint, self._decline_checkpoint)
-        self._mailbox.on_notice(m.TaskProgress, self._task_progress)
-        self._mailbox.on_notice(m.TaskManagerLost, self._task_manager_lost)
-        self._beats = TaskManagerBeats(
-            network,
-            job_id=job_id,
-            leader_id=self.leader_id,
-            interval=options.heartbeat_interval,
-            timeout=options.heartbeat_timeout,
-            cancellation_timeout=2 * options.cancellation_timeout,
-            clock=clock,
-            tasks=self.tasks,
-            state=lambda: self._machine.state,
-            feed=self._feed,
-        )
+        self._mailbox.on_notice(m.TaskProgress, self._receive)
+        self._mailbox.on_notice(m.TaskManagerLost, self._receive)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> JobStatus:
-        return self._machine.state.status
+        return self._core.state.status
 
     def details(self) -> JobDetails:
         return details(
             self.job_id,
             self.graph,
-            self._machine.state,
+            self._core.state,
             submitted_ms=self._submitted_ms,
             wall=self._wall,
             submission=self._submission,
-            task_phases=self._task_phases,
+            task_phases=self._core.task_phases,
         )
 
     def cancel(self) -> None:
-        """Begin to cancel; nothing where the job ends already."""
+        """Begin to cancel; nothing where the job ends already. Raises Crashed."""
         self._feed(ev.CancelRequested())
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
@@ -163,144 +151,114 @@ class JobMaster(Component):
         await self.coordinator.start()
         self._network.attach(self._mailbox)
         self.tasks.loop("timer", self._timer)
-        self.tasks.loop("declaration of needs", self._declare_needs)
-        self.tasks.loop("heartbeats", self._beats.run)
-        self._feed(ev.Started(recovered=self.coordinator.latest() is not None))
+        point = self.coordinator.latest()
+        ran_with = {snapshot.task_id: snapshot.parallelism for snapshot in point.tasks} if point is not None else {}
+        self._feed(ev.Started(recovered=point is not None, cancelled=self._cancelled, ran_with=ran_with))
+
+    def _on_crash(self) -> None:
+        self._network.detach(self._mailbox)
+
+    async def _before_stop(self) -> None:
+        self._network.detach(self._mailbox)
 
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)
         await self.coordinator.aclose()
 
-    # --- the machine and the world -------------------------------------------------------------------------------
+    # --- the core and the world ----------------------------------------------------------------------------------
+
+    def _decide(self, act: Callable[[], R]) -> R:
+        """Something happens to the core. Raises its refusals, and Crashed."""
+        if self.crashed.is_set():
+            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
+        before = self._core.state
+        try:
+            result = act()
+            self._note(before, self._core.state)
+            for command in self._core.take_commands():
+                self._carry_out(command)
+        except MinflinkError as error:
+            if isinstance(error, IllegalTransition | InvariantViolated):
+                raise self.crash(error) from error
+            raise
+        except Exception as error:
+            raise self.crash(error) from error
+        self._wake.set()
+        return result
 
     def _feed(self, event: ev.Event) -> None:
-        before = self._machine.state
-        commands = self._machine.feed(event, self._clock.monotonic())
-        state = self._machine.state
-        if len(state.failures) != len(before.failures) or state.failures[-1:] != before.failures[-1:]:
-            self._date_failures()
-        if state.status is not before.status:
-            self._log.info("job status", status=state.status.value, before=before.status.value)
-        for command in commands:
-            self._carry_out(command)
-        self._wake.set()
+        self._decide(lambda: self._core.feed(event, self._clock.monotonic()))
 
-    def _carry_out(self, command: ev.Command) -> None:
-        match command:
-            case ev.Declare():
-                self._declare_now.set()
-            case ev.FindRestorePoint(number):
-                self.tasks.job(f"restore point of round {number}", self._find_restore_point(number))
-            case ev.Deploy():
-                self.tasks.job(f"deploy {command.task_id} attempt {command.number}", self._deploy(command))
-            case ev.Cancel(attempt, address):
-                self.tasks.job(f"cancel {attempt}", self._cancel_attempt(attempt, Address(address)))
-            case ev.StartCheckpoints(attempts):
-                self.coordinator.tasks_running(attempts)
-            case ev.StopCheckpoints():
-                self.coordinator.tasks_stopped()
-            case ev.TakeFinalCheckpoint(number):
-                self.tasks.job("final checkpoint", self._final_checkpoint(number))
-            case ev.FreeAllocations(address, allocations, job_ended):
-                free = m.FreeSlots(job_id=self.job_id, allocations=allocations, job_ended=job_ended)
-                task = self.tasks.job(f"free slots at {address}", self._free(Address(address), free))
-                self._freeing.add(task)
-                task.add_done_callback(self._freeing.discard)
-            case ev.SettleSinks():
-                self.tasks.job("settle sinks", self._settle_sinks())
-            case ev.End():
-                self.tasks.job("end", self._end())
+    async def _receive(self, message: m.Message) -> Any:
+        return self._decide(lambda: self._core.receive(message, self.leader_id, self._clock.monotonic()))
 
     async def _timer(self) -> None:
         while True:
             self._wake.clear()
-            due = scheduler.next_wakeup(self._machine.state)
+            due = self._core.next_wakeup()
             try:
                 async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
                     await self._wake.wait()
             except TimeoutError:
-                self._feed(ev.Tick())
+                # A timer may fire a tick of its clock early: less than `due` would be asked for again, and again.
+                self._decide(partial(self._core.tick, max(due or 0.0, self._clock.monotonic())))
 
-    async def _declare_needs(self) -> None:
-        """m1: the whole need, at once when it changes and with every heartbeat (R8)."""
-        while True:
-            self._declare_now.clear()
-            pool = self._machine.state.pool
-            request = m.DeclareNeeds(
-                job_id=self.job_id,
-                leader_id=self.leader_id,
-                address=self._mailbox.address,
-                version=pool.version,
-                needs=pool.declaration(),
-                held=tuple(pool.held),
-            )
-            try:
-                answer = await self._network.ask(RESOURCE_MANAGER, request, timeout=self._options.heartbeat_timeout)
-                if answer.refused:
-                    self._feed(ev.NeedsRefused(answer.refused))
-            except (RemoteError, Fenced, Unreachable, RpcTimeout) as error:
-                self._log.info("the ResourceManager did not take the needs", error=str(error))
-            try:
-                async with asyncio.timeout(self._options.heartbeat_interval):
-                    await self._declare_now.wait()
-            except TimeoutError:
-                pass
+    def _carry_out(self, command: object) -> None:
+        match command:
+            case Ask(target, request):
+                self._job(f"{type(request).__name__} to {target}", self._ask(command))
+            case Tell(target, notice, fence):
+                self._network.tell(target, notice, fence=fence)
+            case ev.FindRestorePoint(number, tasks):
+                self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
+            case ev.StartCheckpoints(attempts):
+                self.coordinator.tasks_running(attempts)
+            case ev.StopCheckpoints(survivors):
+                self.coordinator.tasks_stopped(survivors)
+            case ev.TakeFinalCheckpoint(number):
+                self._job("final checkpoint", self._final_checkpoint(number))
+            case ev.TakeRescaleCheckpoint(number):
+                self._job("checkpoint to rescale from", self._rescale_checkpoint(number))
+            case ev.SettleSinks():
+                self._job("settle sinks", self._settle_sinks())
+            case ev.End():
+                self._job("end", self._on_end(self.details()))
+            case _:
+                raise AssertionError(f"nobody carries out {command}")
 
-    async def _find_restore_point(self, number: int) -> None:
+    def _job(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.job(name, work, on_error=self._job_failed)
+
+    def _job_failed(self, error: Exception) -> None:
+        """Whoever waits for its outcome would wait for ever."""
+        if not isinstance(error, Crashed):  # that was logged where it happened
+            self.crash(error)
+
+    async def _ask(self, ask: Ask) -> None:
+        outcome = await outcome_of_asking(self._network, self._clock, ask)
+        if not isinstance(outcome, Answered):
+            self._log.info("no answer", request=type(ask.request).__name__, to=ask.target, error=str(outcome.error))
+        self._decide(lambda: self._core.answered(ask.about, outcome, self._clock.monotonic()))
+
+    # --- checkpoints and sinks -----------------------------------------------------------------------------------
+
+    async def _find_restore_point(self, number: int, tasks: frozenset[TaskId]) -> None:
+        state = self._core.state
+        vertices = frozenset(v.id for task in tasks for v in state.tasks[task].vertices)
         try:
             point = await self.coordinator.restore_point()
-            await self._sinks.prepare(point)
+            await self._sinks.prepare(point, vertices if len(tasks) < len(state.tasks) else None)
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error)))
             return
         if point is None:
             self._feed(ev.RestorePointFound(number, None, {}))
             return
-        tasks = {
+        restores = {
             snapshot.task_id: m.TaskRestore(checkpoint_id=point.checkpoint_id, snapshot=snapshot)
             for snapshot in point.tasks
         }
-        self._feed(ev.RestorePointFound(number, point.checkpoint_id, tasks))
-
-    async def _deploy(self, command: ev.Deploy) -> None:
-        request = m.DeployTask(
-            job=self._context,
-            task=self._machine.state.tasks[command.task_id],
-            allocation_id=command.allocation_id,
-            attempt_id=command.attempt_id,
-            attempt_number=command.number,
-            job_leader_id=self.leader_id,
-            restore=command.restore,
-        )
-        try:
-            await self._repeat(Address(command.address), request, self._options.heartbeat_timeout)
-        except Exception as error:  # whatever it is, the scheduler must hear of it
-            info = error_info(error)
-            if info.code != Fenced.code:
-                info = copy(info, consequence=Consequence.RETRYABLE)  # another TaskManager may take it
-            self._feed(ev.DeployFailed(command.attempt_id, info))
-
-    async def _cancel_attempt(self, attempt_id: AttemptId, address: Address) -> None:
-        """Until nothing of the attempt runs: answered, or the TaskManager is lost (which the beats notice)."""
-        request = m.CancelTask(job_id=self.job_id, attempt_id=attempt_id)
-        try:
-            await self._repeat(address, request, 2 * self._options.cancellation_timeout)
-        except MinflinkError as error:
-            self._log.error("a task could not be cancelled", attempt=attempt_id, error=str(error))
-        self._feed(ev.AttemptGone(attempt_id))
-
-    async def _repeat(self, address: Address, request: m.Request[m.Done], timeout: float) -> None:
-        """Repeat while the outcome is unknown, for at most `timeout` seconds. Raises what was answered last."""
-        deadline = self._clock.monotonic() + timeout
-        while True:
-            patience = max(0.1, min(self._options.heartbeat_timeout / 2, deadline - self._clock.monotonic()))
-            try:
-                await self._network.ask(address, request, timeout=patience, fence=self.leader_id)
-                return
-            except (Unreachable, RpcTimeout):
-                if self._clock.monotonic() + RETRY_PAUSE >= deadline:
-                    raise
-                await self._clock.sleep(RETRY_PAUSE)
+        self._feed(ev.RestorePointFound(number, point.checkpoint_id, restores))
 
     async def _final_checkpoint(self, number: int) -> None:
         try:
@@ -310,58 +268,35 @@ class JobMaster(Component):
             return
         self._feed(ev.FinalCheckpointDone(number))
 
-    async def _free(self, address: Address, request: m.FreeSlots) -> None:
+    async def _rescale_checkpoint(self, number: int) -> None:
         try:
-            await self._repeat(address, request, self._options.heartbeat_timeout)
+            await self.coordinator.trigger()
         except MinflinkError as error:
-            self._log.info("slots were not freed; reconciliation will", address=address, error=str(error))
+            self._log.info("no checkpoint to rescale from", error=str(error))
+            self._feed(ev.RescaleCheckpointFailed(number))
+        else:
+            self._feed(ev.RescaleCheckpointDone(number))
 
     async def _settle_sinks(self) -> None:
         """Publish what the last completed checkpoint promised, discard the rest (J12). Repeated until it is done."""
-        pause = RETRY_PAUSE
+        pause = FIRST_PAUSE
         while True:
             try:
                 await self._sinks.close(await self.coordinator.settled())
-                break
             except Exception as error:  # whatever it is, the job must come to its end
                 info = error_info(error)
                 if info.consequence is not Consequence.RETRYABLE:
-                    self._log.error("the sinks cannot be settled; what is staged stays", error=info.message)
-                    break
+                    return self._feed(ev.SinksSettled(info))
                 self._log.warning("the sinks cannot be settled yet", error=info.message, pause=pause)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        self._feed(ev.SinksSettled())
+            else:
+                return self._feed(ev.SinksSettled())
 
-    async def _end(self) -> None:
-        """Whoever hears of the end finds the slots free, unless their TaskManager does not answer."""
-        if self._freeing:
-            await asyncio.wait(self._freeing)
-        await self._on_end(self.details())
-
-    # --- messages ------------------------------------------------------------------------------------------------
-
-    async def _offer_slots(self, request: m.OfferSlots) -> m.OffersAccepted:
-        self._feed(ev.SlotsOffered(request.resource_id, request.address, request.offers))
-        held = self._machine.state.pool.held
-        accepted = tuple(
-            o.allocation_id
-            for o in request.offers
-            if o.allocation_id in held and held[o.allocation_id].resource_id == request.resource_id
-        )
-        return m.OffersAccepted(accepted=accepted)
-
-    async def _task_state_changed(self, request: m.TaskStateChanged) -> m.Done:
-        if request.status.phases:
-            self._task_phases[request.status.attempt_id] = request.status.phases
-        self._feed(ev.TaskChanged(request.status))
-        return m.Done()
-
-    async def _task_progress(self, notice: m.TaskProgress) -> None:
-        self._feed(ev.TaskProgressed(notice.attempt_id, notice.metrics))
-
-    async def _task_manager_lost(self, notice: m.TaskManagerLost) -> None:
-        self._feed(ev.TaskManagerGone(notice.resource_id, notice.reason))
+    def _checkpoints_failed(self, failure: CheckpointFailed) -> None:
+        error = copy(failure.info(), consequence=Consequence.RETRYABLE)
+        with contextlib.suppress(Crashed):
+            self._feed(ev.CheckpointsFailed(error))
 
     async def _acknowledge_checkpoint(self, request: m.AcknowledgeCheckpoint) -> m.Done:
         self.coordinator.acknowledge(request.snapshot)
@@ -373,25 +308,18 @@ class JobMaster(Component):
 
     # --- small things --------------------------------------------------------------------------------------------
 
-    def _checkpoints_failed(self, failure: CheckpointFailed) -> None:
-        error = copy(failure.info(), consequence=Consequence.RETRYABLE)
-        self._feed(ev.CheckpointsFailed(error))
-
     def _address_of(self, attempt_id: AttemptId) -> Address | None:
-        state = self._machine.state
-        execution = state.by_attempt(attempt_id)
-        if execution is None or execution.allocation_id is None or not execution.on_task_manager:
-            return None
-        held = state.pool.held.get(execution.allocation_id)
-        return Address(held.address) if held is not None else None
+        execution = self._core.state.by_attempt(attempt_id)
+        return Address(execution.address) if execution is not None and execution.on_task_manager else None
 
     def _wall(self, at: float) -> int:
         return round(self._clock.epoch_ms() - (self._clock.monotonic() - at) * 1000)
 
-    def _date_failures(self) -> None:
-        """The pure machine knows no wall clock; the failures that it has just recorded get their date here."""
-        now = self._clock.epoch_ms()
-        failures = tuple(f if f.timestamp_ms else copy(f, timestamp_ms=now) for f in self._machine.state.failures)
-        self._machine.state = replace(self._machine.state, failures=failures)
-        newest = failures[-1]
-        self._log.warning("failure", code=newest.error.code, error=newest.error.message, task=newest.task_name)
+    def _note(self, before: JobState, state: JobState) -> None:
+        """What a person wants to read of a step."""
+        if state.status is not before.status:
+            self._log.info("job status", status=state.status.value, before=before.status.value)
+        for failure in state.failures:
+            if failure not in before.failures:
+                error: ErrorInfo = failure.record.error
+                self._log.warning("failure", code=error.code, error=error.message, task=failure.record.task_name)

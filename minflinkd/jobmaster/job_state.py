@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobgraph.model import RestartStrategy, Task
-from minflinkd.jobmaster import slot_pool
+from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import placement, slot_pool
 from minflinkd.jobmaster.execution import Execution
+from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.placement import Bounds, Placement
+from minflinkd.jobmaster.regions import regions
 from minflinkd.jobmaster.restart import RestartHistory
 from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.jobmaster.slot_pool import SlotPool
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
-from minflinkd.runtime.ids import AttemptId, TaskId
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, TaskId
 from minflinkd.runtime.machine import InvariantViolated, move, table
 
 S = JobStatus
@@ -36,23 +41,58 @@ KEPT_ROLLOUTS = 32
 
 
 @dataclass(frozen=True)
+class Failure:
+    """`record` without its date, which is `at`, in seconds of the injected clock."""
+
+    at: float
+    record: FailureRecord
+
+
+@dataclass(frozen=True)
+class Growth:
+    """More slots are held than are used: the total that could be, and since when."""
+
+    parallelism: int
+    since: float
+
+
+@dataclass(frozen=True)
 class JobState:
+    """Times are seconds of the injected clock."""
+
     tasks: Mapping[TaskId, Task]
-    strategy: RestartStrategy
-    slot_request_timeout: float  # seconds
+    options: JobMasterOptions
     executions: Mapping[TaskId, Execution]
+    regions: Mapping[TaskId, frozenset[TaskId]]
     pool: SlotPool
     status: JobStatus = S.INITIALIZING
     entered: Mapping[JobStatus, float] = field(default_factory=dict)
     round: int = 0  # of deployment; answers that belong to an older one change nothing
     restart_at: float | None = None  # a restart is due then; None while tasks are up or coming up
-    finding_restore_point: bool = False
+    finding: frozenset[TaskId] = frozenset()  # tasks whose restore point is being looked for
+    placement: Placement = field(default_factory=dict)  # of the groups, as they were last deployed
+    ran_with: Mapping[str, int] = field(
+        default_factory=dict
+    )  # parallelism of the groups, also under earlier JobMasters
+    proven: Mapping[str, int] = field(default_factory=dict)  # parallelism of the groups when the job last was RUNNING
+    proven_on: Placement = field(default_factory=dict)  # where that was, unless it was under an earlier JobMaster
+    narrowed: bool = False  # to what is proven: wider, the job did not come up
+    failed_growths: int = 0  # since one succeeded
+    lacking_since: float | None = None  # tasks wait, and not all slots are there that the job wants
+    changed_at: float = 0.0  # the last deployment, or try to grow
+    growth: Growth | None = None
+    rescaling: bool = False  # the checkpoint is being taken from which the job goes on wider
+    idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
     final_checkpoint_asked: bool = False
     outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
     settling: bool = False
+    heir_since: float | None = None  # TaskManagers may still run what an earlier JobMaster deployed, and hold its slots
+    inherited_at: float | None = None  # when the last of them offered those slots: there, nothing of it runs any more
     has_run: bool = False  # under this JobMaster or an earlier one
     history: RestartHistory = field(default_factory=RestartHistory)
-    failures: tuple[FailureRecord, ...] = ()  # newest last
+    failures: tuple[Failure, ...] = ()  # newest last
+    waiting: Mapping[AllocationId, str] = field(default_factory=dict)  # why needs are not served yet (R5)
+    sinks_error: ErrorInfo | None = None  # what completed checkpoints promised could not be published
     rollouts: tuple[Rollout, ...] = ()  # newest last; the first is the submission's
 
     def to(self, status: JobStatus, now: float) -> JobState:
@@ -69,9 +109,12 @@ class JobState:
         return next((e for e in self.executions.values() if e.attempt_id == attempt_id), None)
 
     def marked(self, phase: str, now: float) -> JobState:
-        if not self.rollouts:
+        if not self.rollouts or (rollout := self.rollouts[-1].mark(phase, now)) is self.rollouts[-1]:
             return self
-        return replace(self, rollouts=(*self.rollouts[:-1], self.rollouts[-1].mark(phase, now)))
+        return replace(self, rollouts=(*self.rollouts[:-1], rollout))
+
+    def group_of(self, task_id: TaskId) -> str:
+        return self.tasks[task_id].slot_sharing_group
 
     @property
     def live(self) -> tuple[Execution, ...]:
@@ -79,33 +122,33 @@ class JobState:
         return tuple(e for e in self.executions.values() if e.on_task_manager)
 
 
-def new_job(tasks: tuple[Task, ...], strategy: RestartStrategy, slot_request_timeout: float) -> JobState:
-    groups: dict[str, int] = {}
+Step = tuple[JobState, tuple[ev.Command, ...]]
+
+
+def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
+    desired: dict[str, int] = {}
     for task in tasks:  # tasks of a group share its slots, so the widest one counts (J6)
-        groups[task.slot_sharing_group] = max(groups.get(task.slot_sharing_group, 0), task.parallelism)
+        desired[task.slot_sharing_group] = max(desired.get(task.slot_sharing_group, 0), task.parallelism)
+    least = {g: min(n, options.min_parallelism) if options.adaptive else n for g, n in desired.items()}
     return JobState(
         tasks={t.id: t for t in tasks},
-        strategy=strategy,
-        slot_request_timeout=slot_request_timeout,
+        options=options,
         executions={t.id: Execution(t.id) for t in tasks},
-        pool=SlotPool(groups=groups),
+        regions=regions(tasks),
+        pool=SlotPool(groups={g: Bounds(n, least[g]) for g, n in desired.items()}),
     )
 
 
 def check_invariants(state: JobState) -> None:
     """Raises InvariantViolated."""
     slot_pool.check_invariants(state.pool)
-    for execution in state.executions.values():
-        runs_freely = execution.state in (
-            ExecutionState.DEPLOYING,
-            ExecutionState.INITIALIZING,
-            ExecutionState.RUNNING,
-        )
-        if runs_freely and execution.allocation_id not in state.pool.held:
+    used = {state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING}
+    placement.check_invariants({g: state.placement[g] for g in sorted(used)}, state.pool.holdings)
+    for execution in state.live:
+        if execution.state is not ExecutionState.CANCELING and execution.allocation_id not in state.pool.held:
             raise InvariantViolated(f"{execution.task_id} is {execution.state} on a slot that the pool does not hold")
-    if state.status is S.RUNNING and any(
-        e.state is not ExecutionState.RUNNING for e in state.executions.values() if state.outcome is None
-    ):
+    running = all(e.state is ExecutionState.RUNNING for e in state.executions.values())
+    if state.status is S.RUNNING and state.outcome is None and not running:
         raise InvariantViolated("the job is RUNNING while a task is not")
     if state.status.terminal and state.live:
         raise InvariantViolated(f"the job is {state.status} with {len(state.live)} attempts that may still run")

@@ -9,10 +9,11 @@ PHASES = ("canceled", "slots", "restore_point", "deployed", "running", "first_ba
 
 @dataclass(frozen=True)
 class Rollout:
-    """Times are seconds of the injected clock; `began` is the submission or the failure."""
+    """Times are seconds of the injected clock; `began` is the submission, the failure or the decision to grow."""
 
     began: float
     cause: str = ""
+    rescale: bool = False  # the job grows: no failure began it
     checkpoint_id: int | None = None
     marks: tuple[tuple[str, float], ...] = ()
 

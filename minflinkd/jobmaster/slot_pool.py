@@ -1,6 +1,7 @@
-"""The slots of one job: what it needs, what it was offered, what it holds (resources.md, SlotPool). Pure.
+"""The slots of one job: what it asks for, what it was offered, what it holds (resources.md, SlotPool). Pure.
 
-One need, and one allocation, is all the slots of one slot sharing group (J6): `slots` slots of one TaskManager.
+A need is for one slot sharing group, and is served by slots of one TaskManager (J6). What is held belongs to no group:
+`placement` says who runs on it.
 """
 
 from __future__ import annotations
@@ -8,21 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from minflinkd.jobmaster.placement import Bounds, Holdings, place, total
 from minflinkd.rpc.messages import SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
+
+GONE_KEPT = 200  # their last messages are long delivered when they are forgotten
+
+
+@dataclass(frozen=True)
+class Want:
+    """`slots` slots for a group, or `least` of them; with `beside`, where it has `held` already, so many more."""
+
+    slots: int
+    least: int
+    beside: ResourceId | None = None
+    held: int = 0
+
+    def served_by(self, resource_id: ResourceId, slots: int) -> bool:
+        return slots >= (self.least - self.held if resource_id == self.beside else self.least)
 
 
 @dataclass(frozen=True)
 class Need:
     group: str
-    slots: int
-    since: float  # seconds
+    want: Want
 
 
 @dataclass(frozen=True)
 class Held:
-    group: str
     slots: tuple[int, ...]
     resource_id: ResourceId
     address: str
@@ -30,75 +45,102 @@ class Held:
 
 @dataclass(frozen=True)
 class SlotPool:
-    groups: Mapping[str, int]  # slot sharing group -> slots: all that the job wants
+    groups: Mapping[str, Bounds]  # slot sharing group -> slots: all that the job wants
     needs: Mapping[AllocationId, Need] = field(default_factory=dict)
     held: Mapping[AllocationId, Held] = field(default_factory=dict)
-    version: int = 0  # of the declaration; grows with every change of the needs
-
-    @property
-    def complete(self) -> bool:
-        return not self.needs and {h.group for h in self.held.values()} == set(self.groups)
+    gone: tuple[AllocationId, ...] = ()  # lost, or given back: they never come back to life
+    version: int = 0  # of the declaration; grows with every change of what it says
 
     def declaration(self) -> tuple[SlotNeed, ...]:
-        return tuple(SlotNeed(allocation_id=a, slots=n.slots) for a, n in sorted(self.needs.items()))
+        return tuple(
+            SlotNeed(
+                allocation_id=allocation,
+                slots=need.want.slots,
+                least=0 if need.want.least == need.want.slots else need.want.least,
+                beside=need.want.beside,
+                held=need.want.held,
+                group=need.group,
+            )
+            for allocation, need in sorted(self.needs.items())
+        )
 
-    def of_group(self, group: str) -> tuple[AllocationId, Held] | None:
-        return next(((a, h) for a, h in self.held.items() if h.group == group), None)
+    @property
+    def holdings(self) -> Holdings:
+        found: dict[ResourceId, dict[AllocationId, int]] = {}
+        for allocation, held in self.held.items():
+            found.setdefault(held.resource_id, {})[allocation] = len(held.slots)
+        return found
 
     def on(self, resource_id: ResourceId) -> tuple[AllocationId, ...]:
-        return tuple(a for a, h in self.held.items() if h.resource_id == resource_id)
+        return tuple(sorted(a for a, h in self.held.items() if h.resource_id == resource_id))
+
+    def accepted(self, resource_id: ResourceId, offers: tuple[SlotOffer, ...]) -> tuple[AllocationId, ...]:
+        """m10: what is held of an offer; the same for a repeated one."""
+        mine = self.on(resource_id)
+        return tuple(o.allocation_id for o in offers if o.allocation_id in mine)
 
     def address_of(self, resource_id: ResourceId) -> str | None:
         return next((h.address for h in self.held.values() if h.resource_id == resource_id), None)
 
 
-def ask_for_missing(pool: SlotPool, ids: IdSource, now: float) -> SlotPool:
-    """A need for every group that has neither slots nor a need."""
-    covered = {h.group for h in pool.held.values()} | {n.group for n in pool.needs.values()}
-    missing = {ids.allocation(): Need(g, n, now) for g, n in pool.groups.items() if g not in covered}
-    if not missing:
-        return pool
-    return replace(pool, needs={**pool.needs, **missing}, version=pool.version + 1)
+def ask(pool: SlotPool, wants: Mapping[str, Want], ids: IdSource) -> SlotPool:
+    """The pool with one need for each of these groups, and no other. One that only becomes easier to serve stays."""
+    needs: dict[AllocationId, Need] = {}
+    for allocation, need in pool.needs.items():
+        want = wants.get(need.group)
+        if want is not None and replace(want, least=need.want.least) == need.want:
+            needs[allocation] = Need(need.group, want)
+    asked = {need.group for need in needs.values()}
+    needs |= {ids.allocation(): Need(g, want) for g, want in sorted(wants.items()) if g not in asked}
+    return pool if needs == pool.needs else replace(pool, needs=needs, version=pool.version + 1)
 
 
-def offered(
-    pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...]
-) -> tuple[SlotPool, tuple[AllocationId, ...]]:
-    """The pool with what it takes of an offer, and the accepted allocations; the same again for a repeated offer."""
-    accepted: list[AllocationId] = []
-    for offer in offers:
-        allocation = offer.allocation_id
-        need = pool.needs.get(allocation)
-        if need is not None and len(offer.slots) == need.slots:
-            taken = Held(need.group, offer.slots, resource_id, address)
-            needs = {a: n for a, n in pool.needs.items() if a != allocation}
-            pool = replace(pool, needs=needs, held={**pool.held, allocation: taken}, version=pool.version + 1)
-            accepted.append(allocation)
-        elif (held := pool.held.get(allocation)) is not None and held.resource_id == resource_id:
-            accepted.append(allocation)
-    return pool, tuple(accepted)
+def renewed(pool: SlotPool) -> SlotPool:
+    """All needs withdrawn; `ask` makes new ones with allocations of their own."""
+    return replace(pool, needs={}, version=pool.version + 1) if pool.needs else pool
+
+
+def offered(pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...]) -> SlotPool:
+    """The pool with what it takes of an offer: what it has asked for, and what serves it as well (R13).
+
+    The rest is refused, and what was held once and given up is not taken again.
+    """
+    for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
+        allocation, need = offer.allocation_id, pool.needs.get(offer.allocation_id)
+        taken = {slot for a in pool.on(resource_id) for slot in pool.held[a].slots}
+        if allocation in pool.held or allocation in pool.gone or not offer.slots or taken & set(offer.slots):
+            continue
+        needs = {a: n for a, n in pool.needs.items() if a != allocation}
+        held = {**pool.held, allocation: Held(offer.slots, resource_id, address)}
+        richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
+        asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
+        if asked or _reach(richer) > _reach(pool):
+            pool = richer
+    return pool
+
+
+def _reach(pool: SlotPool) -> int:
+    return total(place(pool.groups, pool.holdings, present={}))
 
 
 def dropped(pool: SlotPool, allocations: tuple[AllocationId, ...]) -> SlotPool:
     """The pool without these allocations: lost, or given back."""
-    gone = set(allocations)
-    return replace(pool, held={a: h for a, h in pool.held.items() if a not in gone})
-
-
-def overdue(pool: SlotPool, timeout: float, now: float) -> tuple[Need, ...]:
-    """Needs that nobody served within `slot.request.timeout` (R5)."""
-    return tuple(n for n in pool.needs.values() if now - n.since >= timeout)
-
-
-def renewed(pool: SlotPool) -> SlotPool:
-    """All open needs withdrawn; `ask_for_missing` makes new ones with allocations of their own."""
-    return replace(pool, needs={}, version=pool.version + 1) if pool.needs else pool
+    gone = tuple(a for a in allocations if a in pool.held)
+    if not gone:
+        return pool
+    held = {a: h for a, h in pool.held.items() if a not in gone}
+    return replace(pool, held=held, gone=(*pool.gone, *gone)[-GONE_KEPT:], version=pool.version + 1)
 
 
 def check_invariants(pool: SlotPool) -> None:
     """Raises InvariantViolated."""
     if both := set(pool.needs) & set(pool.held):
         raise InvariantViolated(f"allocations both wanted and held: {sorted(both)}")
-    groups = [n.group for n in pool.needs.values()] + [h.group for h in pool.held.values()]
+    if back := set(pool.gone) & set(pool.held):
+        raise InvariantViolated(f"allocations that were given up are held: {sorted(back)}")
+    groups = [n.group for n in pool.needs.values()]
     if len(groups) != len(set(groups)):
-        raise InvariantViolated(f"a slot sharing group is served twice: {sorted(groups)}")
+        raise InvariantViolated(f"a slot sharing group is asked for twice: {sorted(groups)}")
+    slots = [(h.resource_id, s) for h in pool.held.values() for s in h.slots]
+    if len(slots) != len(set(slots)):
+        raise InvariantViolated(f"a slot is held by two allocations: {sorted(slots)}")

@@ -12,7 +12,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
 
 RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
 
@@ -25,6 +25,9 @@ class RequestCounts(Protocol):
 
     @property
     def errors(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
 
     @property
     def bytes(self) -> int: ...
@@ -59,6 +62,8 @@ class ClusterCollector(Collector):
             yield from _of_jobs(sample.jobs)
         if sample.task_managers is not None:
             yield from _of_resources(sample)
+        if sample.blobs is not None:
+            yield from _of_blobs(sample.blobs)
 
 
 class RpcCollector(Collector):
@@ -84,15 +89,17 @@ class StorageCollector(Collector):
         labels = ["scheme", "request"]
         made = CounterMetricFamily("minflinkd_storage_requests", "Requests to storage.", labels=labels)
         failed = CounterMetricFamily("minflinkd_storage_errors", "Requests to storage that failed.", labels=labels)
+        again = CounterMetricFamily("minflinkd_storage_retries", "Requests to storage made again.", labels=labels)
         moved = CounterMetricFamily("minflinkd_storage_bytes", "Bytes moved to or from storage.", labels=labels)
         spent = CounterMetricFamily("minflinkd_storage_seconds", "Seconds spent in storage requests.", labels=labels)
         for scheme, kinds in sorted(self._requests().items()):
             for kind, counts in sorted(kinds.items()):
                 made.add_metric([scheme, kind], counts.requests)
                 failed.add_metric([scheme, kind], counts.errors)
+                again.add_metric([scheme, kind], counts.retries)
                 moved.add_metric([scheme, kind], counts.bytes)
                 spent.add_metric([scheme, kind], counts.seconds)
-        yield from (made, failed, moved, spent)
+        yield from (made, failed, again, moved, spent)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -114,6 +121,23 @@ def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
     for task_manager, age in sample.heartbeat_ages.items():
         ages.add_metric([task_manager], age)
     yield ages
+
+
+def _of_blobs(sample: BlobSample) -> Iterator[Metric]:
+    stored = GaugeMetricFamily("minflinkd_blobs", "Blobs that the BlobServer holds.", labels=["state"])
+    sizes = GaugeMetricFamily("minflinkd_blob_stored_bytes", "Their size.", labels=["state"])
+    for state, count in sorted(sample.stored.items()):
+        stored.add_metric([state], count)
+        sizes.add_metric([state], sample.stored_bytes.get(state, 0))
+    moved = CounterMetricFamily("minflinkd_blob_bytes", "Bytes of blobs up and down.", labels=["direction"])
+    moved.add_metric(["up"], sample.received_bytes)
+    moved.add_metric(["down"], sample.sent_bytes)
+    transfers = GaugeMetricFamily("minflinkd_blob_transfers", "Transfers under way.", labels=["state"])
+    transfers.add_metric(["running"], sample.transfers_running)
+    transfers.add_metric(["waiting"], sample.transfers_waiting)
+    yield from (stored, sizes, moved, transfers)
+    yield CounterMetricFamily("minflinkd_blobs_deleted", "Blobs deleted by the cleanup.", value=sample.deleted)
+    yield CounterMetricFamily("minflinkd_blobs_corrupt", "Blobs moved aside as corrupt.", value=sample.corrupt)
 
 
 def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:

@@ -32,6 +32,19 @@ class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointSample | None = None
 
 
+class BlobSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the BlobServer."""
+
+    stored: dict[str, int]  # blobs by state
+    stored_bytes: dict[str, int]  # likewise
+    received_bytes: int
+    sent_bytes: int
+    transfers_running: int
+    transfers_waiting: int
+    deleted: int  # by the cleanup
+    corrupt: int
+
+
 class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     """None is what could not be asked for: its metrics are left out, rather than shown as 0."""
 
@@ -45,3 +58,4 @@ class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     slots_free: int = 0
     pending_needs: int = 0
     heartbeat_ages: dict[str, float] = {}  # seconds, by TaskManager
+    blobs: BlobSample | None = None

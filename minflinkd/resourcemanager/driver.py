@@ -51,6 +51,14 @@ class ResourceManagerDriver(Protocol):
         """Those that live, also those that a driver of an earlier daemon started; their exits are told from now on."""
         ...
 
+    async def stop_all(self) -> None:
+        """End every TaskManager that it has started, side by side. Raises StopFailed for the first that stays."""
+        ...
+
+    async def reap_leftovers(self) -> None:
+        """Kill what a driver of an earlier daemon started, for a daemon that wants to begin anew."""
+        ...
+
     async def aclose(self) -> None:
         """Leaves the TaskManagers running. Idempotent."""
         ...

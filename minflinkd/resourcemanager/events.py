@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minflinkd.rpc.messages import DeclareNeeds, RegisterTaskManager, TaskManagerReport
+from minflinkd.rpc.messages import DeclareNeeds, Library, RegisterTaskManager, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
 
 # --- events ---
@@ -32,7 +32,15 @@ class Reported:
 
 @dataclass(frozen=True)
 class TaskManagerFailed:
-    """It ended, or nothing was heard of it for too long."""
+    """It ended, could not be started, or nothing was heard of it for too long."""
+
+    resource_id: ResourceId
+    reason: str
+
+
+@dataclass(frozen=True)
+class ExitAnswered:
+    """It was asked to exit, and said yes, no or nothing."""
 
     resource_id: ResourceId
     reason: str
@@ -71,7 +79,9 @@ class AllocationUnknown:
 
 @dataclass(frozen=True)
 class SessionWanted:
-    """For an analysis: any TaskManager with a ready session will do."""
+    """For an analysis: any TaskManager with a ready session will do that holds no other version of these."""
+
+    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,7 @@ Event = (
     | TaskManagerRegistered
     | Reported
     | TaskManagerFailed
+    | ExitAnswered
     | NeedsDeclared
     | JobMasterGone
     | AllocationAnswered
@@ -113,7 +124,9 @@ class SendAllocate:
     allocation_id: AllocationId
     job_master: str  # address
     job_leader_id: LeaderId
+    exclusive: bool = False
     again: bool = False  # the last one had no known outcome; pause before this one
+    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,10 +137,37 @@ class StartTaskManager:
 
 
 @dataclass(frozen=True)
-class StopTaskManager:
+class SendExit:
+    """Ask it to exit; slots of it are given away no more."""
+
     resource_id: ResourceId
     reason: str
-    kill: bool  # at once, without asking it
+
+
+@dataclass(frozen=True)
+class StopTaskManager:
+    """Of the driver: nothing is to be left of it."""
+
+    resource_id: ResourceId
+    reason: str
+    kill: bool  # at once, without asking its process
+
+
+@dataclass(frozen=True)
+class SendRenew:
+    """Ask it for a new session (R6a)."""
+
+    resource_id: ResourceId
+    reason: str
+
+
+@dataclass(frozen=True)
+class AnnounceJobMaster:
+    """Tell the TaskManagers that hold slots of the job who leads it now (R13)."""
+
+    job_id: JobId
+    leader_id: LeaderId
+    resource_ids: tuple[ResourceId, ...]
 
 
 @dataclass(frozen=True)
@@ -139,4 +179,4 @@ class NotifyLost:
     job_masters: tuple[tuple[str, LeaderId], ...]  # address, and the leader that is meant
 
 
-Command = SendAllocate | StartTaskManager | StopTaskManager | NotifyLost
+Command = SendAllocate | StartTaskManager | SendExit | StopTaskManager | SendRenew | AnnounceJobMaster | NotifyLost

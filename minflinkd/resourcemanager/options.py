@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class ResourceManagerOptions:
     """How many TaskManagers there are to be, and for how long. Times in seconds."""
 
-    slots_per_tm: int
-    min: int = 0  # TaskManagers that are there in any case
+    slots_per_tm: int  # of one that the driver starts
+    can_start: bool = True  # whether the driver starts any
+    min: int = 0  # TaskManagers below which no idle one is stopped; none is started for it (R6)
     standby: int = 1  # wholly free ready ones, beyond those in use (R6)
     max: int = 1_000
     taskmanager_timeout: float = 300.0  # an idle one beyond the above is stopped after it

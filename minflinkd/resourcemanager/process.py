@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,8 @@ import psutil
 import structlog
 
 from minflinkd.resourcemanager.driver import Launched, OnExit, StartFailed, StopFailed
-from minflinkd.runtime.errors import InvalidId
-from minflinkd.runtime.ids import ResourceId, parse_resource_id
+from minflinkd.runtime import homes
+from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
@@ -35,9 +34,10 @@ log = structlog.get_logger(__name__)
 TOKEN = "MINFLINKD_TASKMANAGER_TOKEN"  # noqa: S105  # the name of a variable
 SYSTEMD = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # are between systemd and the daemon alone
 LOG = "taskmanager.log"
+LAUNCH_TIMEOUT = 10.0  # seconds that whoever asks what lives waits for launches to end
 KILL_TIMEOUT = 30.0  # seconds from SIGKILL to the last trace
 TAIL_BYTES = 2048  # of the log, in the reason of an exit
-LOGS_KEPT = 20  # directories of ended TaskManagers
+FAREWELL = "error: "  # how the last line of one that could not go on begins
 
 Command = Callable[[ResourceId, Path], Sequence[str]]
 
@@ -85,7 +85,7 @@ class ProcessDriver:
         self._grace = grace
         self._extra_directories = extra_directories
         self._processes: dict[ResourceId, _Process] = {}
-        self._launching: set[ResourceId] = set()
+        self._launching: dict[ResourceId, asyncio.Task[None]] = {}
         self._tasks = TaskOwner("process driver")
         self._adopting = asyncio.Lock()
 
@@ -95,9 +95,10 @@ class ProcessDriver:
     async def start(self, resource_id: ResourceId) -> None:
         failures: list[Exception] = []
         # A task of its own: a caller that is cancelled must not leave a process that nobody watches.
-        await asyncio.shield(
-            self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
-        )
+        launch = self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
+        self._launching[resource_id] = launch
+        launch.add_done_callback(lambda _: self._launching.pop(resource_id, None))
+        await asyncio.shield(launch)
         if failures:
             raise StartFailed(f"the process of {resource_id} could not be started: {failures[0]}") from failures[0]
 
@@ -124,6 +125,7 @@ class ProcessDriver:
 
     async def adopt(self) -> tuple[Launched, ...]:
         async with self._adopting:
+            await self._launches()
             for process in await asyncio.to_thread(self._find_living):
                 log.info("adopted a TaskManager", resource_id=process.resource_id, pid=process.pid)
                 self._watch(process)
@@ -134,13 +136,12 @@ class ProcessDriver:
             Launched(p.resource_id, p.pid, round(p.created * 1000)) for p in self._processes.values() if not p.ended
         )
 
-    async def stop_all(self, *, kill: bool = False) -> None:
-        """End every TaskManager that lives, side by side. Raises StopFailed for the first that stays."""
-        await asyncio.gather(*(self.stop(launched.resource_id, kill=kill) for launched in self.living()))
+    async def stop_all(self) -> None:
+        await self._launches()
+        await asyncio.gather(*(self.stop(launched.resource_id) for launched in self.living()))
 
     async def reap_leftovers(self) -> None:
-        """Kill what an earlier daemon left, for one that wants to begin anew."""
-        own = {launched.resource_id for launched in self.living()}
+        own = self._processes.keys() | self._launching.keys()
         for launched in await self.adopt():
             if launched.resource_id not in own:
                 await self.stop(launched.resource_id, kill=True)
@@ -162,15 +163,18 @@ class ProcessDriver:
     # --- starting -------------------------------------------------------------------------------------------------
 
     async def _start(self, resource_id: ResourceId) -> None:
-        self._launching.add(resource_id)
-        try:
-            self._watch(await asyncio.to_thread(self._launch, resource_id))
-        finally:
-            self._launching.discard(resource_id)
+        self._watch(await asyncio.to_thread(self._launch, resource_id))
+
+    async def _launches(self) -> None:
+        """Until none is under way: what it starts lives, whoever asked for it may not."""
+        if launches := tuple(self._launching.values()):
+            _, stuck = await asyncio.wait(launches, timeout=LAUNCH_TIMEOUT)
+            for launch in stuck:
+                log.warning("a launch takes long", launch=launch.get_name(), seconds=LAUNCH_TIMEOUT)
 
     def _launch(self, resource_id: ResourceId) -> _Process:
         home = self.working_directory(resource_id)
-        logs = home / "log"
+        logs = home / homes.LOGS
         home.mkdir(mode=0o700, parents=True)
         logs.mkdir()
         token = secrets.token_hex(16)
@@ -228,32 +232,17 @@ class ProcessDriver:
             with contextlib.suppress(psutil.Error):
                 stray.kill()
         psutil.wait_procs(left, timeout=5)
-        for entry in self.working_directory(resource_id).iterdir():
-            if entry.name != "log":
-                _remove(entry)
+        homes.strip(self.working_directory(resource_id))
         for directory in self._extra_directories(resource_id):
-            _remove(directory)
-        self._prune()
-
-    def _prune(self) -> None:
-        ended = [home for home in self._homes() if not (home / "identity.json").exists()]
-        for home in sorted(ended, key=lambda home: home.stat().st_mtime, reverse=True)[LOGS_KEPT:]:
-            _remove(home)
+            homes.remove(directory)
+        homes.prune(self._directory)
 
     # --- finding again --------------------------------------------------------------------------------------------
-
-    def _homes(self) -> list[Path]:
-        homes = []
-        for entry in self._directory.iterdir() if self._directory.is_dir() else ():
-            with contextlib.suppress(InvalidId):
-                parse_resource_id(entry.name)
-                homes.append(entry)
-        return homes
 
     def _find_living(self) -> list[_Process]:
         """Processes that an earlier driver started and this one does not know; what is left of dead ones is removed."""
         found = []
-        for home in self._homes():
+        for home in homes.homes(self._directory):
             resource_id = ResourceId(home.name)
             if resource_id in self._processes or resource_id in self._launching:
                 continue
@@ -309,22 +298,19 @@ def _write_identity(home: Path, identity: Identity) -> None:
     new.replace(home / "identity.json")
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _reason(home: Path, code: int | None) -> str:
+    """How the process ended, and why: in its own last words where it had some."""
     if code is None:
         how = "its process ended"  # adopted: only its parent is told how
     elif code < 0:
         how = f"its process was killed by {signal.Signals(-code).name}"
     else:
         how = f"its process ended with exit code {code}"
-    tail = _tail(home / "log" / LOG)
-    return f"{how}; its log ends:\n{tail}" if tail and code != 0 else how
+    tail = _tail(home / homes.LOGS / LOG)
+    if not tail or code == 0:
+        return how
+    last = tail.rpartition("\n")[2]
+    return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
 
 
 def _tail(file: Path) -> str:

@@ -1,90 +1,46 @@
-"""How many TaskManagers there are to be (R3, R5, R6), and what a job that waits for one is told. Pure."""
+"""How many TaskManagers there are to be: which start, end, or renew their session (R3, R6, R6a, R24). Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.state import Resources, TaskManager, TaskManagerState
-from minflinkd.rpc.messages import NeedsAnswer
-from minflinkd.runtime.ids import JobId
+from minflinkd.resourcemanager.placement import covered, least
+from minflinkd.resourcemanager.state import Presence, Resources, Shelf, TaskManager
+from minflinkd.rpc.libraries import clash
+from minflinkd.rpc.messages import Library
+from minflinkd.runtime.ids import JobId, ResourceId
 
 FAILED_STARTS = 3  # in a row, before who waits is told that there will be none
+CALM = 10.0  # seconds without slots taken or an analysis begun, after which a session may be renewed
+LONELY = 30.0  # seconds that an idle TaskManager of a job's own waits for that job, or its next JobMaster
 
 
-@dataclass
-class _Room:
-    """A TaskManager that is there or coming, while needs are laid into it."""
+class Room(NamedTuple):
+    """Rooms sort as they are taken: the tightest first."""
 
-    free: int
-    whole: bool  # a spare one: nothing lies in it
+    aged: bool
+    whole: bool  # nothing lies in it
+    free: int  # slots
+    libraries: tuple[tuple[str, str], ...] = ()  # unit and digest
 
+    def fits(self, libraries: tuple[Library, ...]) -> bool:
+        return not clash((Library(unit, digest) for unit, digest in self.libraries), libraries)
 
-def is_coming(tm: TaskManager, options: ResourceManagerOptions, now: float) -> bool:
-    """Whether its slots can be counted on soon: it starts, or its session does."""
-    if tm.state is TaskManagerState.STARTING:
-        return True
-    return tm.registered and not tm.ready and now - tm.phase_since < options.start_timeout
-
-
-def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float) -> int:
-    """TaskManagers to start now, so that all needs have room, and `standby` and `min` are kept.
-
-    Needs are laid, the largest first, into the tightest room that takes them: coming slots serve one need each (R3).
-    """
-    if now < state.starts.not_before:
-        return 0
-    living = list(state.living())
-    rooms = list(_rooms(living, options, now))
-    wanted = [slots for _, _, slots in state.unserved()] + [wish.slots for wish in state.wishes.values()]
-    starts = 0
-    for slots in sorted(wanted, reverse=True):
-        if slots > options.slots_per_tm:
-            continue  # no start would help
-        fitting = [room for room in rooms if room.free >= slots]
-        if fitting:
-            room = min(fitting, key=lambda room: room.free)
-        else:
-            room = _Room(options.slots_per_tm, whole=True)
-            rooms.append(room)
-            starts += 1
-        room.free -= slots
-        room.whole = room.whole and slots == 0
-    starts += max(0, options.standby - sum(room.whole for room in rooms))
-    starts = max(starts, options.min - len(living))
-    in_progress = sum(is_coming(tm, options, now) and not tm.was_ready for tm in living)
-    return max(0, min(starts, options.max - len(living), options.max_concurrent_starts - in_progress))
+    def after(self, slots: int, libraries: tuple[Library, ...]) -> Room:
+        held = {*self.libraries, *((library.unit, library.digest) for library in libraries)}
+        return Room(self.aged, self.whole and slots == 0, self.free - slots, tuple(sorted(held)))
 
 
-def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[TaskManager]:
-    """Idle TaskManagers beyond `standby` and `min`, whose time is over (R6); the longest idle first."""
-    if any(True for _ in state.unserved()):
-        return
-    living = list(state.living())
-    spare = sum(room.whole for room in _rooms(living, options, now))
-    total = len(living)
-    wanted = options.standby if options.standby or not state.wishes else 1
-    for tm in sorted(living, key=lambda tm: tm.idle_since):
-        if tm.idle and now - tm.idle_since >= options.taskmanager_timeout and spare > wanted and total > options.min:
-            spare, total = spare - 1, total - 1
-            yield tm
-
-
-def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobId, now: float) -> NeedsAnswer:
-    """What becomes of the needs that have no slots yet (R5)."""
-    largest = max([options.slots_per_tm, *(len(tm.slots) for tm in state.living())])
-    refused, waiting = {}, {}
-    for job, allocation, slots in state.unserved():
-        if job != job_id:
-            continue
-        if slots > largest:
-            refused[allocation] = f"{slots} slots of one TaskManager are needed; a TaskManager has {largest}"
-        elif (why := no_start(state)) is not None:
-            refused[allocation] = f"{slots} slots are needed, {_free(state)} are free; {why}"
-        else:
-            waiting[allocation] = f"{slots} slots are needed, {_free(state)} are free; {_outlook(state, options, now)}"
-    return NeedsAnswer(refused=refused, waiting=waiting)
+def cannot_start(state: Resources, options: ResourceManagerOptions) -> str | None:
+    """Why no further TaskManager is started, however much one is wanted."""
+    if not options.can_start:
+        return "none is started here, they register by themselves (resourcemanager.driver: standalone)"
+    if state.count() >= options.max:
+        return f"no more than {options.max} TaskManagers may run (resourcemanager.max-taskmanagers)"
+    return None
 
 
 def no_start(state: Resources) -> str | None:
@@ -96,24 +52,180 @@ def no_start(state: Resources) -> str | None:
     )
 
 
-def _rooms(living: list[TaskManager], options: ResourceManagerOptions, now: float) -> Iterator[_Room]:
-    for tm in living:
-        if tm.state is TaskManagerState.STARTING:
-            yield _Room(options.slots_per_tm, whole=True)
-        elif tm.ready or is_coming(tm, options, now):
-            yield _Room(len(tm.free), whole=tm.idle)
+def is_coming(tm: TaskManager, options: ResourceManagerOptions, now: float) -> bool:
+    """Whether its slots can be counted on soon: it registered, and its session starts."""
+    return tm.registered and not tm.ready and now - tm.readiness_since < options.start_timeout
 
 
-def _free(state: Resources) -> int:
-    return sum(len(tm.free) for tm in state.living() if tm.ready)
+def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int:
+    """How many TaskManagers start, or their sessions do."""
+    return sum(
+        len(found)
+        if shelf.presence is Presence.STARTING
+        else sum(is_coming(state.task_managers[resource_id], options, now) for resource_id in found)
+        for shelf, found in state.shelves.items()
+        if shelf.presence is not Presence.READY
+    )
 
 
-def _outlook(state: Resources, options: ResourceManagerOptions, now: float) -> str:
-    coming = sum(is_coming(tm, options, now) for tm in state.living())
-    if coming:
-        return f"waiting for {coming} TaskManager{'s' if coming > 1 else ''} to become ready"
-    if state.starts.failed:
-        return f"the last start of a TaskManager failed and will be repeated: {state.starts.reason}"
-    if sum(1 for _ in state.living()) >= options.max:
-        return f"no more than {options.max} TaskManagers may run (resourcemanager.max-taskmanagers)"
-    return "a TaskManager will be started"
+def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float) -> int:
+    """TaskManagers to start now, so that all needs have room, and `standby` is kept.
+
+    Needs are laid, the largest first, into the tightest room that takes them: coming slots serve one need each (R3).
+    A need that names a TaskManager to grow beside starts nothing: what it was not given at once is wished for (R20).
+    """
+    if cannot_start(state, options) is not None or now < state.starts.not_before:
+        return 0
+    in_progress = sum(
+        len(found) for shelf, found in state.shelves.items() if shelf.presence is Presence.STARTING and not shelf.proven
+    ) + sum(is_coming(state.task_managers[r], options, now) for r in _first_sessions(state))
+    most = min(options.max - state.count(), options.max_concurrent_starts - in_progress)
+    if most <= 0:
+        return 0
+    rooms = _Rooms(state, options, now)
+    _lay(state, options, now, rooms, most)
+    if rooms.added < most:
+        return min(most, rooms.added + max(0, options.standby - rooms.spares()))
+    return most
+
+
+def _first_sessions(state: Resources) -> Iterator[ResourceId]:
+    for shelf, found in state.shelves.items():
+        if shelf.presence is Presence.COMING and not shelf.proven:
+            yield from found
+
+
+class _Rooms:
+    """TaskManagers for any job, there or coming, while needs are laid into them; one is added where none takes it."""
+
+    def __init__(self, state: Resources, options: ResourceManagerOptions, now: float) -> None:
+        self.added = 0
+        self._size = options.slots_per_tm
+        self._counts: Counter[Room] = Counter()
+        for shelf, found in state.shelves.items():
+            if shelf.dedicated_to:
+                continue
+            if shelf.presence is Presence.STARTING:
+                self._counts[Room(False, True, options.slots_per_tm)] += len(found)
+            elif shelf.presence is Presence.READY:
+                self._counts[Room(shelf.aged, shelf.idle, shelf.free, shelf.libraries)] += len(found)
+            else:
+                count = sum(is_coming(state.task_managers[resource_id], options, now) for resource_id in found)
+                self._counts[Room(False, shelf.idle, shelf.free, shelf.libraries)] += count
+
+    def take(self, slots: int, libraries: tuple[Library, ...], *, whole: bool = False) -> Room:
+        """The tightest, gone from here."""
+        fitting = (
+            room
+            for room, count in self._counts.items()
+            if count and room.free >= slots and (room.whole or not whole) and room.fits(libraries)
+        )
+        if (room := min(fitting, default=None)) is None:
+            self.added += 1
+            return Room(False, True, self._size)
+        self._counts[room] -= 1
+        return room
+
+    def put(self, room: Room) -> None:
+        self._counts[room] += 1
+
+    def spares(self) -> int:
+        return sum(count for room, count in self._counts.items() if room.whole and not room.aged)
+
+
+def _lay(state: Resources, options: ResourceManagerOptions, now: float, rooms: _Rooms, most: int) -> None:
+    """Lay needs and wishes into the rooms, until `most` were added."""
+    shared = [(wish.slots, wish.libraries) for wish in state.wishes.values() if not wish.exclusive]
+    own = [
+        (list[int](), [min(wish.slots, options.slots_per_tm)], wish.libraries)
+        for wish in state.wishes.values()
+        if wish.exclusive
+    ]
+    for job_id in sorted(state.open_needs, key=lambda job_id: state.jobs[job_id].number):
+        later = covered(state, job_id, options, now)
+        wanted = [
+            min(need.slots, options.slots_per_tm)
+            for need in state.open_needs[job_id]
+            if need.beside is None and need.allocation_id not in later and least(need) <= options.slots_per_tm
+        ]
+        libraries = state.jobs[job_id].libraries
+        if state.jobs[job_id].exclusive:
+            own.append((_dedicated_rooms(state, job_id), wanted, libraries))
+        else:
+            shared += [(slots, libraries) for slots in wanted]
+    for slots, libraries in sorted(shared, key=lambda wanted: -wanted[0]):
+        if slots > options.slots_per_tm:
+            continue
+        if rooms.added >= most:
+            return
+        rooms.put(rooms.take(slots, libraries).after(slots, libraries))
+    for mine, wanted, libraries in own:
+        for slots in sorted(wanted, reverse=True):
+            if rooms.added >= most:
+                return
+            if (tightest := min((free for free in mine if free >= slots), default=None)) is not None:
+                mine.remove(tightest)
+            else:
+                tightest = rooms.take(slots, libraries, whole=True).free
+            mine.append(tightest - slots)
+
+
+def _dedicated_rooms(state: Resources, job_id: JobId) -> list[int]:
+    mine = ((shelf, found) for shelf, found in state.shelves.items() if shelf.dedicated_to == job_id)
+    return [shelf.free for shelf, found in mine for _ in found]
+
+
+def spares(state: Resources) -> int:
+    """Wholly free TaskManagers for any job, ready or on their way; an aged one is none."""
+    return sum(len(found) for shelf, found in state.shelves.items() if _is_spare(shelf))
+
+
+def _is_spare(shelf: Shelf) -> bool:
+    return shelf.idle and not shelf.dedicated_to and not shelf.aged
+
+
+def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[tuple[TaskManager, str]]:
+    """Idle TaskManagers that are to end, and why; the longest idle first.
+
+    Those beyond `standby` and `min` whose time is over (R6), which a standalone one's never is, and those of a job's
+    own which that job does not need (R24): nobody else can use them.
+    """
+    total, spare = state.count(), spares(state)
+    waiting = any(need.beside is None for needs in state.open_needs.values() for need in needs)
+    wanted = options.standby if options.standby or not state.wishes else 1
+    for tm in sorted((tm for tm in state.living() if tm.idle), key=lambda tm: tm.idle_since):
+        idle = now - tm.idle_since
+        if tm.dedicated_to is not None:
+            past = state.past.get(tm.dedicated_to)
+            if idle >= LONELY or (past is not None and past.ended):
+                total -= 1
+                yield tm, f"job {tm.dedicated_to}, whose own it was, does not need it any more"
+            continue
+        if tm.standalone or waiting or idle < options.taskmanager_timeout or total <= options.min:
+            continue
+        counts = tm.shelf is not None and _is_spare(tm.shelf)
+        if not counts or spare > wanted:
+            spare, total = spare - counts, total - 1
+            yield tm, f"idle for {idle:.0f} s, and not needed as a standby"
+
+
+def to_renew(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[TaskManager]:
+    """Idle TaskManagers whose session has aged: the longest aged first, while a spare stands in, where one is kept.
+
+    Where none can be had, waiting for one would be waiting for ever.
+    """
+    aged = [
+        state.task_managers[resource_id]
+        for shelf, found in state.shelves.items()
+        if shelf.presence is Presence.READY and shelf.aged and shelf.idle
+        for resource_id in found
+    ]
+    if not aged:
+        return
+    ready = sum(len(found) for s, found in state.shelves.items() if s.presence is Presence.READY and _is_spare(s))
+    helpless = cannot_start(state, options) is not None or state.starts.failed > 0
+    if ready < min(1, options.standby) and not helpless:
+        return
+    renewing = sum(len(found) for shelf, found in state.shelves.items() if shelf.presence is Presence.COMING)
+    calm = [tm for tm in aged if now >= tm.rest_until and now - tm.idle_since >= CALM]
+    yield from calm[: max(0, options.max_concurrent_starts - renewing)]

@@ -1,8 +1,8 @@
 """The decisions of the ResourceManager: who gets which slots, which TaskManagers start and stop. Pure.
 
 `step` takes an event to a new state and commands; `_advance` then draws the conclusions that any event may have made
-possible: it serves needs from free slots, and starts and stops TaskManagers. One need is served by slots of one
-TaskManager. Silence of parties is noticed by the driver of this machine, and comes as an event.
+possible: it serves needs from free slots, and starts TaskManagers. What only time brings about is left to `Tick`. One
+need is served by slots of one TaskManager. Silence of parties is noticed in `core`, and comes as an event.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from dataclasses import dataclass, replace
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.provisioning import starts_wanted, surplus
+from minflinkd.resourcemanager.placement import covered, least, place, recovering
+from minflinkd.resourcemanager.provisioning import starts_wanted, surplus, to_renew
+from minflinkd.resourcemanager.reservations import follow, overdue, reserve
 from minflinkd.resourcemanager.state import (
-    RETIRED_KEPT,
     JobNeeds,
+    Past,
     Resources,
-    Slot,
     SlotState,
     Starts,
     TaskManager,
     TaskManagerState,
     Wish,
 )
-from minflinkd.rpc.messages import DeclareNeeds, SessionPhase, TaskManagerReport
+from minflinkd.rpc.messages import DeclareNeeds, RegisterTaskManager, SessionPhase, SlotNeed, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 
 Commands = tuple[ev.Command, ...]
 Step = tuple[Resources, Commands]
 
-RESERVATION_TIMEOUT = 10.0  # seconds (R9)
-STOPPING_TIMEOUT = 30.0  # after which a TaskManager that was told to exit is forgotten
-WISH_TIMEOUT = 10.0
-REST = 1.0  # in which a TaskManager that said no is not asked again
-FIRST_BACKOFF = 0.5  # between failed starts; doubled with each
+FIRST_BACKOFF = 0.5  # seconds between failed starts; doubled with each
 LONGEST_BACKOFF = 30.0
+WISH_TIMEOUT = LONGEST_BACKOFF + 10.0  # a wish outlives the pause after a failed start
+STOPPING_TIMEOUT = 30.0  # after which a TaskManager that was told to exit is forgotten
+REST = 1.0  # in which a TaskManager that said no is not asked again
+RENEWAL_REST = 10.0  # the same for one that was asked for a new session
 
 
 @dataclass(frozen=True)
@@ -56,23 +57,25 @@ def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> Ste
 def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> Step:
     match event:
         case ev.TaskManagersFound(resource_ids):
-            return _found(state, resource_ids, now), ()
+            return _found(setting, state, resource_ids, now), ()
         case ev.TaskManagerRegistered():
-            return _registered(state, event, now), ()
+            return _registered(state, event, now)
         case ev.Reported(report):
             return _reported(state, report, now), ()
         case ev.TaskManagerFailed(resource_id, reason):
             return _failed(state, resource_id, reason, now)
+        case ev.ExitAnswered(resource_id, reason):
+            return state, _asked_to_exit(state, resource_id, reason)
         case ev.NeedsDeclared(declaration):
-            return _declared(state, declaration), ()
+            return _declared(state, declaration, now)
         case ev.JobMasterGone(job_id, leader_id, for_good):
             return _job_master_gone(state, job_id, leader_id, for_good), ()
         case ev.AllocationAnswered(allocation, allocated, report):
             return _answered(state, allocation, allocated, report, now), ()
         case ev.AllocationUnknown(resource_id, allocation):
             return state, _repeated(state, resource_id, allocation)
-        case ev.SessionWanted():
-            return replace(state, wishes={**state.wishes, "session": Wish(0, now + WISH_TIMEOUT)}), ()
+        case ev.SessionWanted(libraries):
+            return _with_wish(state, "session", Wish(0, now + WISH_TIMEOUT, libraries=libraries)), ()
         case ev.SessionLent(resource_id):
             return _lent(state, resource_id, now), ()
         case ev.Tick():
@@ -80,45 +83,69 @@ def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> S
 
 
 def _advance(setting: Setting, state: Resources, now: float) -> Step:
-    commands: list[ev.Command] = []
-    for job_id, allocation, slots in tuple(state.unserved()):
-        tm = _best(state, job_id, slots, now)
-        if tm is not None:
-            state, command = _reserve(state, tm, job_id, allocation, slots, now)
-            commands.append(command)
-    for tm in tuple(surplus(state, setting.options, now)):
-        reason = f"idle for {now - tm.idle_since:.0f} s, and not needed as a standby"
-        state = state.with_task_manager(replace(tm.to(TaskManagerState.STOPPING, now), slots=()))
-        commands.append(ev.StopTaskManager(tm.resource_id, reason, kill=False))
+    commands: tuple[ev.Command, ...] = ()
+    if state.open_needs and not recovering(state, now):
+        state, commands = _serve(setting, state, now)
+    starts = []
     for _ in range(starts_wanted(state, setting.options, now)):
         resource_id = setting.new_resource_id()
-        state = state.with_task_manager(TaskManager(resource_id, since=now, phase_since=now, idle_since=now))
-        commands.append(ev.StartTaskManager(resource_id))
-    return state, tuple(commands)
+        state = state.with_task_manager(TaskManager(resource_id, since=now, readiness_since=now, idle_since=now))
+        starts.append(ev.StartTaskManager(resource_id))
+    return state, (*commands, *starts)
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def _best(state: Resources, job_id: JobId, slots: int, now: float) -> TaskManager | None:
-    """One that holds slots of the job already, then the fullest: wholly free ones stay standbys."""
-    fitting = [tm for tm in state.living() if tm.ready and len(tm.free) >= slots and now >= tm.rest_until]
-    key = lambda tm: (job_id not in tm.jobs(), tm.idle, len(tm.free), tm.since)  # noqa: E731
-    return min(fitting, key=key, default=None)
+def _serve(setting: Setting, state: Resources, now: float) -> Step:
+    """The oldest job first. What would only grow gets what nobody who waits can use now (R20)."""
+    commands: list[ev.Command] = []
+    nowhere = most_slots(state) + 1
+    later = {job_id: covered(state, job_id, setting.options, now) for job_id in state.open_needs}
+    for job_id, need in sorted(state.unserved(), key=lambda wanted: wanted[1].beside is not None):
+        if need.allocation_id in later[job_id]:
+            continue
+        job = state.jobs[job_id]
+        shared = need.beside is None and not job.exclusive and not job.libraries
+        placement = place(state, job_id, need, now) if not shared or least(need) < nowhere else None
+        if placement is not None:
+            state, command = _reserved(setting, state, job_id, need, placement.task_manager, placement.slots, now)
+            commands.append(command)
+        elif shared:
+            nowhere = min(nowhere, least(need))  # nor has any TaskManager room for more than that
+    return state, tuple(commands)
 
 
-def _reserve(
-    state: Resources, tm: TaskManager, job_id: JobId, allocation: AllocationId, slots: int, now: float
+def most_slots(state: Resources) -> int:
+    return max((shelf.size for shelf in state.shelves), default=0)
+
+
+def _reserved(
+    setting: Setting, state: Resources, job_id: JobId, need: SlotNeed, tm: TaskManager, count: int, now: float
 ) -> tuple[Resources, ev.Command]:
-    chosen = tm.free[:slots]
-    what = f"slots {chosen} of {tm.resource_id}"
-    taken = tuple(
-        slot.to(SlotState.RESERVED, what, job_id=job_id, allocation_id=allocation, since=now) if i in chosen else slot
-        for i, slot in enumerate(tm.slots)
+    job, allocation = state.jobs[job_id], need.allocation_id
+    tm, chosen = reserve(tm, job_id, allocation, count, now, exclusive=job.exclusive, libraries=job.libraries)
+    state = state.with_task_manager(tm)
+    growth = f"growth of job {job_id}"
+    fresh = min(need.slots, setting.options.slots_per_tm)  # what a TaskManager that is started would give
+    if need.beside is not None:
+        state = _without_wish(state, growth)
+    elif count < fresh:
+        # It begins with what there is; a TaskManager for more is started all the same, once.
+        state = _with_wish(
+            state, growth, Wish(fresh, now + setting.options.start_timeout, job.exclusive, job.libraries)
+        )
+    command = ev.SendAllocate(
+        tm.resource_id,
+        chosen,
+        job_id,
+        allocation,
+        job.address,
+        job.leader_id,
+        exclusive=job.exclusive,
+        libraries=job.libraries,
     )
-    job = state.jobs[job_id]
-    command = ev.SendAllocate(tm.resource_id, chosen, job_id, allocation, job.address, job.leader_id)
-    return state.with_task_manager(replace(tm, slots=taken)), command
+    return state, command
 
 
 def _answered(
@@ -142,73 +169,62 @@ def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationI
     job = state.jobs.get(job_id) if job_id is not None else None
     if job_id is None or job is None or allocation not in job.needs:
         return ()
-    return (ev.SendAllocate(resource_id, slots, job_id, allocation, job.address, job.leader_id, again=True),)
-
-
-def _follow(tm: TaskManager, now: float, settled: AllocationId | None = None) -> TaskManager:
-    """The slots as the last report says, but for reservations that the report may be too old to know of."""
-    assert tm.report is not None
-    slots: list[Slot] = []
-    for slot, status in zip(_sized(tm.slots, len(tm.report.slots)), tm.report.slots, strict=True):
-        pending = (
-            slot.state is SlotState.RESERVED
-            and status.allocation_id is None
-            and slot.allocation_id != settled
-            and now - slot.since < RESERVATION_TIMEOUT
-        )
-        slots.append(slot if pending else slot.follow(status, f"slot {status.index} of {tm.resource_id}"))
-    # An allocation's slots move together: where another holds one of them, the reservation of the rest is void.
-    void = {
-        old.allocation_id
-        for old, new in zip(tm.slots, slots, strict=False)
-        if old.state is SlotState.RESERVED and new.allocation_id != old.allocation_id
-    }
-    slots = [s.to(SlotState.FREE, tm.resource_id) if _reserved_for(s, void) else s for s in slots]
-    followed = replace(tm, slots=tuple(slots))
-    return replace(followed, idle_since=now) if followed.idle and not tm.idle else followed
-
-
-def _reserved_for(slot: Slot, allocations: set[AllocationId | None]) -> bool:
-    return slot.state is SlotState.RESERVED and slot.allocation_id in allocations
-
-
-def _sized(slots: tuple[Slot, ...], size: int) -> tuple[Slot, ...]:
-    return (*slots[:size], *(Slot() for _ in range(size - len(slots))))
+    return (
+        ev.SendAllocate(
+            resource_id,
+            slots,
+            job_id,
+            allocation,
+            job.address,
+            job.leader_id,
+            exclusive=job.exclusive,
+            libraries=job.libraries,
+            again=True,
+        ),
+    )
 
 
 # --- TaskManagers ----------------------------------------------------------------------------------------------------
 
 
-def _found(state: Resources, resource_ids: tuple[ResourceId, ...], now: float) -> Resources:
+def _found(setting: Setting, state: Resources, resource_ids: tuple[ResourceId, ...], now: float) -> Resources:
     """They count as starting, so that no duplicate is started (R7), but not as starts of ours that may fail."""
     for resource_id in resource_ids:
         if resource_id not in state.task_managers:
-            tm = TaskManager(resource_id, since=now, was_ready=True, phase_since=now, idle_since=now)
+            tm = TaskManager(resource_id, since=now, was_ready=True, readiness_since=now, idle_since=now)
             state = state.with_task_manager(tm)
-    return state
+    return replace(state, recovering_until=now + setting.options.heartbeat_timeout)
 
 
-def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -> Resources:
+def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -> Step:
     """R9. A repetition (the same process) is a report and no more; another process replaces what was there."""
     hello = event.hello
     resource_id = hello.report.resource_id
     tm = state.task_managers.get(resource_id)
+    commands: Commands = ()
+    if tm is not None and tm.hello is not None:
+        if _process(tm.hello) == _process(hello):
+            return (_reported(state, hello.report, now) if tm.registered else state), ()
+        state, commands = _lost(state, tm, "another process registered in its place", now)
+        tm = None
     if tm is not None and tm.state is TaskManagerState.STOPPING:
-        return state
-    if tm is not None and tm.hello is not None and (tm.hello.pid, tm.hello.address) == (hello.pid, hello.address):
-        return _reported(state, hello.report, now)
-    fresh = tm if tm is not None and not tm.registered else TaskManager(resource_id, since=now)
+        return state, ()
+    fresh = tm or TaskManager(resource_id, since=now)
     fresh = replace(
         fresh.to(TaskManagerState.REGISTERED, now),
         instance_id=event.instance_id,
         hello=hello,
-        report=hello.report,
         was_ready=hello.report.session is SessionPhase.READY,
-        phase_since=now,
+        readiness_since=now,
         idle_since=now,
     )
-    state = state.with_task_manager(_follow(fresh, now))
-    return _started(state) if fresh.was_ready else state
+    state = state.with_task_manager(follow(fresh, hello.report, now))
+    return (_started(state) if fresh.was_ready else state), commands
+
+
+def _process(hello: RegisterTaskManager) -> tuple[object, ...]:
+    """Which process it is; in a container, the next one may have the same pid."""
+    return hello.pid, hello.address, hello.nonce
 
 
 def _reported(
@@ -217,24 +233,20 @@ def _reported(
     tm = state.task_managers.get(report.resource_id)
     if tm is None or not tm.registered or tm.report is None:
         return state
-    became_ready = False
-    if report.version >= tm.report.version:
-        changed = report.session is not tm.report.session
-        became_ready = changed and report.session is SessionPhase.READY
-        tm = replace(
-            tm,
-            report=report,
-            was_ready=tm.was_ready or became_ready,
-            phase_since=now if changed else tm.phase_since,
-            idle_since=now if changed else tm.idle_since,
-        )
-    state = state.with_task_manager(_follow(tm, now, settled))
-    return _started(state) if became_ready else state
+    if report.version < tm.report.version:
+        return state.with_task_manager(follow(tm, tm.report, now, settled))
+    was_ready = tm.ready
+    tm = follow(tm, report, now, settled)
+    if tm.ready is was_ready:  # a session that begins anew, and is lost again, has come no further
+        return state.with_task_manager(tm)
+    tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
+    state = state.with_task_manager(tm)
+    return _started(state) if tm.ready else state
 
 
 def _started(state: Resources) -> Resources:
     """A start came to its end: the failures before it no longer count."""
-    return replace(state, starts=Starts())
+    return replace(state, starts=Starts()) if state.starts.failed else state
 
 
 def _failed(state: Resources, resource_id: ResourceId, reason: str, now: float) -> Step:
@@ -242,28 +254,55 @@ def _failed(state: Resources, resource_id: ResourceId, reason: str, now: float) 
     tm = state.task_managers.get(resource_id)
     if tm is None:
         return state, ()
+    state, commands = _lost(state, tm, reason, now)
+    if tm.standalone:
+        return state, commands
+    return state, (ev.StopTaskManager(resource_id, reason, kill=True), *commands)
+
+
+def _lost(state: Resources, tm: TaskManager, reason: str, now: float) -> Step:
+    resource_id = tm.resource_id
     tm.to(TaskManagerState.GONE, now)
-    state = replace(state, task_managers={r: t for r, t in state.task_managers.items() if r != resource_id})
-    commands: list[ev.Command] = [ev.StopTaskManager(resource_id, reason, kill=True)]
+    state = state.without_task_manager(resource_id)
     if tm.state is TaskManagerState.STOPPING:
-        return state, tuple(commands)
+        return state, ()
     if tm.registered:
         state = replace(state, lost=state.lost + 1)
-    if not tm.was_ready:
+    if not tm.was_ready and not tm.standalone:
         failed = state.starts.failed + 1
         pause = min(FIRST_BACKOFF * 2 ** min(failed - 1, 10), LONGEST_BACKOFF)
-        state = replace(state, starts=Starts(failed, reason, now + pause))
-    affected = [job_id for job_id in sorted(tm.jobs()) if job_id in state.jobs]
-    if affected:
-        masters = tuple((state.jobs[j].address, state.jobs[j].leader_id) for j in affected)
-        commands.append(ev.NotifyLost(resource_id, reason, masters))
-    # These jobs will want as much again: room for it is made before they ask.
-    wishes = {
-        f"job {job_id}": Wish(sum(slot.job_id == job_id for slot in tm.slots), now + WISH_TIMEOUT)
-        for job_id in affected
-        if any(s.job_id == job_id and s.state is SlotState.ALLOCATED for s in tm.slots)
-    }
-    return replace(state, wishes={**state.wishes, **wishes}), tuple(commands)
+        state = replace(state, starts=Starts(failed, _why(tm, reason), now + pause))
+    affected = [job_id for job_id in tm.jobs if job_id in state.jobs]
+    if not affected:
+        return state, ()
+    # These jobs will want as much again: room for it is made before they ask, unless they have noticed before.
+    for job_id in affected:
+        held = state.jobs[job_id].held
+        lost = sum(slot.allocation_id in held for slot in tm.slots)
+        if lost:
+            wish = Wish(lost, now + WISH_TIMEOUT, state.jobs[job_id].exclusive, state.jobs[job_id].libraries)
+            state = _with_wish(state, f"job {job_id}", wish)
+    masters = tuple((state.jobs[j].address, state.jobs[j].leader_id) for j in affected)
+    return state, (ev.NotifyLost(resource_id, reason, masters),)
+
+
+def _why(tm: TaskManager, reason: str) -> str:
+    """Why its start failed, with what its session says of it (R5)."""
+    said = tm.report.session_error if tm.report is not None else ""
+    return f"{reason}: {said}" if said not in reason else reason
+
+
+def _told_to_exit(state: Resources, tm: TaskManager, reason: str, now: float) -> tuple[Resources, ev.Command]:
+    stopping = replace(tm.to(TaskManagerState.STOPPING, now), slots=())
+    return state.with_task_manager(stopping), ev.SendExit(tm.resource_id, reason)
+
+
+def _asked_to_exit(state: Resources, resource_id: ResourceId, reason: str) -> Commands:
+    """Whatever it said: the driver sees to it that it ends. A standalone one is nobody's here."""
+    tm = state.task_managers.get(resource_id)
+    if tm is None or tm.standalone or tm.state is not TaskManagerState.STOPPING:
+        return ()
+    return (ev.StopTaskManager(resource_id, reason, kill=False),)
 
 
 def _lent(state: Resources, resource_id: ResourceId, now: float) -> Resources:
@@ -275,33 +314,48 @@ def _lent(state: Resources, resource_id: ResourceId, now: float) -> Resources:
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _declared(state: Resources, declaration: DeclareNeeds) -> Resources:
-    known = state.jobs.get(declaration.job_id)
-    if declaration.leader_id in state.retired:
-        return state
-    if known is not None and known.leader_id == declaration.leader_id:
-        if declaration.version < known.version:
-            return state
-    elif known is not None:
-        state = _retire(state, known.leader_id)
-    job = JobNeeds.of(declaration)
-    if job.needs:
-        state = _without_wish(state, f"job {declaration.job_id}")
-    return replace(state, jobs={**state.jobs, declaration.job_id: job})
+def is_stale(state: Resources, job_id: JobId, leader_id: LeaderId) -> bool:
+    """Whether a later JobMaster of the job is known, or this one has ended (R1)."""
+    past = state.past.get(job_id)
+    if past is not None and past.ended:
+        return leader_id <= past.leader_id
+    present = state.present_leader(job_id)
+    return present is not None and leader_id < present
+
+
+def _declared(state: Resources, declaration: DeclareNeeds, now: float) -> Step:
+    job_id, leader_id = declaration.job_id, declaration.leader_id
+    known = state.jobs.get(job_id)
+    if is_stale(state, job_id, leader_id):
+        return state, ()
+    if known is not None and known.leader_id == leader_id:
+        if declaration.version < known.declaration.version:
+            return state, ()
+        job = replace(known, declaration=declaration)
+    else:
+        number = known.number if known is not None else state.arrivals
+        job = JobNeeds(declaration, since=now, number=number)
+        state = replace(state, arrivals=max(state.arrivals, number + 1))
+    commands: Commands = ()
+    if known is None or known.leader_id != leader_id:
+        holders = {resource_id for held in state.holdings.get(job_id, {}).values() for resource_id in held}
+        if holders:
+            commands = (ev.AnnounceJobMaster(job_id, leader_id, tuple(sorted(holders))),)
+    if declaration.needs:
+        state = _without_wish(state, f"job {job_id}")
+    return state.with_job(job_id, job), commands
 
 
 def _job_master_gone(state: Resources, job_id: JobId, leader_id: LeaderId, for_good: bool) -> Resources:
-    if for_good:
-        state = _retire(state, leader_id)
-    known = state.jobs.get(job_id)
-    if known is None or known.leader_id != leader_id:
+    """One that was replaced changes nothing; one that has ended is remembered, also where it was not known."""
+    if is_stale(state, job_id, leader_id) or (job_id not in state.jobs and not for_good):
         return state
-    state = _without_wish(state, f"job {job_id}")
-    return replace(state, jobs={j: needs for j, needs in state.jobs.items() if j != job_id})
+    state = _without_wish(_without_wish(state, f"job {job_id}"), f"growth of job {job_id}")
+    return state.without_job(job_id, Past(leader_id, for_good))
 
 
-def _retire(state: Resources, leader_id: LeaderId) -> Resources:
-    return replace(state, retired=(*state.retired, leader_id)[-RETIRED_KEPT:])
+def _with_wish(state: Resources, key: str, wish: Wish) -> Resources:
+    return replace(state, wishes={**state.wishes, key: wish})
 
 
 def _without_wish(state: Resources, key: str) -> Resources:
@@ -314,22 +368,25 @@ def _without_wish(state: Resources, key: str) -> Resources:
 def _timed_out(setting: Setting, state: Resources, now: float) -> Step:
     timeout = setting.options.start_timeout
     commands: list[ev.Command] = []
-    state = replace(state, wishes={k: w for k, w in state.wishes.items() if now < w.until})
+    if any(now >= wish.until for wish in state.wishes.values()):
+        state = replace(state, wishes={k: w for k, w in state.wishes.items() if now < w.until})
     for tm in tuple(state.task_managers.values()):
         why = None
         if tm.state is TaskManagerState.STARTING and now - tm.since >= timeout:
             why = f"it did not register within {timeout:g} s"
-        elif tm.idle and not tm.ready and now - tm.phase_since >= timeout:
-            why = f"its session was {tm.session.value} for {timeout:g} s"
+        elif tm.idle and not tm.ready and not tm.standalone and now - tm.readiness_since >= timeout:
+            why = f"its session was not ready for {timeout:g} s"
         elif tm.state is TaskManagerState.STOPPING and now - tm.since >= STOPPING_TIMEOUT:
             why = f"it did not exit within {STOPPING_TIMEOUT:g} s"
         if why is not None:
             state, more = _failed(state, tm.resource_id, why, now)
             commands += more
-        elif any(_overdue(slot, now) for slot in tm.slots):
-            state = state.with_task_manager(_follow(tm, now))
+        elif overdue(tm, now) and tm.report is not None:
+            state = state.with_task_manager(follow(tm, tm.report, now))
+    for tm, why in tuple(surplus(state, setting.options, now)):
+        state, command = _told_to_exit(state, tm, why, now)
+        commands.append(command)
+    for tm in tuple(to_renew(state, setting.options, now)):
+        state = state.with_task_manager(replace(tm, rest_until=now + RENEWAL_REST))
+        commands.append(ev.SendRenew(tm.resource_id, "its session has aged"))
     return state, tuple(commands)
-
-
-def _overdue(slot: Slot, now: float) -> bool:
-    return slot.state is SlotState.RESERVED and now - slot.since >= RESERVATION_TIMEOUT

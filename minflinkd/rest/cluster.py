@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
-from minflinkd.config.values import is_sensitive
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.schemas import (
     ClusterInfo,
@@ -19,8 +18,8 @@ from minflinkd.rest.schemas import (
     Features,
     StartingInfo,
 )
-from minflinkd.rest.sensitive import MASK
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.secrets import MASK, is_sensitive
 
 FLINK_VERSION = "2.3.0"  # whose REST API the endpoint speaks
 REFRESH_INTERVAL = 3000  # milliseconds, of Flink's dashboard

@@ -150,6 +150,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
                 for r in details.recoveries
             ),
             submission=details.submission,
+            waiting=details.waiting,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""A TaskManager's log files over HTTP, by byte range, streamed in pieces: a log is never held whole (E31)."""
+"""A TaskManager's log files over HTTP, by byte range: streamed, a log is never held whole (E31)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
 from aiohttp import hdrs, web
 
 from minflinkd.rest.backend import Backend, json_answer, resource_id
 from minflinkd.rest.errors import InvalidRequest, RangeNotSatisfiable
+from minflinkd.rest.log_copies import LogCopies
 from minflinkd.rest.schemas import Log, Logs
 from minflinkd.rest.taskmanagers import find
-from minflinkd.rpc.messages import ListLogs, LogFile, LogRange, ReadLog
-from minflinkd.runtime.errors import NotFound
+from minflinkd.rpc.messages import ListLogs, LogFile
+from minflinkd.runtime.errors import MinflinkError, NotFound
 from minflinkd.runtime.ids import ResourceId
 
-PIECE = 256 * 1024  # bytes asked of a TaskManager at once
+log = structlog.get_logger(__name__)
+
 SIZE_HEADER = "X-Log-Size"  # of the whole file now, so that a reader can follow it
 OFFSET_HEADER = "X-Log-Offset"  # where the answer's first byte lies in it
 
@@ -40,8 +43,9 @@ class Slice:
 
 
 class LogRoutes:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, copies: LogCopies) -> None:
         self._backend = backend
+        self._copies = copies
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -81,33 +85,40 @@ class LogRoutes:
         return sorted(files, key=lambda file: file.name)
 
     async def _send(self, request: web.Request, task_manager: ResourceId, name: str) -> web.StreamResponse:
-        """What was in the file when the answer began; the pieces are read as the client takes them."""
+        """What was in the file when the answer began; pieces are fetched as the client takes them."""
         await find(self._backend, task_manager)
         wanted = wanted_slice(request)
-        piece = await self._read(task_manager, name, wanted.offset, _at_most(wanted.length))
-        first, end = wanted.within(piece.size)
-        if wanted.partial and first >= end:
-            raise RangeNotSatisfiable(f"{name} has {piece.size} bytes", hint="ask for a range within it")
-        response = web.StreamResponse(status=206 if wanted.partial else 200)
-        response.content_type = "text/plain"
-        response.charset = "utf-8"
-        response.content_length = end - first
-        response.headers[hdrs.ACCEPT_RANGES] = "bytes"
-        response.headers[SIZE_HEADER], response.headers[OFFSET_HEADER] = str(piece.size), str(first)
-        if wanted.partial:
-            response.headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{end - 1}/{piece.size}"
-        await response.prepare(request)
-        while first < end and piece.data:
-            data = piece.data[: end - first]
-            await response.write(data)
-            first += len(data)
-            if first < end:
-                piece = await self._read(task_manager, name, first, _at_most(end - first))
+        reading = await self._copies.open(task_manager, name)
+        try:
+            first, end = wanted.within(reading.size)
+            if wanted.partial and first >= end:
+                raise RangeNotSatisfiable(f"{name} has {reading.size} bytes", hint="ask for a range within it")
+            response = _head(wanted, first, end, reading.size)
+            await response.prepare(request)
+            try:
+                async for data in reading.pieces(first, end):
+                    await response.write(data)
+            except MinflinkError as error:  # the head is out already: only the connection's end can tell
+                log.info("a log broke off", task_manager=task_manager, name=name, error=str(error))
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
+        finally:
+            reading.close()
         await response.write_eof()
         return response
 
-    async def _read(self, task_manager: ResourceId, name: str, offset: int, length: int) -> LogRange:
-        return await self._backend.task_manager(task_manager, ReadLog(name=name, offset=offset, length=length))
+
+def _head(wanted: Slice, first: int, end: int, size: int) -> web.StreamResponse:
+    response = web.StreamResponse(status=206 if wanted.partial else 200)
+    response.content_type = "text/plain"
+    response.charset = "utf-8"
+    response.content_length = end - first
+    response.headers[hdrs.ACCEPT_RANGES] = "bytes"
+    response.headers[SIZE_HEADER], response.headers[OFFSET_HEADER] = str(size), str(first)
+    if wanted.partial:
+        response.headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{end - 1}/{size}"
+    return response
 
 
 def wanted_slice(request: web.Request) -> Slice:
@@ -127,10 +138,6 @@ def wanted_slice(request: web.Request) -> Slice:
     if last and int(last) < int(first):
         raise RangeNotSatisfiable(f"the range {header!r} is empty", hint="bytes=FIRST-LAST, or bytes=-COUNT")
     return Slice(int(first), int(last) - int(first) + 1 if last else None, partial=True)
-
-
-def _at_most(length: int | None) -> int:
-    return PIECE if length is None else min(PIECE, length)
 
 
 def _whole(name: str, text: str) -> int:

@@ -10,6 +10,7 @@ import msgspec
 
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.rest.backend import Backend
+from minflinkd.rest.blobs import BlobRoutes
 from minflinkd.rest.schemas import Checkpoints
 from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, TaskDetails
 from minflinkd.rpc.messages import Request
@@ -23,11 +24,20 @@ TIMEOUT = 2.0  # seconds for a job's part
 
 
 class Measuring:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, blobs: BlobRoutes | None = None) -> None:
         self._backend = backend
+        self._blobs = blobs
 
     async def sample(self) -> ClusterSample:
-        return await self._resources(await self._jobs())
+        return await self._with_blobs(await self._resources(await self._jobs()))
+
+    async def _with_blobs(self, sample: ClusterSample) -> ClusterSample:
+        if self._blobs is None:
+            return sample
+        try:
+            return msgspec.structs.replace(sample, blobs=await self._blobs.sample())
+        except MinflinkError:
+            return sample
 
     async def _jobs(self) -> ClusterSample:
         try:

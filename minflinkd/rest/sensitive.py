@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minflinkd.config.values import is_sensitive
-
-MASK = "******"
+from minflinkd.runtime.secrets import MASK, is_sensitive
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, str]:

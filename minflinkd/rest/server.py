@@ -14,6 +14,7 @@ from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend, Handler, json_answer
+from minflinkd.rest.blobs import BlobRoutes, BlobServer
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import ClusterRoutes
 from minflinkd.rest.errors import (
@@ -29,6 +30,7 @@ from minflinkd.rest.errors import (
 from minflinkd.rest.guard import Limits, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.jobs import JobRoutes
+from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
@@ -47,8 +49,9 @@ RETRY_AFTER = "1"  # seconds, with every 503
 class RestServer(Component):
     """Ready when it listens; `url` has the port that it took.
 
-    `config_items` gives the options in force as texts, `blob_url` where artifacts are uploaded. `allowed_hosts` are
-    names besides loopback under which a server on loopback is spoken to (a reverse proxy, an SSH tunnel).
+    `config_items` gives the options in force as texts, `blob_url` where artifacts are uploaded, `blobs` what lies
+    there. `allowed_hosts` are names besides loopback under which a server on loopback is spoken to (a reverse proxy, an
+    SSH tunnel). Parts of logs of more than `offload_minsize` bytes come as blobs, where there are `log_blobs`.
     """
 
     def __init__(
@@ -67,21 +70,28 @@ class RestServer(Component):
         submit_timeout: float = 180.0,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        blobs: BlobServer | None = None,
+        log_blobs: LogBlobs | None = None,
+        offload_minsize: int = 1 << 20,
     ) -> None:
         super().__init__("rest server")
         self._host = host
         self._port = port
         self._allowed_hosts = frozenset(allowed_hosts)
         self._limits = limits or Limits()
-        self._backend = Backend(network, clock or SystemClock(), timeout, submit_timeout)
+        clock = clock or SystemClock()
+        self._backend = Backend(network, clock, timeout, submit_timeout)
+        self._log_copies = LogCopies(self._backend.task_manager, log_blobs, minsize=offload_minsize, clock=clock)
+        self._blobs = None if blobs is None else BlobRoutes(blobs, clock)
         self._subjects = (
             ClusterRoutes(self._backend, version=version, config_items=config_items, blob_url=blob_url),
             SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             JobRoutes(self._backend),
             CheckpointRoutes(self._backend),
             TaskManagerRoutes(self._backend),
-            LogRoutes(self._backend),
-            HealthRoutes(self._backend, metrics),
+            LogRoutes(self._backend, self._log_copies),
+            HealthRoutes(self._backend, metrics, self._blobs),
+            *(() if self._blobs is None else (self._blobs,)),
         )
         self._under_way = 0
         self._runner: web.AppRunner | None = None
@@ -92,6 +102,7 @@ class RestServer(Component):
         return f"http://{name}:{self._port}"
 
     async def _start(self) -> None:
+        await self._log_copies.start()
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
         for subject in self._subjects:
@@ -116,6 +127,7 @@ class RestServer(Component):
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        await self._log_copies.aclose()
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:

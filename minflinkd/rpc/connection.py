@@ -45,8 +45,7 @@ async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> by
 
 
 def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(_LENGTH.pack(len(data)))
-    writer.write(data)
+    writer.write(_LENGTH.pack(len(data)) + data)  # in one: each write is a system call, and a packet
 
 
 class Connection:

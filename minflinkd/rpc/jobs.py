@@ -99,6 +99,8 @@ class JobDetails(Message, frozen=True):
     failures: tuple[FailureRecord, ...] = ()
     recoveries: tuple[RecoveryRecord, ...] = ()
     submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
+    waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet (R5)
+    sinks_settled: bool = True  # False: what a checkpoint promised is not published, so the job's checkpoints are kept
 
 
 class SubmissionAnswer(Message, frozen=True):

@@ -14,6 +14,7 @@ import structlog
 
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
@@ -109,6 +110,8 @@ async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | Non
         return answer
     except (Fenced, Unreachable, RemoteError):
         raise
+    except Crashed as error:  # the outcome is unknown, as it is where a process died
+        raise Unreachable(error.message, hint=error.hint) from error
     except MinflinkError as error:
         raise RemoteError(error.info()) from error
     except Exception as error:
@@ -121,5 +124,7 @@ async def deliver_notice(mailbox: Mailbox, notice: Notice, fence: LeaderId | Non
         await mailbox.deliver(notice, fence)
     except Fenced:
         log.info("a notice of an old leader was refused", party=mailbox.address, message=type(notice).__name__)
+    except Crashed:
+        pass  # logged where it happened; a notice may be lost
     except Exception:
         log.exception("a handler of a notice failed", party=mailbox.address, message=type(notice).__name__)

@@ -69,6 +69,16 @@ class SlotStatus(Message, frozen=True):
     allocation_id: AllocationId | None = None
 
 
+class Library(Message, frozen=True):
+    """Code that one session cannot hold twice: a unit of names (a Java package, a native module) and what defines it.
+
+    Two of the same unit and of different digests do not fit into one session (B31).
+    """
+
+    unit: str  # `java:com/acme/rules`, `native:acme_fast`
+    digest: str  # SHA-256 of the artifact
+
+
 class TaskManagerReport(Message, frozen=True):
     """The whole view of a TaskManager (R8): all its slots, and what its session is worth."""
 
@@ -76,6 +86,10 @@ class TaskManagerReport(Message, frozen=True):
     slots: tuple[SlotStatus, ...]
     session: SessionPhase
     session_generation: int = 0  # children started so far
+    session_error: str = ""  # why its last start failed, until one succeeds (R5)
+    session_aged: bool = False  # beyond a bound on threads, descriptors or memory: to be replaced when idle (R6a)
+    dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
+    libraries: tuple[Library, ...] = ()  # that its session holds, or will (B31)
     version: int = 0  # of the slot table; a report older than the last one seen changes nothing (R8)
     metrics: dict[str, float] = {}  # process.*, session.*: bytes, counts, seconds
 
@@ -99,10 +113,15 @@ class TaskManagerInfo(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
+    """m5. What a TaskManager must know of the cluster; a leader earlier than one seen before is not followed."""
+
     instance_id: InstanceId
     leader_id: LeaderId
     heartbeat_interval: float  # seconds
     heartbeat_timeout: float
+    blob_url: str = ""  # of the BlobServer
+    blob_store: str = ""  # URI of the HA store of blobs
+    job_masters: dict[JobId, LeaderId] = {}  # as in HeartbeatAnswer
 
 
 class RegisterTaskManager(Request[Registered], frozen=True):
@@ -113,9 +132,21 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     hardware: Hardware
     log_directory: str
     report: TaskManagerReport
+    standalone: bool = False  # started by hand or by systemd: never stopped for being idle, nor started anew
+    nonce: str = ""  # of the process: one that was started anew may have the pid of the one before
 
 
-class HeartbeatFromTaskManager(Request[Done], frozen=True):
+class HeartbeatAnswer(Message, frozen=True):
+    """`job_masters`: the present JobMaster of every job that holds slots on the sender, as far as it is known.
+
+    The whole view (R8). A TaskManager that learns of a later leader of a job ends the earlier one's tasks and offers
+    the job's slots to the later one (R13).
+    """
+
+    job_masters: dict[JobId, LeaderId] = {}
+
+
+class HeartbeatFromTaskManager(Request[HeartbeatAnswer], frozen=True):
     """Refused with `unknown-task-manager` where the sender must register again."""
 
     instance_id: InstanceId
@@ -127,13 +158,23 @@ class SlotsFree(Notice, frozen=True):
     """m11: the whole view again, sent at once when a slot falls free or the session changes its phase."""
 
     report: TaskManagerReport
+    instance_id: InstanceId | None = None  # the registration that it belongs to
 
 
 class SlotNeed(Message, frozen=True):
-    """One allocation that a job wants: `slots` slots of one TaskManager."""
+    """One allocation that a job wants: `slots` slots of one TaskManager.
+
+    With `least`, fewer will do: as many as there are, from `least` on, are given at once (R20). A job that would grow
+    names in `beside` a TaskManager of which it holds `held` slots already: there `slots - held` more are as good as
+    `slots` of another one, and `least - held` are enough.
+    """
 
     allocation_id: AllocationId
     slots: int
+    least: int = 0  # 0: all of them
+    beside: ResourceId | None = None
+    held: int = 0  # of `beside`
+    group: str = ""  # slot sharing group, for messages
 
 
 class NeedsAnswer(Message, frozen=True):
@@ -153,6 +194,8 @@ class DeclareNeeds(Request[NeedsAnswer], frozen=True):
     version: int  # a declaration older than the last one seen changes nothing
     needs: tuple[SlotNeed, ...]
     held: tuple[AllocationId, ...] = ()
+    exclusive: bool = False  # `isolation: job`: TaskManagers of its own, which end with it (R24)
+    libraries: tuple[Library, ...] = ()  # only where sessions hold no other version of them (B31)
 
 
 class JobMasterEnded(Request[Done], frozen=True):
@@ -165,12 +208,14 @@ class JobMasterEnded(Request[Done], frozen=True):
 class SessionFound(Message, frozen=True):
     address: str | None = None  # None: not yet; ask again
     refused: str = ""  # why there will be none
+    waiting: str = ""  # why there is none yet, and perhaps none will be started
 
 
 class FindSession(Request[SessionFound], frozen=True):
     """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none."""
 
     request_id: str
+    libraries: tuple[Library, ...] = ()  # the analysis brings them into the session
 
 
 class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
@@ -213,6 +258,21 @@ class AllocateSlots(Request[SlotAnswer], frozen=True):
     slots: tuple[int, ...]
     job_master: str  # address
     job_leader_id: LeaderId
+    exclusive: bool = False  # from now on no other job gets slots here; refused where another has some
+    libraries: tuple[Library, ...] = ()  # refused where the session holds another version of one
+
+
+class JobMasterChanged(Notice, frozen=True):
+    """RM -> TM, at once; HeartbeatAnswer says the same again."""
+
+    job_id: JobId
+    leader_id: LeaderId
+
+
+class RenewSession(Request[Done], frozen=True):
+    """RM -> TM: replace the session child (R6a). Refused with `conflict` where a slot is taken."""
+
+    reason: str
 
 
 class ExitTaskManager(Request[Done], frozen=True):
@@ -237,9 +297,12 @@ class JobContext(Message, frozen=True):
     artifacts: tuple[ArtifactRef, ...] = ()
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0
+    libraries: tuple[Library, ...] = ()  # of the artifacts: what a session cannot hold in two versions (B31)
 
 
 class TaskRestore(Message, frozen=True):
+    """State of another parallelism than the task's is repartitioned by Spark before the query starts (R20, H6)."""
+
     checkpoint_id: int
     snapshot: TaskSnapshot
 
@@ -369,15 +432,29 @@ class ListLogs(Request[tuple[LogFile, ...]], frozen=True):
     pass
 
 
+class LogMark(Message, frozen=True):
+    """By which a log is known again: a file that was rotated or truncated does not continue what it marks."""
+
+    file: str  # device and inode
+    size: int
+    end: str  # digest of the last bytes before `size`
+
+
 class LogRange(Message, frozen=True):
-    data: bytes
-    size: int  # of the whole file now
+    """Bytes of a log, here or in a blob; fewer than were asked for where the log or a message ends before."""
+
+    mark: LogMark  # of the whole file now
+    continues: bool = True  # it goes on from the mark that the reader knew
+    data: bytes = b""
+    blob: str = ""  # the key of a TRANSIENT blob of no job, with all that was asked for, as far as the log goes
 
 
 class ReadLog(Request[LogRange], frozen=True):
     name: str
-    offset: int = 0  # negative: from the end
+    offset: int = 0
     length: int = 65536
+    known: LogMark | None = None  # where the log does not continue it, no bytes are read
+    upload: bool = False  # as a blob, unless the BlobServer does not take it (B3)
 
 
 class TaskManagerLost(Notice, frozen=True):
@@ -407,6 +484,7 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     resource_id: ResourceId
     address: str
     offers: tuple[SlotOffer, ...]
+    version: int = 0  # grows with every offer; the answer to an earlier one than the last is dropped (R8)
 
 
 class TaskStateChanged(Request[Done], frozen=True):
@@ -434,6 +512,34 @@ class DeclineCheckpoint(Request[Done], frozen=True):
     attempt_id: AttemptId
     checkpoint_id: int
     error: ErrorInfo
+
+
+# --- around other messages ---------------------------------------------------------------------------------------
+
+
+class BlobPart(Message, frozen=True):
+    """A field of a message that lies in a blob."""
+
+    field: str
+    key: str
+    size: int
+
+
+class OffloadedAnswer(Message, frozen=True):
+    """B3: the answer to the message that was offloaded, here or in a blob; MessagePack."""
+
+    body: bytes = b""
+    key: str = ""
+
+
+class Offloaded(Request[OffloadedAnswer], frozen=True):
+    """B3: a request whose large fields lie in blobs of the job. It stands for that request (blob.offloading)."""
+
+    job_id: JobId
+    type: str  # name of the request
+    body: bytes  # its other fields; MessagePack
+    parts: tuple[BlobPart, ...]
+    patience: float  # seconds that the sender still waits
 
 
 def _subclasses(kind: type[Message]) -> set[type[Message]]:

@@ -41,4 +41,5 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes_uploaded: int = 0
     sync_ms: float = 0.0
     async_ms: float = 0.0
+    parallelism: int = 0  # of the attempt: how many partitions its state has; 0: written before this was recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)

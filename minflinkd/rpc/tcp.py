@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -23,11 +23,13 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import parse_resource_id
 
 log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT = 5.0  # seconds
 HANDSHAKE_LIMIT = 4096  # bytes
+BACKLOG = 1024  # connections that wait to be taken: all TaskManagers come at once to a daemon that is back
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
 
@@ -57,16 +59,26 @@ def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce
 
 
 class RpcServer(Component):
-    """The daemon's side: takes connections, and routes messages to each TaskManager over its own."""
+    """The daemon's side: takes connections, and routes messages to each TaskManager over its own.
+
+    `on_disconnect`: a TaskManager's connection ended, and it has no newer one (R10). Not called while the server ends.
+    """
 
     def __init__(
-        self, network: LocalNetwork, *, secret: bytes, host: str = "127.0.0.1", ports: Sequence[int] = (0,)
+        self,
+        network: LocalNetwork,
+        *,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (0,),
+        on_disconnect: Callable[[Address], None] = lambda _: None,
     ) -> None:
         super().__init__("rpc server")
         self._network = network
         self._secret = secret
         self._host = host
         self._ports = ports  # tried in this order; 0 takes any free one
+        self._on_disconnect = on_disconnect
         self._port = 0
         self._server: asyncio.Server | None = None
         self._connections: dict[Address, Connection] = {}
@@ -79,7 +91,7 @@ class RpcServer(Component):
     async def _start(self) -> None:
         for port in self._ports:
             try:
-                self._server = await asyncio.start_server(self._accept, self._host, port)
+                self._server = await asyncio.start_server(self._accept, self._host, port, backlog=BACKLOG)
                 break
             except OSError:
                 if port == self._ports[-1]:
@@ -125,11 +137,19 @@ class RpcServer(Component):
     async def _until_closed(self, address: Address, connection: Connection) -> None:
         try:
             await connection.wait_closed()
+            if self._forget(address, connection):
+                self._on_disconnect(address)
         finally:
-            self._network.unroute(address, connection)
-            if self._connections.get(address) is connection:
-                del self._connections[address]
+            self._forget(address, connection)
             await connection.aclose()
+
+    def _forget(self, address: Address, connection: Connection) -> bool:
+        """Whether it was the TaskManager's present connection."""
+        self._network.unroute(address, connection)
+        if self._connections.get(address) is not connection:
+            return False
+        del self._connections[address]
+        return True
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Address:
         challenge = Challenge(PROTOCOL_VERSION, secrets.token_bytes(32))
@@ -138,8 +158,10 @@ class RpcServer(Component):
         wanted = _proof(self._secret, b"client", challenge, hello.address, hello.nonce)
         if not hmac.compare_digest(wanted, hello.proof):
             raise AuthenticationFailed(f"{hello.address[:80]!r} does not know the cluster's secret")
-        if not hello.address.startswith("taskmanager/"):
+        kind, _, resource_id = hello.address.partition("/")
+        if kind != "taskmanager":
             raise AuthenticationFailed(f"{hello.address[:80]!r} is no TaskManager's address")
+        parse_resource_id(resource_id)
         reply = Welcome(_proof(self._secret, b"server", challenge, hello.address, hello.nonce))
         write_frame(writer, msgspec.msgpack.encode(reply))
         await writer.drain()

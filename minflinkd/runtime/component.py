@@ -1,28 +1,49 @@
-"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` is idempotent and frees everything."""
+"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` is idempotent and frees everything.
+
+A component that cannot trust its own state any more crashes: it says so, takes no message from then on, and leaves
+it to its `runtime.supervisor.Supervisor` to put a new one in its place.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import structlog
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.supervision import TaskOwner
+
+log = structlog.get_logger(__name__)
+
+
+class Crashed(MinflinkError):
+    """The party that was asked has crashed; another one takes its place."""
+
+    code = "crashed"
+    consequence = Consequence.RETRYABLE
 
 
 class Component:
     """A part of a process with a life of its own. Dependencies come by keyword; nothing is global.
 
-    Subclasses override `_start` and `_stop`. When `_start` raises, `_stop` runs before the error goes on, so a
-    component that did not start leaves nothing behind.
+    Subclasses override `_start` and `_stop`, and `_on_crash` where they take messages. When `_start` raises, `_stop`
+    runs before the error goes on, so a component that did not start leaves nothing behind.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.tasks = TaskOwner(name)
-        self._running = False
+        self.crashed = asyncio.Event()
+        self.crash_cause: Exception | None = None
+        self.falls_with: Callable[[Exception], object] | None = None  # `crash` of the component that this is a part of
+        self._started = False
 
     @property
     def running(self) -> bool:
-        return self._running
+        return self._started and not self.crashed.is_set()
 
     async def start(self) -> None:
         try:
@@ -31,24 +52,42 @@ class Component:
             await self.tasks.aclose()
             await self._stop()
             raise
-        self._running = True
+        self._started = True
 
     async def aclose(self) -> None:
-        was_running, self._running = self._running, False
+        was_started, self._started = self._started, False
         try:
-            if was_running:
+            if was_started and not self.crashed.is_set():
                 await self._before_stop()
         finally:
             await self.tasks.aclose()
-            if was_running:
+            if was_started:
                 await self._stop()
+
+    def crash(self, error: Exception) -> Crashed:
+        """Decide nothing any more; for an exception that deciding was not to raise. The first one counts.
+
+        Returns what whoever asked is to be told: `raise self.crash(error) from error`.
+        """
+        if not self.crashed.is_set():
+            self.crash_cause = error
+            self.crashed.set()
+            log.error("a component crashed", component=self.name, error=str(error), exc_info=error)
+            self.tasks.abandon()
+            self._on_crash()
+            if self.falls_with is not None:
+                self.falls_with(error)
+        return Crashed(f"{self.name} crashed: {self.crash_cause}", hint="a new one is started; ask again")
 
     async def _start(self) -> None: ...
 
     async def _before_stop(self) -> None:
-        """Last words, while the component's tasks still run."""
+        """Last words, while the component's tasks still run; a crashed one has none."""
 
     async def _stop(self) -> None: ...
+
+    def _on_crash(self) -> None:
+        """Take no message any more: detach mailboxes. `_stop` follows in its time."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -16,7 +16,7 @@ ResourceId = NewType("ResourceId", str)  # one TaskManager process, `tm-` and 12
 InstanceId = NewType("InstanceId", str)  # one registration of a TaskManager with one ResourceManager
 AllocationId = NewType("AllocationId", str)  # made by the JobMaster with a slot request, unchanged by retries
 AttemptId = NewType("AttemptId", str)  # one execution attempt of one task
-LeaderId = NewType("LeaderId", str)  # fencing token: new whenever leadership or a JobMaster starts anew
+LeaderId = NewType("LeaderId", str)  # fencing token: new with every leader; a later one is greater
 VertexId = NewType("VertexId", str)  # stable between versions of a job; also the name of its SQL view
 TaskId = NewType("TaskId", str)  # the id of the task's first vertex in topological order
 
@@ -26,10 +26,17 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class IdSource:
-    """Makes ids from an injected source of randomness, so that a simulation with a seed repeats exactly."""
+    """Makes ids from an injected source of randomness, so that a simulation with a seed repeats exactly.
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    `epoch` is that of the daemon's leadership (ha.md A11): it makes every LeaderId greater, as text, than all that
+    earlier daemons made, and a counter greater than all that this one has made. So whoever follows a leader knows of
+    two tokens which is the later one, and takes no message of an earlier leader once it has seen a later one.
+    """
+
+    def __init__(self, rng: random.Random | None = None, *, epoch: int = 0) -> None:
         self._rng = rng or random.SystemRandom()
+        self._epoch = epoch
+        self._leaders = 0
 
     def hex(self, bits: int = 128) -> str:
         return f"{self._rng.getrandbits(bits):0{bits // 4}x}"
@@ -50,7 +57,8 @@ class IdSource:
         return AttemptId(self.hex())
 
     def leader(self) -> LeaderId:
-        return LeaderId(self.hex())
+        self._leaders += 1
+        return LeaderId(f"{self._epoch:08x}{self._leaders:08x}{self.hex(64)}")
 
 
 def _parse(kind: str, pattern: re.Pattern[str], text: str, want: str) -> str:

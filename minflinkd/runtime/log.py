@@ -9,11 +9,19 @@ from typing import TextIO
 import structlog
 
 
+def as_json(form: str) -> bool:
+    """Whether `log.format` means JSON lines here; `auto` is console on a terminal, else JSON."""
+    return form == "json" or (form == "auto" and not sys.stderr.isatty())
+
+
 def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Called once by each process entry point."""
     out = stream or sys.stderr
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=out.isatty())
+        structlog.processors.JSONRenderer()
+        if json
+        # Without the local variables: a crashed component's state takes the event loop a second to print.
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,7 +1,8 @@
-"""Tells systemd how the daemon is (sd_notify, E25). Without systemd every call does nothing."""
+"""Tells systemd how this process is (sd_notify, E25). Without systemd every call does nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -35,6 +36,16 @@ class SystemdNotifier:
 
     def watchdog(self) -> None:
         self._send("WATCHDOG=1")
+
+    async def feed_watchdog(self) -> None:
+        """From the event loop itself, for ever: a loop that hangs is restarted by systemd."""
+        interval = self.watchdog_interval
+        if interval is None:
+            await asyncio.Event().wait()
+            return
+        while True:
+            self.watchdog()
+            await asyncio.sleep(interval)
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""

@@ -53,18 +53,25 @@ class TaskOwner:
         task.add_done_callback(lambda _: coroutine.close())  # a task cancelled before its first step never began it
         return task
 
+    def abandon(self) -> None:
+        """Start nothing any more, and cancel all but the task that calls this; `aclose` waits for them."""
+        self._closed = True
+        for task in self._others():
+            task.cancel()
+
     async def aclose(self, timeout: float = 5.0) -> None:
         """Idempotent. Never waits for the task that calls it."""
-        self._closed = True
-        current = asyncio.current_task()
-        waiting = {task for task in self._tasks if task is not current}
-        for task in waiting:
-            task.cancel()
+        self.abandon()
+        waiting = self._others()
         if not waiting:
             return
         _, stuck = await asyncio.wait(waiting, timeout=timeout)
         for task in stuck:
             log.error("task does not end", owner=self.name, task=task.get_name(), stack=str(task.get_stack(limit=3)))
+
+    def _others(self) -> set[asyncio.Task[None]]:
+        current = asyncio.current_task()
+        return {task for task in self._tasks if task is not current}
 
     def _spawn(self, name: str, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         if self._closed:
@@ -82,8 +89,12 @@ class TaskOwner:
             started = clock()
             try:
                 await body()
+                if self._closed:
+                    return
                 log.error("a loop that should run for ever returned", owner=self.name, loop=name)
             except Exception:
+                if self._closed:  # it said itself that it cannot go on
+                    return
                 log.exception("a loop failed and is started again", owner=self.name, loop=name, pause=pause)
             if clock() - started > LONGEST_PAUSE:
                 pause = FIRST_PAUSE

@@ -2,23 +2,49 @@
 
     class TestMyStorage(StorageConformance):
         @pytest.fixture
-        def storage(self) -> Storage: ...
+        def storage(self) -> Storage: ...   # the backend itself, with the smallest parts that it allows
 
         @pytest.fixture
         def prefix(self) -> str: ...   # an empty directory of the backend, fresh for each test
 
-Needs pytest with pytest-asyncio in auto mode; nothing else in minflinkd imports this module.
+and, where the backend talks to a server, `ServerLossConformance` with a third one, a server that the test may kill:
+
+        @pytest.fixture
+        def server(self) -> Server: ...
+
+Needs pytest with pytest-asyncio in auto mode, and the mark `slow` for what takes long; nothing else in minflinkd
+imports this module.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import ClassVar, Protocol, TypeVar
 
 import pytest
 
-from minflinkd.storage.interface import Entry, ObjectExists, ObjectNotFound, Storage, StorageError
+from minflinkd.storage.faulty import FaultyStorage
+from minflinkd.storage.interface import (
+    Attempts,
+    Entry,
+    NotSupported,
+    ObjectExists,
+    ObjectNotFound,
+    Storage,
+    StorageError,
+    StorageUnavailable,
+    Writer,
+    closable,
+)
+from minflinkd.storage.options import CommonOptions, InvalidStorageOption, parse
+from minflinkd.storage.parallel import for_each
+from minflinkd.storage.resilient import ResilientStorage
 
 MIB = 1024 * 1024
 ODD_NAMES = (
@@ -31,7 +57,18 @@ ODD_NAMES = (
     "-dash",
     "quote'\"",
     "dot.",
+    "a:b;c,d",
+    "[x]{y}*^~`|$!",
+    "back\\slash",
+    "\N{LATIN SMALL LETTER E}\N{COMBINING ACUTE ACCENT}",  # not the same name as the composed letter
+    "\N{PILE OF POO}",
+    "CON",
 )
+
+
+UNLIKE_UTF_16 = ("\N{FULLWIDTH TILDE}", "\N{GRINNING FACE}")  # in the order of code points, and not of UTF-16
+
+T = TypeVar("T")
 
 
 async def read(storage: Storage, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -44,6 +81,16 @@ async def write(storage: Storage, path: str, data: bytes) -> Entry:
         return await writer.commit()
 
 
+def content(size: int) -> bytes:
+    """Bytes that differ from place to place, so that a piece in the wrong one is seen."""
+    return random.Random(size).randbytes(size)  # noqa: S311 - test data
+
+
+def part_size(storage: Storage) -> int:
+    """Bytes of which a writer keeps no more to itself: twice as much is on its way, or stored."""
+    return int(getattr(storage, "part_size", MIB))
+
+
 async def names(storage: Storage, prefix: str) -> list[str]:
     return [entry.path.removeprefix(prefix).lstrip("/") async for entry in storage.list(prefix)]
 
@@ -51,13 +98,33 @@ async def names(storage: Storage, prefix: str) -> list[str]:
 class StorageConformance:
     """Each test is one sentence of the contract in `minflinkd.storage.interface`."""
 
+    entries: ClassVar[int] = 1500  # of a listing of some pages; 10,000 are made in a test marked slow
+    hurried: ClassVar[CommonOptions] = CommonOptions(request_timeout=2, deadline=60, pause=0.01, longest_pause=0.1)
+
     @pytest.mark.parametrize("size", [0, 1, 1000, MIB - 1, MIB, MIB + 1, 5 * MIB + 17])
     async def test_what_is_written_is_read(self, storage: Storage, prefix: str, size: int) -> None:
-        data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        data = content(size)
         entry = await write(storage, f"{prefix}/a/b", data)
         assert (entry.path, entry.size) == (f"{prefix}/a/b", size)
         assert await read(storage, f"{prefix}/a/b") == data
-        assert await storage.stat(f"{prefix}/a/b") == entry
+        found = await storage.stat(f"{prefix}/a/b")
+        assert (found.path, found.size) == (entry.path, entry.size)
+        assert abs(found.modified_ms - entry.modified_ms) <= 2000  # a commit may know the time of its answer only
+        listed = [entry async for entry in storage.list(prefix)]
+        assert [(one.path, one.size) for one in listed] == [(entry.path, entry.size)]
+
+    @pytest.mark.parametrize("odd", [-1, 0, 1])
+    async def test_an_object_of_many_parts_is_whole(self, storage: Storage, prefix: str, odd: int) -> None:
+        """S5: the logic of objects over 5 GiB, with small parts: as many as fit into 16 MiB, and at least three."""
+        part = part_size(storage)
+        data = content(max(3, min(1100, 16 * MIB // part)) * part + odd)
+        async with await storage.create(f"{prefix}/x") as writer:
+            for start in range(0, len(data), 3 * MIB + 1):
+                await writer.append(memoryview(data)[start : start + 3 * MIB + 1])
+            assert (await writer.commit()).size == len(data)
+        assert await read(storage, f"{prefix}/x") == data
+        assert await read(storage, f"{prefix}/x", part - 1, part + 2) == data[part - 1 : 2 * part + 1]
+        assert await names(storage, prefix) == ["x"]
 
     async def test_an_object_is_written_in_pieces_of_any_size(self, storage: Storage, prefix: str) -> None:
         pieces = [b"a" * 10, b"b" * (MIB + 3), b"", b"c", b"d" * (3 * MIB), b"e"]
@@ -78,7 +145,7 @@ class StorageConformance:
 
     async def test_reading_may_stop_early(self, storage: Storage, prefix: str) -> None:
         await write(storage, f"{prefix}/x", bytes(4 * MIB))
-        async with aclosing(storage.open_read(f"{prefix}/x")) as pieces:  # type: ignore[type-var]
+        async with aclosing(closable(storage.open_read(f"{prefix}/x"))) as pieces:
             assert await anext(pieces)
         await storage.delete([f"{prefix}/x"])
 
@@ -103,7 +170,7 @@ class StorageConformance:
 
     async def test_nothing_is_visible_before_the_commit(self, storage: Storage, prefix: str) -> None:
         async with await storage.create(f"{prefix}/x") as writer:
-            await writer.append(bytes(2 * MIB))
+            await writer.append(bytes(2 * part_size(storage) + 1))
             assert await names(storage, prefix) == []
             with pytest.raises(ObjectNotFound):
                 await storage.stat(f"{prefix}/x")
@@ -112,7 +179,7 @@ class StorageConformance:
 
     async def test_an_aborted_object_leaves_nothing(self, storage: Storage, prefix: str) -> None:
         async with await storage.create(f"{prefix}/d/x") as writer:
-            await writer.append(bytes(2 * MIB))
+            await writer.append(bytes(2 * part_size(storage) + 1))
             await writer.abort()
             await writer.abort()
         assert await names(storage, prefix) == []
@@ -138,7 +205,10 @@ class StorageConformance:
 
     async def test_an_exclusive_create_has_exactly_one_winner(self, storage: Storage, prefix: str) -> None:
         if not storage.capabilities.exclusive_create:
-            pytest.skip("the backend cannot")
+            with pytest.raises(NotSupported):
+                await storage.create_exclusive(f"{prefix}/d/leader", b"1")
+            assert await names(storage, prefix) == []
+            return
 
         async def contend(data: bytes) -> bytes | None:
             try:
@@ -153,15 +223,45 @@ class StorageConformance:
         assert await read(storage, f"{prefix}/d/leader") == winners[0]
         assert await names(storage, prefix) == ["d/leader"]
 
+    async def test_an_exclusive_create_does_not_replace_a_written_object(self, storage: Storage, prefix: str) -> None:
+        if not storage.capabilities.exclusive_create:
+            pytest.skip("the backend cannot")
+        await write(storage, f"{prefix}/x", b"1")
+        with pytest.raises(ObjectExists, match=re.escape(f"{prefix}/x")):
+            await storage.create_exclusive(f"{prefix}/x", b"2")
+        assert await read(storage, f"{prefix}/x") == b"1"
+        await storage.delete([f"{prefix}/x"])
+        await storage.create_exclusive(f"{prefix}/x", b"2")
+        assert await read(storage, f"{prefix}/x") == b"2"
+
     async def test_a_listing_is_in_the_order_of_paths(self, storage: Storage, prefix: str) -> None:
-        paths = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "aa", "b/a/a", "b/a0"]
+        paths = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "aa", "b/a/a", "b/a0", *UNLIKE_UTF_16]
         paths = [path for path in paths if path not in ("a", "a/b")]  # these would be file and directory at once
         for path in reversed(paths):
             await write(storage, f"{prefix}/{path}", path.encode())
         assert await names(storage, prefix) == sorted(paths)
         entries = [entry async for entry in storage.list(prefix)]
-        assert [entry.size for entry in entries] == [len(path) for path in sorted(paths)]
+        assert [entry.size for entry in entries] == [len(path.encode()) for path in sorted(paths)]
         assert all(entry.modified_ms > 1_600_000_000_000 for entry in entries)
+
+    async def test_a_listing_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
+        """S4: it goes on after its last path."""
+        paths = sorted(["a-b", "a/x", "a0", "b", *UNLIKE_UTF_16])
+        for path in paths:
+            await write(storage, f"{prefix}/{path}", b"")
+        with keeping_attempts(storage):
+            for cut in range(1, len(paths) + 1):
+                resilient = ResilientStorage(FaultyStorage(storage, cut_after=cut), self.hurried)
+                assert await names(resilient, prefix) == paths
+
+    async def test_a_stream_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
+        """S4: it goes on at the byte where it stopped."""
+        data = content(3 * MIB + 1)
+        await write(storage, f"{prefix}/x", data)
+        with keeping_attempts(storage):
+            for cut in (1, 2, 3):
+                resilient = ResilientStorage(FaultyStorage(storage, cut_after=cut), self.hurried)
+                assert await read(resilient, f"{prefix}/x") == data
 
     async def test_a_listing_is_of_a_directory_not_of_a_text(self, storage: Storage, prefix: str) -> None:
         await write(storage, f"{prefix}/job-1/x", b"")
@@ -170,11 +270,24 @@ class StorageConformance:
         assert await names(storage, f"{prefix}/none") == []
 
     async def test_a_long_listing_is_whole(self, storage: Storage, prefix: str) -> None:
-        paths = [f"{number % 7}/{number:05d}" for number in range(2500)]
-        for start in range(0, len(paths), 100):
-            group = paths[start : start + 100]
-            await asyncio.gather(*(storage.create_exclusive(f"{prefix}/{path}", b"") for path in group))
+        await self.fill_and_list(storage, prefix, self.entries)
+
+    @pytest.mark.slow
+    async def test_ten_thousand_entries_are_listed(self, storage: Storage, prefix: str) -> None:
+        """S5"""
+        await self.fill_and_list(storage, prefix, 10_000)
+
+    async def fill_and_list(self, storage: Storage, prefix: str, count: int) -> None:
+        paths = [f"{number % 7}/{number:05d}" for number in range(count)]
+
+        async def make(path: str) -> None:
+            await write(storage, f"{prefix}/{path}", b"")
+
+        await for_each(paths, make, limit=32)
         assert await names(storage, prefix) == sorted(paths)
+        assert await names(storage, f"{prefix}/3") == [f"{path[2:]}" for path in sorted(paths) if path.startswith("3/")]
+        await storage.delete([f"{prefix}/{path}" for path in paths[1:]], below=prefix)
+        assert await names(storage, prefix) == ["0/00000"]
 
     async def test_deleting_is_safe_to_repeat(self, storage: Storage, prefix: str) -> None:
         for path in ("d/x", "d/y", "z"):
@@ -200,13 +313,69 @@ class StorageConformance:
         assert await names(storage, prefix) == [f"a/b/{number}" for number in range(8)]
 
     async def test_a_rename_moves_and_replaces(self, storage: Storage, prefix: str) -> None:
-        if not storage.capabilities.atomic_rename:
-            pytest.skip("the backend cannot")
         await write(storage, f"{prefix}/a", b"new")
         await write(storage, f"{prefix}/d/b", b"old")
         await storage.rename(f"{prefix}/a", f"{prefix}/d/b")
         assert await names(storage, prefix) == ["d/b"]
         assert await read(storage, f"{prefix}/d/b") == b"new"
+
+    async def test_an_atomic_rename_is_never_seen_half(self, storage: Storage, prefix: str) -> None:
+        if not storage.capabilities.atomic_rename:
+            pytest.skip("the backend cannot")
+        await write(storage, f"{prefix}/b", b"0")
+        seen: set[bytes] = set()
+        renaming = True
+
+        async def look() -> None:
+            while renaming:
+                try:
+                    seen.add(await read(storage, f"{prefix}/b"))  # ObjectNotFound where it is gone for a moment
+                except StorageUnavailable:  # it was replaced while it was read
+                    continue
+
+        looking = asyncio.create_task(look())
+        try:
+            for number in range(1, 8):
+                await write(storage, f"{prefix}/a", b"%d" % number)
+                await storage.rename(f"{prefix}/a", f"{prefix}/b")
+        finally:
+            renaming = False
+            await looking
+        assert seen <= {b"%d" % number for number in range(8)}
+
+    async def test_a_copy_is_whole_and_replaces(self, storage: Storage, prefix: str) -> None:
+        data = content(3 * MIB + 5)
+        await write(storage, f"{prefix}/a b", data)
+        await write(storage, f"{prefix}/d/b", b"old")
+        assert (await storage.copy(f"{prefix}/a b", f"{prefix}/d/b")).size == len(data)
+        assert await read(storage, f"{prefix}/d/b") == data
+        assert await names(storage, prefix) == ["a b", "d/b"]
+        with pytest.raises(ObjectNotFound):
+            await storage.copy(f"{prefix}/none", f"{prefix}/other")
+        assert await names(storage, prefix) == ["a b", "d/b"]
+
+    async def test_the_server_copies_without_this_process(
+        self, storage: Storage, prefix: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not storage.capabilities.server_side_copy:
+            pytest.skip("the backend cannot")
+        await write(storage, f"{prefix}/a", b"1")
+
+        def refuse(*_: object) -> AsyncIterator[bytes]:
+            raise AssertionError("the bytes were read")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "open_read", refuse)
+            await storage.copy(f"{prefix}/a", f"{prefix}/b")
+        assert await read(storage, f"{prefix}/b") == b"1"
+
+    async def test_a_version_changes_with_the_content(self, storage: Storage, prefix: str) -> None:
+        await write(storage, f"{prefix}/x", b"first")
+        first = await storage.stat(f"{prefix}/x")
+        assert (await storage.stat(f"{prefix}/x")).version == first.version
+        await write(storage, f"{prefix}/x", b"other")
+        if first.version:
+            assert (await storage.stat(f"{prefix}/x")).version not in ("", first.version)
 
     async def test_syncing_is_allowed_for_any_object(self, storage: Storage, prefix: str) -> None:
         await write(storage, f"{prefix}/x", b"1")
@@ -233,3 +402,258 @@ class StorageConformance:
             await storage.stat(f"{prefix}/none")
         assert f"{prefix}/none" in caught.value.message
         assert storage.scheme[0] in caught.value.message
+
+    @pytest.mark.parametrize("hang", [False, True], ids=["errors", "silence"])
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    async def test_one_fault_anywhere_changes_no_outcome(
+        self, storage: Storage, prefix: str, hang: bool, after: bool
+    ) -> None:
+        """S4, S5: each request of a story fails once, or is not answered, before or after it did its work."""
+
+        attempts: ContextVar[Attempts] = ContextVar("attempts")  # of each wrapper, all around one backend
+
+        async def own(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+            return await attempts.get()(what, path, step)
+
+        async def with_fault_at(number: int) -> int:
+            faulty = FaultyStorage(storage, number, after=after, hang=hang)
+            resilient = ResilientStorage(faulty, self.hurried)
+            attempts.set(storage.attempts)
+            storage.attempts = own
+            if hang:  # a commit that is not answered may take the whole deadline
+                await write(storage, f"{prefix}/{number}/a", b"1")
+            await tell_story(resilient, f"{prefix}/{number}", written=hang)
+            return faulty.requests
+
+        with keeping_attempts(storage):
+            requests = await asyncio.gather(*(with_fault_at(number) for number in range(1, 21)))
+        assert requests[0] > 7, "there was no fault"
+        assert requests[-1] < 20, "the story has more requests than are tried"
+
+    async def test_a_write_that_was_broken_off_is_never_committed(self, storage: Storage, prefix: str) -> None:
+        """Neither where a request failed, in any step of it, nor where an append was cancelled."""
+        data = content(2 * part_size(storage) + 1)
+        failed, fail_at = 0, 1
+        while True:
+            writer = await storage.create(f"{prefix}/x")
+            if not writer.paced and fail_at > 1:
+                break
+            with keeping_attempts(storage):
+                storage.attempts = failing_at(fail_at)
+                broken = not await self.was_written(writer, data, cancel=not writer.paced)
+            if not broken:
+                break
+            failed, fail_at = failed + 1, fail_at + 1
+            with pytest.raises(StorageError):
+                await writer.commit()
+            await writer.abort()
+            assert await names(storage, prefix) == []
+        await writer.abort()
+        assert failed, "nothing was broken off"
+
+    async def was_written(self, writer: Writer, data: bytes, *, cancel: bool) -> bool:
+        appending = asyncio.create_task(writer.append(data))
+        try:
+            if cancel:
+                await asyncio.sleep(0)
+                appending.cancel()
+            await appending
+            await writer.commit()
+        except (StorageUnavailable, asyncio.CancelledError):
+            return False
+        return True
+
+    async def test_flushing_what_is_not_there_is_not_found(self, storage: Storage, prefix: str) -> None:
+        """A file that was staged and lost is seen before its checkpoint is acknowledged."""
+        await write(storage, f"{prefix}/x", b"1")
+        await storage.sync([])
+        await storage.sync([f"{prefix}/x"])
+        with pytest.raises(ObjectNotFound):
+            await storage.sync([f"{prefix}/x", f"{prefix}/none"])
+
+    @pytest.fixture
+    def nowhere(self) -> str | None:
+        """A path in a bucket or container that does not exist, for backends that have such."""
+        return None
+
+    async def test_what_a_missing_bucket_holds_is_unknown_not_nothing(
+        self, storage: Storage, nowhere: str | None
+    ) -> None:
+        """S4: a wrong name in a configuration is said, and does not look like an empty storage."""
+        if nowhere is None:
+            pytest.skip("has no buckets, or the test does not say")
+        for use in (
+            lambda: read(storage, nowhere),
+            lambda: storage.stat(nowhere),
+            lambda: names(storage, nowhere),
+            lambda: write(storage, nowhere, b"1"),
+        ):
+            with pytest.raises(StorageError) as caught:
+                await use()
+            assert not isinstance(caught.value, ObjectNotFound)
+
+    async def test_slow_answers_are_answers(self, storage: Storage, prefix: str) -> None:
+        """S5: latency"""
+        with keeping_attempts(storage):
+            slow = ResilientStorage(FaultyStorage(storage, latency=0.05), self.hurried)
+            await write(slow, f"{prefix}/x", b"1")
+            assert await read(slow, f"{prefix}/x") == b"1"
+            assert {kind: one.retries for kind, one in slow.inner.statistics().items() if one.retries} == {}
+
+    async def test_options_are_those_that_the_backend_names(self, storage: Storage) -> None:
+        """S7: each has a default."""
+        parse(storage.options_type, {}, storage.scheme[0])
+        with pytest.raises(InvalidStorageOption):
+            parse(storage.options_type, {"no-such-option": "1"}, storage.scheme[0])
+
+
+@contextmanager
+def keeping_attempts(storage: Storage) -> Iterator[None]:
+    """A wrapper gives the backend its own."""
+    before = storage.attempts
+    try:
+        yield
+    finally:
+        storage.attempts = before
+
+
+def failing_at(number: int) -> Attempts:
+    """The `number`-th step fails, before it does anything; it is not repeated."""
+    steps = count(1)
+
+    async def attempts(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+        if next(steps) == number and what != "drop":
+            raise StorageUnavailable(f"injected at {what} of {path}")
+        return await step()
+
+    return attempts
+
+
+async def tell_story(storage: Storage, place: str, *, written: bool) -> None:
+    """What is safe to repeat, from the beginning to the end of an object."""
+    if not written:
+        try:
+            await write(storage, f"{place}/a", b"1")
+        except StorageUnavailable:  # a write is its caller's to repeat
+            await write(storage, f"{place}/a", b"1")
+    if storage.capabilities.exclusive_create:
+        await storage.create_exclusive(f"{place}/lock", b"mine")
+        await storage.delete([f"{place}/lock"])
+    await storage.rename(f"{place}/a", f"{place}/b")
+    assert await read(storage, f"{place}/b") == b"1"
+    assert await names(storage, place) == ["b"]
+    await storage.delete([f"{place}/b"])
+    with pytest.raises(ObjectNotFound):
+        await storage.stat(f"{place}/b")
+
+
+class Server(Protocol):
+    """What the storage talks to: a process of the test's own."""
+
+    async def kill(self) -> None:
+        """Kill it as `kill -9` does."""
+        ...
+
+    async def restart(self) -> None:
+        """Start it again, at the same address and with its data. Returns when it is ready."""
+        ...
+
+
+class ServerLossConformance:
+    """The server is killed in the middle of a write and of a read (S5): nothing half is seen, nothing wrong is read."""
+
+    patience: ClassVar[CommonOptions] = CommonOptions(request_timeout=5, deadline=60, retries=50, pause=0.1)
+    impatience: ClassVar[CommonOptions] = CommonOptions(request_timeout=2, deadline=4, retries=50, pause=0.1)
+    size: ClassVar[int] = 24 * MIB  # of an object; some parts
+
+    async def test_a_write_that_the_servers_death_cut_off_is_invisible_and_can_be_repeated(
+        self, storage: Storage, prefix: str, server: Server
+    ) -> None:
+        data, resilient = content(self.size), ResilientStorage(storage, self.impatience)
+        await write(resilient, f"{prefix}/before", b"1")
+        async with asyncio.timeout(self.impatience.deadline * 10 + 60):
+            with pytest.raises(StorageUnavailable):
+                await write_around(resilient, f"{prefix}/x", data, [server.kill])
+        await server.restart()
+        patient = ResilientStorage(storage, self.patience)
+        assert await names(patient, prefix) == ["before"]
+        assert await read(patient, f"{prefix}/before") == b"1"
+        await write(patient, f"{prefix}/x", data)
+        assert await read(patient, f"{prefix}/x") == data
+        assert await names(patient, prefix) == ["before", "x"]
+
+    async def test_a_write_around_a_restart_completes_or_fails_as_transient(
+        self, storage: Storage, prefix: str, server: Server
+    ) -> None:
+        data, patient = content(self.size), ResilientStorage(storage, self.patience)
+        restarting: list[asyncio.Task[None]] = []
+
+        async def bounce() -> None:
+            await server.kill()
+            restarting.append(asyncio.create_task(server.restart()))
+
+        completed = True
+        try:
+            await write_around(patient, f"{prefix}/x", data, [bounce])
+        except StorageUnavailable:
+            completed = False
+        await asyncio.gather(*restarting)
+        if not completed:
+            assert await names(patient, prefix) == []
+            await write(patient, f"{prefix}/x", data)
+        assert await read(patient, f"{prefix}/x") == data
+        assert await names(patient, prefix) == ["x"]
+
+    async def test_a_read_around_a_restart_goes_on_or_fails_as_transient(
+        self, storage: Storage, prefix: str, server: Server
+    ) -> None:
+        data, patient = content(self.size), ResilientStorage(storage, self.patience)
+        await write(patient, f"{prefix}/x", data)
+        got = bytearray()
+        restarting: asyncio.Task[None] | None = None
+        try:
+            async with aclosing(closable(patient.open_read(f"{prefix}/x"))) as pieces:
+                async for piece in pieces:
+                    got += piece
+                    if restarting is None:
+                        await server.kill()
+                        restarting = asyncio.create_task(server.restart())
+        except StorageUnavailable:
+            assert data.startswith(got)
+        else:
+            assert got == data
+        assert restarting is not None
+        await restarting
+        assert await read(patient, f"{prefix}/x") == data
+
+    async def test_an_exclusive_create_around_a_restart_is_won_or_not_made_or_unknown(
+        self, storage: Storage, prefix: str, server: Server
+    ) -> None:
+        if not storage.capabilities.exclusive_create:
+            pytest.skip("the backend cannot")
+        patient = ResilientStorage(storage, self.patience)
+        await write(patient, f"{prefix}/before", b"1")
+        await server.kill()
+        restarting = asyncio.create_task(server.restart())
+        won = True
+        try:
+            await patient.create_exclusive(f"{prefix}/x", b"mine")
+        except StorageUnavailable:
+            won = False
+        await restarting
+        if won:
+            assert await read(patient, f"{prefix}/x") == b"mine"
+        else:
+            assert await names(patient, prefix) in (["before"], ["before", "x"])
+        with pytest.raises(ObjectExists):
+            await patient.create_exclusive(f"{prefix}/before", b"his")
+
+
+async def write_around(storage: Storage, path: str, data: bytes, events: list[Callable[[], Awaitable[None]]]) -> None:
+    """Write; `events` happen in the middle."""
+    async with await storage.create(path) as writer:
+        for start in range(0, len(data), MIB):
+            if events and start >= len(data) // 2:
+                await events.pop()()
+            await writer.append(data[start : start + MIB])
+        await writer.commit()

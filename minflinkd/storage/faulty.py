@@ -1,18 +1,48 @@
 """A backend whose n-th request fails, before or after it did its work, as a killed process or a lost answer would."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
 
-from minflinkd.storage.interface import Entry, Storage, StorageUnavailable, Writer
+from minflinkd.storage.interface import Attempts, Entry, Storage, StorageUnavailable, Writer, closable
+
+T = TypeVar("T")
 
 
 class FaultyStorage(Storage):
-    def __init__(self, inner: Storage, fail_at: int | None = None, *, after: bool = False) -> None:
+    """The `fail_at`-th request fails once, or with `hang` is never answered. `latency`: seconds before each answer.
+
+    `cut_after`: the first stream or listing with so many items breaks off after them.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        fail_at: int | None = None,
+        *,
+        after: bool = False,
+        hang: bool = False,
+        latency: float = 0.0,
+        cut_after: int | None = None,
+    ) -> None:
         self.inner = inner
         self.scheme = inner.scheme
         self.capabilities = inner.capabilities
         self.fail_at = fail_at
         self.after = after
+        self.hang = hang
+        self.latency = latency
+        self.cut_after = cut_after
         self.requests = 0
+
+    @property
+    def attempts(self) -> Attempts:
+        return self.inner.attempts
+
+    @attempts.setter
+    def attempts(self, attempts: Attempts) -> None:
+        self.inner.attempts = attempts
 
     def _count(self, *, done: bool) -> None:
         if not done:
@@ -21,52 +51,90 @@ class FaultyStorage(Storage):
             self.fail_at = None
             raise StorageUnavailable(f"injected at request {self.requests}")
 
+    async def _step(self, *, done: bool) -> None:
+        try:
+            self._count(done=done)
+        except StorageUnavailable:
+            if not self.hang:
+                raise
+            await asyncio.get_running_loop().create_future()
+        if done and self.latency:
+            await asyncio.sleep(self.latency)
+
+    async def _cut(self, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        async with aclosing(closable(items)) as inner:
+            count = 0
+            async for item in inner:
+                yield item
+                count += 1
+                if count == self.cut_after:
+                    self.cut_after = None
+                    raise StorageUnavailable(f"injected after item {count}")
+
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        self._count(done=False)
-        async for data in self.inner.open_read(path, offset, length):
-            yield data
+        await self._step(done=False)
+        async with aclosing(self._cut(self.inner.open_read(path, offset, length))) as pieces:
+            async for data in pieces:
+                yield data
 
     async def create(self, path: str) -> Writer:
         return FaultyWriter(self, await self.inner.create(path))
 
     async def create_exclusive(self, path: str, data: bytes) -> None:
-        self._count(done=False)
+        await self._step(done=False)
         await self.inner.create_exclusive(path, data)
-        self._count(done=True)
+        await self._step(done=True)
 
     async def list(self, prefix: str) -> AsyncIterator[Entry]:
-        self._count(done=False)
-        async for entry in self.inner.list(prefix):
-            yield entry
+        await self._step(done=False)
+        async with aclosing(self._cut(self.inner.list(prefix))) as entries:
+            async for entry in entries:
+                yield entry
 
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
-        self._count(done=False)
+        await self._step(done=False)
         await self.inner.delete(paths, below=below)
-        self._count(done=True)
+        await self._step(done=True)
 
     async def stat(self, path: str) -> Entry:
-        self._count(done=False)
-        return await self.inner.stat(path)
+        await self._step(done=False)
+        entry = await self.inner.stat(path)
+        await self._step(done=True)
+        return entry
 
     async def rename(self, source: str, target: str) -> None:
-        self._count(done=False)
+        await self._step(done=False)
         await self.inner.rename(source, target)
-        self._count(done=True)
+        await self._step(done=True)
+
+    async def copy(self, source: str, target: str) -> Entry:
+        await self._step(done=False)
+        entry = await self.inner.copy(source, target)
+        await self._step(done=True)
+        return entry
+
+    async def sync(self, paths: Sequence[str]) -> None:
+        await self._step(done=False)
+        await self.inner.sync(paths)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
 
 
 class FaultyWriter(Writer):
     def __init__(self, storage: FaultyStorage, inner: Writer) -> None:
         self._storage = storage
         self._inner = inner
+        self.paced = inner.paced
 
     async def append(self, data: bytes | memoryview) -> None:
-        self._storage._count(done=False)
+        await self._storage._step(done=False)
         await self._inner.append(data)
 
     async def commit(self) -> Entry:
-        self._storage._count(done=False)
+        await self._storage._step(done=False)
         entry = await self._inner.commit()
-        self._storage._count(done=True)
+        await self._storage._step(done=True)
         return entry
 
     async def abort(self) -> None:

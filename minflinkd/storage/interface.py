@@ -7,13 +7,16 @@ URI into a backend and a path. Every operation is safe to repeat.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import msgspec
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+
+T = TypeVar("T")
 
 
 class StorageError(MinflinkError):
@@ -37,8 +40,11 @@ class PermissionDenied(StorageError):
 
 
 class StorageUnavailable(StorageError):
+    """May succeed later. `settled`: not within the same call, e.g. since it was tried for long enough already."""
+
     code = "storage-transient"
     consequence = Consequence.RETRYABLE
+    settled: bool = False
 
 
 class StorageFull(StorageError):
@@ -57,10 +63,16 @@ class InvalidPath(StorageError):
     consequence = Consequence.REFUSED
 
 
+class NotSupported(StorageError):
+    """An operation that the backend cannot do; its capabilities say so."""
+
+    code = "storage-not-supported"
+    consequence = Consequence.REFUSED
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do; callers look here, never at the backend's name."""
 
-    append: bool = False
     atomic_rename: bool = False
     exclusive_create: bool = False
     server_side_copy: bool = False
@@ -68,15 +80,25 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One object: its path, size in bytes, and time of last change in milliseconds since 1970."""
+    """One object: its path, size in bytes, and time of last change in milliseconds since 1970.
+
+    `version` is another one whenever the content was replaced, such as an ETag or a generation; empty where the backend
+    has none. It need not be known to a listing or to a commit. Of a commit the time is about the one that `stat` tells.
+    """
 
     path: str
     size: int
     modified_ms: int
+    version: str = ""
 
 
 class Writer(ABC):
-    """An object being written. It appears whole at `commit`, or never."""
+    """An object being written: it appears whole at `commit`, or never.
+
+    After a step that failed or was cancelled the others raise StorageError (`storage.writing`): only `abort` is left.
+    """
+
+    paced: bool = False  # True: passes each of its requests to the storage's `attempts` itself
 
     @abstractmethod
     async def append(self, data: bytes | memoryview) -> None: ...
@@ -98,11 +120,49 @@ class Writer(ABC):
         await self.abort()  # nothing after a commit
 
 
-class Storage(ABC):
-    """One backend. Instances are made per process and closed with it."""
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a backend that has none of its own."""
 
-    scheme: tuple[str, ...]  # of the class, except for wrappers
+
+class Attempts(Protocol):
+    """How one step of an operation is tried: how often, for how long, with which pauses."""
+
+    async def __call__(self, what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+        """What `step` returns. It is called again after StorageUnavailable, and must be safe to repeat."""
+        ...
+
+
+async def once(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+    """One attempt, without a deadline."""
+    return await step()
+
+
+def closable(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """A stream as what it nearly always is: an async generator; else one around it. For `aclosing`."""
+    return items if isinstance(items, AsyncGenerator) else _generate(items)
+
+
+async def _generate(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    async for item in items:
+        yield item
+
+
+class Storage(ABC):
+    """One backend. Instances are made per process, with the backend's options, and closed with it.
+
+    An operation raises StorageUnavailable for what may succeed later, and need not try again itself: the registry puts
+    retries and deadlines around every operation (`storage.resilient`). An operation of many steps, such as a write in
+    parts, passes each step to `attempts`, so that the step alone is repeated.
+    """
+
+    scheme: tuple[str, ...]  # of the class, except for wrappers; the first one names its options: storage.<scheme>.*
     capabilities: Capabilities
+    options_type: ClassVar[type[msgspec.Struct]] = NoOptions  # what the constructor takes, with a default for each
+    attempts: Attempts = staticmethod(once)
+
+    def __init__(self, options: msgspec.Struct | None = None) -> None:
+        """`options`: of `options_type`; None: the defaults."""
+        return
 
     @abstractmethod
     def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -113,7 +173,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a small object, with exactly one winner. Raises ObjectExists."""
+        """Create a small object, with exactly one winner. Raises ObjectExists; NotSupported without the capability.
+
+        When an answer is lost, the winner is told by its bytes: those who contend write different ones.
+        """
 
     @abstractmethod
     def list(self, prefix: str) -> AsyncIterator[Entry]:
@@ -134,11 +197,25 @@ class Storage(ABC):
 
     @abstractmethod
     async def rename(self, source: str, target: str) -> None:
-        """Atomic where capabilities say so. Raises ObjectNotFound when `source` is missing."""
+        """Atomic where capabilities say so; it then keeps `modified_ms`. Raises ObjectNotFound without a `source`."""
+
+    async def copy(self, source: str, target: str) -> Entry:
+        """Write `target` with the content of `source`, replacing one of that name. Raises ObjectNotFound.
+
+        Through this process, unless capabilities say that the server does it.
+        """
+        async with aclosing(closable(self.open_read(source))) as pieces, await self.create(target) as writer:
+            async for piece in pieces:
+                await writer.append(piece)
+            return await writer.commit()
 
     async def sync(self, paths: Sequence[str]) -> None:
-        """Make objects durable that were not written through `create`, e.g. by Spark. Nothing to do for most."""
-        return
+        """Make objects durable that were not written through `create`, e.g. by Spark. Raises ObjectNotFound.
+
+        Most have nothing to do but to see that they are there.
+        """
+        for path in paths:
+            await self.stat(path)
 
     async def aclose(self) -> None:
         """Free connections. Idempotent."""

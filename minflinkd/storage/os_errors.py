@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,8 +34,19 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.ESTALE: (StorageUnavailable, ""),
     errno.EMFILE: (StorageUnavailable, "raise LimitNOFILE"),
     errno.ENFILE: (StorageUnavailable, ""),
-    errno.ETIMEDOUT: (StorageUnavailable, ""),
+    errno.ENETUNREACH: (StorageUnavailable, ""),
+    errno.EHOSTUNREACH: (StorageUnavailable, ""),
+    errno.EHOSTDOWN: (StorageUnavailable, ""),
 }
+
+
+def of_os_error(scheme: str, path: object, error: OSError) -> StorageError:
+    """The storage error that it is. A path that cannot be parsed is its own case: see `os_errors`."""
+    kind, hint = _KINDS.get(error.errno or 0, (StorageError, ""))
+    if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+        kind, hint = StorageUnavailable, ""
+    text = error.strerror or str(error) or type(error).__name__
+    return kind(f"{scheme}: {path}: {text}", hint=hint)
 
 
 @contextmanager
@@ -43,7 +55,6 @@ def os_errors(path: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind, hint = _KINDS.get(error.errno or 0, (StorageError, ""))
-        raise kind(f"file: {path}: {error.strerror or error}", hint=hint) from error
+        raise of_os_error("file", path, error) from error
     except ValueError as error:  # NUL in a path
         raise InvalidPath(f"file: {str(path)!r}: {error}") from error

@@ -13,17 +13,21 @@ R = TypeVar("R")
 async def for_each(items: Iterable[T], action: Callable[[T], Awaitable[R]], *, limit: int) -> list[R]:
     """`action` of every item, at most `limit` at a time; the answers in the order of the items.
 
-    The first failure cancels the rest and is raised as it is. Returns or raises only when nothing runs any more.
+    The first failure cancels the rest and is raised as it is. Returns or raises only when no action runs any more; one
+    that works in a thread has to wait for it when it is cancelled, since a thread goes on.
     """
-    room = asyncio.Semaphore(limit)
+    todo = list(items)
+    answers: dict[int, R] = {}
+    numbered = iter(enumerate(todo))
 
-    async def run(item: T) -> R:
-        async with room:
-            return await action(item)
+    async def work() -> None:
+        for number, item in numbered:  # of all workers: each item is taken once
+            answers[number] = await action(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run(item)) for item in items]
+            for _ in range(min(limit, len(todo))):
+                group.create_task(work())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [answers[number] for number in range(len(todo))]

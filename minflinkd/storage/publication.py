@@ -3,12 +3,14 @@
 Layout below the sink's directory `root`:
 
     _minflinkd/<job>/<sink>/staged/<attempt>/<epoch>/...   what micro-batches wrote, not yet visible
+    _minflinkd/<job>/<sink>/publishing/<checkpoint>.json   what checkpoint n is about to publish, all of it seen
     _minflinkd/<job>/<sink>/manifests/<checkpoint>.json    what checkpoint n published; its presence is the commit
     part-<writer>-<epoch>-....parquet                      published, each file whole, each row once
 
 A file's final name is chosen when it is staged and never changes, so that to publish twice is to publish once: each
-file is renamed, in any order, and then the manifest is written. Everything here is idempotent, and runs wherever the
-storage can be reached.
+file is renamed, in any order, and then the manifest is written. A published file is its readers': one that is gone
+though a record (either of the two) names it was taken away by them, and is not missed. Everything here is idempotent,
+and runs wherever the storage can be reached.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 
 SERVICE_DIRECTORY = "_minflinkd"
+MANIFESTS = "manifests"
+PUBLISHING = "publishing"
 _PARALLEL = 16  # renames at a time
 
 
@@ -84,6 +88,7 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
     Raises ObjectNotFound naming a file that is neither staged nor published, SinkNotSupported.
     """
     place = _atomic(storages.at(transaction.root))
+    service = place.child(_service(transaction.job_id, transaction.sink))
 
     async def flush(file: StagedFile) -> None:
         try:
@@ -92,7 +97,8 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
             try:
                 await place.storage.sync([place.child(file.final).path])
             except ObjectNotFound:
-                raise missing from None
+                if not await _recorded(service, file):
+                    raise missing from None
 
     await for_each(transaction.files, flush, limit=_PARALLEL)
 
@@ -107,13 +113,16 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
     place = _atomic(storages.at(transaction.root))
     service = place.child(_service(transaction.job_id, transaction.sink))
     leftovers = sorted({_epoch_directory(transaction, file) for file in transaction.files})
-    manifest = service.child("manifests", f"{transaction.checkpoint_id:09d}.json")
-    content = _manifest(transaction)
-    if await _published(manifest, content):
-        moved = 0
-    else:
+    record = f"{transaction.checkpoint_id:09d}.json"
+    mark, manifest = service.child(PUBLISHING, record), service.child(MANIFESTS, record)
+    content, moved = _manifest(transaction), 0
+    if not await _says(manifest, content):
+        if not await _says(mark, content):
+            await for_each(transaction.files, lambda file: _see(place, service, file), limit=_PARALLEL)
+            await mark.write_bytes(content)
         moved = sum(await for_each(transaction.files, lambda file: _publish_file(place, file), limit=_PARALLEL))
         await manifest.write_bytes(content)
+    await mark.delete()
     for directory in leftovers:
         await place.child(directory).delete_tree()  # what Spark left beside the data
     return moved
@@ -141,7 +150,7 @@ async def remove_service_directories(storages: Storages, root: str, job_id: str,
     doomed = list[str]()
     async for entry in service.list():
         _, _, below_sink = service.relative(entry.path).partition("/")
-        if manifests or not below_sink.startswith("manifests/"):
+        if manifests or not below_sink.startswith(f"{MANIFESTS}/"):
             doomed.append(entry.path)
     await place.storage.delete([*doomed, service.path], below=place.path)
 
@@ -180,21 +189,48 @@ def _manifest(transaction: SinkTransaction) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-async def _published(manifest: Location, content: bytes) -> bool:
+async def _says(record: Location, content: bytes) -> bool:
+    """Whether it is there. Raises StorageCorrupt where it says something else."""
     try:
-        before = await manifest.read_bytes()
+        before = await record.read_bytes()
     except ObjectNotFound:
         return False
     if before != content:
         raise StorageCorrupt(
-            f"{manifest.uri} says that this checkpoint published other files",
+            f"{record.uri} says that this checkpoint published other files",
             hint="two runs share one job id and checkpoint number: start the job under a new id",
         )
     return True
 
 
+async def _see(place: Location, service: Location, file: StagedFile) -> None:
+    """Raises StorageCorrupt for a file that is neither staged nor was ever published."""
+    for name in (file.staged, file.final):
+        if await place.child(name).exists():
+            return
+    if not await _recorded(service, file):
+        raise StorageCorrupt(f"{place.uri}: {file.staged} is neither staged nor published as {file.final}")
+
+
+async def _recorded(service: Location, file: StagedFile) -> bool:
+    """Whether any checkpoint says that it has published the file, or that it was about to. The newest are read first:
+
+    it is one of them, as a rule.
+    """
+    for directory in (service.child(PUBLISHING), service.child(MANIFESTS)):
+        names = [directory.relative(entry.path) async for entry in directory.list()]
+        for name in reversed(names):
+            try:
+                record = msgspec.json.decode(await directory.child(name).read_bytes(), type=Manifest)
+            except (ObjectNotFound, msgspec.DecodeError):  # published meanwhile, or not ours
+                continue
+            if any(final == file.final for final, _ in record.files):
+                return True
+    return False
+
+
 async def _publish_file(place: Location, file: StagedFile) -> int:
-    """1 where this call moved it."""
+    """1 where this call moved it; a reader may have taken it away since an earlier one did."""
     final = place.child(file.final)
     try:
         await place.child(file.staged).rename(final)
@@ -204,7 +240,7 @@ async def _publish_file(place: Location, file: StagedFile) -> int:
     try:
         found = await final.stat()
     except ObjectNotFound:
-        raise StorageCorrupt(f"{place.uri}: {file.staged} is neither staged nor published as {file.final}") from None
+        return 0
     if file.size and found.size != file.size:
         raise StorageCorrupt(f"{final.uri} has {found.size} bytes, but {file.size} were staged")
     return 0

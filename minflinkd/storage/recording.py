@@ -10,14 +10,19 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from minflinkd.storage.interface import Entry, Storage, Writer
+from minflinkd.storage.interface import Attempts, Entry, Storage, Writer
+from minflinkd.storage.writing import Unbroken
 
 
 class RequestStatistics(msgspec.Struct, frozen=True):
-    """Requests of one kind. A stream or a written object is one request, whatever it is cut into."""
+    """Requests of one kind. A stream or a written object is one request, whatever it is cut into; the steps of a write
 
-    requests: int = 0
-    errors: int = 0
+    in parts are kinds of their own, whose bytes are counted once, with the object.
+    """
+
+    requests: int = 0  # retries included
+    errors: int = 0  # requests that failed or were not answered in time
+    retries: int = 0
     bytes: int = 0
     seconds: float = 0.0  # spent in the backend, not in the caller between two pieces
 
@@ -25,7 +30,7 @@ class RequestStatistics(msgspec.Struct, frozen=True):
 T = TypeVar("T")
 _END = object()
 
-StorageStatistics = dict[str, RequestStatistics]  # by kind: open_read, create, create_exclusive, list, delete, ...
+StorageStatistics = dict[str, RequestStatistics]  # by kind: open_read, create, list, delete, ...; put, part, ...
 
 
 @dataclass
@@ -55,6 +60,14 @@ class RecordedStorage(Storage):
         self.capabilities = inner.capabilities
         self._kinds: StorageStatistics = {}
 
+    @property
+    def attempts(self) -> Attempts:
+        return self.inner.attempts
+
+    @attempts.setter
+    def attempts(self, attempts: Attempts) -> None:
+        self.inner.attempts = attempts
+
     def statistics(self) -> StorageStatistics:
         return dict(self._kinds)
 
@@ -66,7 +79,7 @@ class RecordedStorage(Storage):
                     yield data
 
     async def create(self, path: str) -> Writer:
-        return _RecordedWriter(self, await self.inner.create(path))
+        return _RecordedWriter(self, path, await self.inner.create(path))
 
     async def create_exclusive(self, path: str, data: bytes) -> None:
         with self._request("create_exclusive") as request, request.time():
@@ -91,6 +104,12 @@ class RecordedStorage(Storage):
         with self._request("rename") as request, request.time():
             await self.inner.rename(source, target)
 
+    async def copy(self, source: str, target: str) -> Entry:
+        with self._request("copy") as request, request.time():
+            entry = await self.inner.copy(source, target)
+            request.bytes = entry.size
+            return entry
+
     async def sync(self, paths: Sequence[str]) -> None:
         with self._request("sync") as request, request.time():
             await self.inner.sync(paths)
@@ -106,30 +125,51 @@ class RecordedStorage(Storage):
         finally:
             self.record(kind, request)
 
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        """A step that the backend takes by itself, inside an operation."""
+        with self._request(kind) as request, request.time():
+            yield
+
+    def retried(self, kind: str) -> None:
+        self._add(kind, RequestStatistics(retries=1))
+
+    def timed_out(self, kind: str) -> None:
+        """Of a request that is counted already: being cancelled is no error otherwise."""
+        self._add(kind, RequestStatistics(errors=1))
+
     def record(self, kind: str, request: _Request) -> None:
+        self._add(kind, RequestStatistics(1, request.errors, 0, request.bytes, request.seconds))
+
+    def _add(self, kind: str, more: RequestStatistics) -> None:
         before = self._kinds.get(kind, RequestStatistics())
         self._kinds[kind] = RequestStatistics(
-            before.requests + 1,
-            before.errors + request.errors,
-            before.bytes + request.bytes,
-            before.seconds + request.seconds,
+            before.requests + more.requests,
+            before.errors + more.errors,
+            before.retries + more.retries,
+            before.bytes + more.bytes,
+            before.seconds + more.seconds,
         )
 
 
 class _RecordedWriter(Writer):
-    def __init__(self, storage: RecordedStorage, inner: Writer) -> None:
+    """Also sees to it that no backend is asked to go on with a write that was broken off."""
+
+    def __init__(self, storage: RecordedStorage, path: str, inner: Writer) -> None:
         self._storage = storage
         self._inner = inner
+        self.paced = inner.paced
+        self._unbroken = Unbroken(path)
         self._request: _Request | None = _Request()
 
     async def append(self, data: bytes | memoryview) -> None:
         request = self._request or _Request()
-        with request.time():
+        with self._unbroken.step(), request.time():
             await self._inner.append(data)
         request.bytes += len(data)
 
     async def commit(self) -> Entry:
-        with (self._request or _Request()).time():
+        with self._unbroken.step(), (self._request or _Request()).time():
             entry = await self._inner.commit()
         self._finish()
         return entry

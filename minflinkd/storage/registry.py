@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from minflinkd.runtime.errors import Consequence
-from minflinkd.storage.interface import InvalidPath, Storage, StorageError
+import msgspec
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.storage.failures import Failures
+from minflinkd.storage.interface import Capabilities, InvalidPath, Storage, StorageError, StorageUnavailable
 from minflinkd.storage.location import Location
+from minflinkd.storage.masking import Mask, secrets_of
+from minflinkd.storage.options import CommonOptions, InvalidStorageOption, common, for_scheme, parse
 from minflinkd.storage.recording import RecordedStorage, StorageStatistics
+from minflinkd.storage.resilient import ResilientStorage
 
 GROUP = "minflinkd.storage"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
+_AUTHORITY = re.compile(r"([^:@]*@)?([^:]*|\[[0-9A-Fa-f:.]*\])(:\d*)?", re.DOTALL)  # no user:password
 _EXTRAS = {"hdfs": "hdfs", "s3": "s3", "s3a": "s3", "gs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+_NO_PACKAGE = "install the package that brings it"
 
 
 class UnknownScheme(StorageError):
@@ -26,57 +36,156 @@ class UnknownScheme(StorageError):
 class Storages:
     """All storage of one process; made once, passed to those who need it, closed with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        """`options`: the texts below `storage.`, by `<scheme>.<option>`. Raises InvalidStorageOption.
+
+        The backends of these schemes are imported, which may take a second: at the start, not at their first use.
+        """
+        self._options = dict(options or {})
         self._plugins: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
-        self._open: dict[str, RecordedStorage] = {}
+        self._rivals = _rivals()
+        self._mask = Mask(secrets_of(self._options))
+        self._open: dict[str, RecordedStorage | ResilientStorage] = {}
+        self._closed = False
+        self._check_options()
 
     def at(self, uri: str) -> Location:
-        """The place that a URI or a plain absolute path names. Raises UnknownScheme, InvalidPath."""
+        """The place that a URI or a plain absolute path names. Raises UnknownScheme, InvalidPath.
+
+        After `aclose` StorageUnavailable, as all of its places do then.
+        """
         scheme, path = parse_uri(uri)
         return Location(self._storage(scheme), scheme, path)
 
     def add(self, storage: Storage) -> None:
-        """Use this instance for its schemes, instead of what entry points give."""
-        recorded = RecordedStorage(storage)
-        self._open.update(dict.fromkeys(storage.scheme, recorded))
+        """Use this instance for its schemes, as it is: counted, but neither retried nor with a time limit."""
+        self._open.update(dict.fromkeys(storage.scheme, RecordedStorage(storage)))
 
     def statistics(self) -> dict[str, StorageStatistics]:
-        """Requests so far by scheme, of the backends in use (S6)."""
-        return {scheme: storage.statistics() for scheme, storage in sorted(self._open.items())}
+        """Requests so far, of the backends in use, each by the first of its schemes (S6)."""
+        return {storage.scheme[0]: _recorded(storage).statistics() for _, storage in sorted(self._open.items())}
 
     async def aclose(self) -> None:
-        """Idempotent."""
-        opened, self._open = set(self._open.values()), {}
-        for storage in opened:
-            await storage.aclose()
+        """Close every backend, then raise what the first one of them did. Idempotent."""
+        self._closed = True
+        opened, self._open = {id(storage): storage for storage in self._open.values()}.values(), {}
+        ends = await asyncio.gather(*(storage.aclose() for storage in opened), return_exceptions=True)
+        for failure in ends:
+            if isinstance(failure, BaseException):
+                raise failure
 
     def _storage(self, scheme: str) -> Storage:
         if scheme not in self._open:
-            self.add(self._load(scheme))
+            if self._closed:
+                error = StorageUnavailable(f"{scheme}: the storages of this process are closed")
+                error.settled = True
+                raise error
+            storage, mine = self._load(scheme), self._plugins[scheme].value
+            for name in storage.scheme:  # a class may claim names that are another's
+                if name not in self._open and name in self._plugins and self._plugins[name].value == mine:
+                    self._open[name] = storage
         return self._open[scheme]
 
-    def _load(self, scheme: str) -> Storage:
-        install = f"pip install 'minflinkd[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
+    def _load(self, scheme: str) -> ResilientStorage:
         if scheme not in self._plugins:
             known = ", ".join(sorted({*self._plugins, *self._open}))
-            hint = install or "install the package that brings it"
+            hint = f"pip install 'minflinkd[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else _NO_PACKAGE
             raise UnknownScheme(f"no storage backend for {scheme}://; there are: {known}", hint=hint)
-        point = self._plugins[scheme]
+        if scheme in self._rivals:
+            packages = ", ".join(self._rivals[scheme])
+            raise UnknownScheme(f"several packages bring {scheme}://: {packages}", hint="uninstall all but one")
+        kind = backend_class(self._plugins[scheme])
+        every, own = self._options_of(kind)
+        make: Callable[[msgspec.Struct], Storage] = kind
         try:
-            kind = point.load()
-        except ImportError as error:
-            hint = install or "install the backend's dependencies"
-            raise UnknownScheme(f"the backend of {scheme}:// cannot be loaded: {error}", hint=hint) from error
-        storage = kind()
-        if not isinstance(storage, Storage) or scheme not in storage.scheme:
-            raise UnknownScheme(f"entry point {point.value!r} is no storage backend for {scheme}://")
-        return storage
+            return ResilientStorage(make(own), every, self._mask)
+        except MinflinkError as error:
+            failure = error
+        except Exception as error:
+            failure = StorageError(f"the backend of {scheme}:// cannot be made: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+        raise Failures(scheme, self._mask).of(scheme, failure)
+
+    def _options_of(self, kind: type[Storage]) -> tuple[CommonOptions, msgspec.Struct]:
+        name = kind.scheme[0]
+        every, own = common(for_scheme(self._options, name), name)
+        return every, parse(kind.options_type, own, name)
+
+    def _check_options(self) -> None:
+        for scheme in sorted({key.partition(".")[0] for key in self._options}):
+            if scheme not in self._plugins:
+                known = f"there are: {', '.join(sorted(self._plugins))}"
+                raise InvalidStorageOption(f"storage.{scheme}.*: no backend for {scheme}://", hint=known)
+            try:
+                kind = backend_class(self._plugins[scheme])
+            except UnknownScheme:
+                continue  # not installed here: that matters where it is used
+            if kind.scheme[0] != scheme:
+                raise InvalidStorageOption(
+                    f"storage.{scheme}.*: no such options", hint=f"{scheme}:// has those of storage.{kind.scheme[0]}.*"
+                )
+            self._options_of(kind)
+
+
+def _rivals() -> dict[str, list[str]]:
+    """By scheme the packages that bring different backends for it."""
+    found: dict[str, dict[str, str]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, {})[point.value] = point.dist.name if point.dist else point.value
+    return {scheme: sorted(packages.values()) for scheme, packages in found.items() if len(packages) > 1}
+
+
+def backend_class(point: EntryPoint) -> type[Storage]:
+    """The class that an entry point names, whole: one of which instances can be made.
+
+    Raises UnknownScheme, with the command that installs what is missing.
+    """
+    scheme = point.name
+    try:
+        kind = point.load()
+    except ImportError as error:
+        why = f"the backend of {scheme}:// cannot be loaded: {error}"
+        raise UnknownScheme(why, hint=_install(point, error)) from error
+    except Exception as error:  # a third party's code: whatever it raises
+        why = f"the backend of {scheme}:// cannot be loaded: {type(error).__name__}: {error}"
+        raise UnknownScheme(why, hint=f"see the package of {point.value}") from error
+    if problem := _unfinished(kind, scheme):
+        raise UnknownScheme(f"entry point {point.value!r} is no storage backend for {scheme}://: {problem}")
+    whole: type[Storage] = kind
+    return whole
+
+
+def _unfinished(kind: object, scheme: str) -> str:
+    """What keeps a class from being a backend; empty for nothing."""
+    if not (isinstance(kind, type) and issubclass(kind, Storage)):
+        return "no subclass of Storage"
+    schemes = getattr(kind, "scheme", ())
+    if not isinstance(schemes, tuple) or scheme not in schemes:
+        return f"its `scheme` is {schemes!r}, not a tuple with {scheme!r}"
+    if not isinstance(getattr(kind, "capabilities", None), Capabilities):
+        return "its `capabilities` are missing"
+    if not (isinstance(kind.options_type, type) and issubclass(kind.options_type, msgspec.Struct)):
+        return "its `options_type` is no msgspec.Struct"
+    missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+    return f"it does not implement {missing}" if missing else ""
+
+
+def _install(point: EntryPoint, error: ImportError) -> str:
+    package = point.dist.name if point.dist else "minflinkd"
+    if package == "minflinkd" and point.name in _EXTRAS:
+        return f"pip install 'minflinkd[{_EXTRAS[point.name]}]'"
+    missing = (error.name or "").partition(".")[0]
+    return f"pip install --force-reinstall {package}" + (f", which needs {missing}" if missing else "")
+
+
+def _recorded(storage: RecordedStorage | ResilientStorage) -> RecordedStorage:
+    return storage.inner if isinstance(storage, ResilientStorage) else storage
 
 
 def parse_uri(uri: str) -> tuple[str, str]:
     """(scheme, path): `file:///a/b` and `/a/b` give (file, /a/b), `s3://b/k` gives (s3, b/k). Raises InvalidPath.
 
-    Nothing is unquoted: a name may hold % or a blank, as in Hadoop's paths.
+    Nothing is unquoted: a name may hold % or a blank, as in Hadoop's paths. Credentials are refused, and not repeated.
     """
     if uri.startswith("/"):
         return "file", _normal(uri, uri)
@@ -86,6 +195,11 @@ def parse_uri(uri: str) -> tuple[str, str]:
             f"{uri[:200]!r} is neither a URI nor an absolute path", hint="e.g. file:///var/lib/x or /var/lib/x"
         )
     scheme, path = match[1].lower(), match[3]
+    if scheme != "file" and not _AUTHORITY.fullmatch(path.partition("/")[0]):
+        raise InvalidPath(
+            f"{scheme}://...: what stands before the first / is no host or bucket",
+            hint="credentials do not belong in a URI, but in the options of the backend",
+        )
     if scheme == "file" and not path.startswith("/"):
         raise InvalidPath(f"{uri[:200]!r} names no absolute path", hint=f"file:///{path}")
     return scheme, _normal(path, uri)

@@ -12,7 +12,9 @@ import structlog
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.reader import read_segments
-from minflinkd.rpc.messages import JobContext, TaskRestore
+from minflinkd.rpc.messages import ArtifactRef, DeployTask, JobContext, TaskRestore
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
@@ -21,7 +23,16 @@ from minflinkd.taskmanager.session_process import SessionProcess
 
 log = structlog.get_logger(__name__)
 
+FETCHES = 4  # artifacts of a job at a time
 RUN_TIMEOUT = 120.0  # seconds for the child to build and start a query
+REPARTITION_TIMEOUT = 1800.0  # where it rewrites the state before: that grows with the state
+
+
+class ArtifactUnavailable(MinflinkError):
+    """Whatever keeps a blob from being here now: it does not end a job that another try may bring up."""
+
+    code = "artifact-unavailable"
+    consequence = Consequence.RETRYABLE
 
 
 @dataclass(frozen=True)
@@ -54,24 +65,35 @@ class Deployer:
             restored=restored,
             artifacts=artifacts,
         )
-        running = await session.ask(request, RUN_TIMEOUT)
+        running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
         phase("session")
         return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
 
     async def artifacts(self, job: JobContext) -> dict[str, str]:
-        """Name -> local path, verified. The caller holds a reference to each until it releases them."""
-        paths: dict[str, str] = {}
-        keys: list[BlobKey] = []
+        """Name -> local path, verified. The caller holds a reference to each until it releases them.
+
+        Raises ArtifactUnavailable.
+        """
+        held: list[BlobKey] = []
+
+        async def fetch(artifact: ArtifactRef) -> tuple[str, str]:
+            key = BlobKey.parse(artifact.key)
+            try:
+                path = await self.blobs.get(job.job_id, key)
+            except MinflinkError as error:
+                raise ArtifactUnavailable(
+                    f"artifact {artifact.name} cannot be had: {error}",
+                    hint="the job is tried again; look at the BlobServer, and at high-availability.storageDir",
+                ) from error
+            held.append(key)
+            return artifact.name, str(path)
+
         try:
-            for artifact in job.artifacts:
-                key = BlobKey.parse(artifact.key)
-                paths[artifact.name] = str(await self.blobs.get(job.job_id, key))
-                keys.append(key)
+            return dict(await for_each(job.artifacts, fetch, limit=FETCHES))
         except BaseException:
-            for key in keys:
+            for key in held:
                 self.blobs.release(job.job_id, key)
             raise
-        return paths
 
     async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
         """Lay the snapshot's files out, from an own copy or from the storage (C14)."""
@@ -93,6 +115,11 @@ class Deployer:
         return sp.Restored(
             checkpoint_id=restore.checkpoint_id, batch_id=snapshot.batch_id, input_ended=snapshot.input_ended
         )
+
+
+def _is_rescaled(deployment: DeployTask) -> bool:
+    restore = deployment.restore
+    return restore is not None and restore.snapshot.parallelism != deployment.task.parallelism
 
 
 def attempt_directory(root: Path, attempt_id: str) -> Path:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 import psutil
+
+from minflinkd.taskmanager.session_age import Figures
 
 
 def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
@@ -14,9 +17,25 @@ def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
         if pid is None:
             continue
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            with process.oneshot():
-                metrics[f"{name}.rss_bytes"] = float(process.memory_info().rss)
-                metrics[f"{name}.threads"] = float(process.num_threads())
-                metrics[f"{name}.descriptors"] = float(process.num_fds())
+            figures = _figures(pid)
+            metrics[f"{name}.rss_bytes"] = float(figures.memory)
+            metrics[f"{name}.threads"] = float(figures.threads)
+            metrics[f"{name}.descriptors"] = float(figures.open_files)
     return metrics
+
+
+def figures_together(pids: Iterable[int | None]) -> Figures:
+    """The sums over the living ones of these processes."""
+    threads = open_files = memory = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            one = _figures(pid) if pid is not None else Figures(0, 0, 0)
+            threads, open_files, memory = threads + one.threads, open_files + one.open_files, memory + one.memory
+    return Figures(threads, open_files, memory)
+
+
+def _figures(pid: int) -> Figures:
+    """Raises psutil.Error."""
+    process = psutil.Process(pid)
+    with process.oneshot():
+        return Figures(process.num_threads(), process.num_fds(), process.memory_info().rss)

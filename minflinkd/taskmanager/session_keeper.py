@@ -16,13 +16,18 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.process_metrics import figures_together
+from minflinkd.taskmanager.session_age import Figures, aged, sensible
 from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, verdict
-from minflinkd.taskmanager.session_process import SessionLost, SessionProcess
+from minflinkd.taskmanager.session_process import LOG, SessionLost, SessionProcess
+from minflinkd.taskmanager.start_failure import printed_since, start_failure
 
 log = structlog.get_logger(__name__)
 
 WATCH_INTERVAL = 0.5  # seconds between two looks at the process states
 PING_INTERVAL = 1.0
+AGE_INTERVAL = 5.0
+GONE_TIMEOUT = 30.0  # a child that is killed is given up sooner
 PAUSE_AFTER_FAILED_START = 2.0  # doubled with every further one
 LONGEST_PAUSE = 60.0
 
@@ -30,7 +35,9 @@ LONGEST_PAUSE = 60.0
 class SessionListener(Protocol):
     """Who wants to know about the session; called on the event loop."""
 
-    def session_changed(self, phase: SessionPhase) -> None: ...
+    def session_changed(self, phase: SessionPhase) -> None:
+        """The phase is another one, or `SessionKeeper.aged` is."""
+        ...
 
     def session_lost(self, generation: int, reason: str) -> None:
         """Nothing of the child runs any more."""
@@ -44,31 +51,41 @@ class SessionListener(Protocol):
 
 
 class SessionKeeper(Component):
-    """`session()` is the living, warm child. Its loss is told to the listener once, after its processes are gone."""
+    """`session()` is the living, warm child. Its loss is told to the listener once, after its processes are gone.
+
+    `on_start_failed` is told why a child never became ready; so says `start_error`, until one does.
+    """
 
     def __init__(
         self,
         *,
         config: sp.SessionConfig,
         limits: Limits,
+        bounds: Figures,
         start_timeout: float,
         clock: Clock,
         listener: Callable[[], SessionListener],
+        on_start_failed: Callable[[str], None] = lambda _: None,
         command: Sequence[str] = sp.COMMAND,
     ) -> None:
         super().__init__("session keeper")
+        self.start_error = ""
+        self.aged = ""  # why the present child is to be replaced at an idle moment (R6a)
         self.phase = SessionPhase.STARTING
         self.generation = 0
         self.phases: dict[str, float] = {}  # of the last start, seconds
         self._config = config
         self._limits = limits
+        self._bounds = bounds
         self._start_timeout = start_timeout
         self._clock = clock
         self._listener = listener
+        self._on_start_failed = on_start_failed
         self._command = command
         self._child: SessionProcess | None = None
         self._ready = asyncio.Event()
         self._condemned: asyncio.Future[str] | None = None
+        self._renewing = False
         self._turn = asyncio.Condition()
         self._ended = 0  # the last generation of which nothing is left
 
@@ -87,10 +104,22 @@ class SessionKeeper(Component):
         if generation == self.generation and self._condemned is not None and not self._condemned.done():
             self._condemned.set_result(reason)
 
-    async def gone(self, generation: int) -> None:
-        """Returns when nothing of this child runs any more."""
-        async with self._turn:
-            await self._turn.wait_for(lambda: self.generation > generation or self._ended == generation)
+    def renew(self, reason: str) -> None:
+        """Replace the child by the next generation (R6a). Does nothing while there is none that is ready."""
+        if self.phase is SessionPhase.READY:
+            self._renewing = True
+            self._enter(SessionPhase.STARTING)
+            self.condemn(self.generation, reason)
+
+    async def gone(self, generation: int, timeout: float = GONE_TIMEOUT) -> bool:
+        """Returns when nothing of this child runs any more; False where that is not so within the time."""
+        try:
+            async with asyncio.timeout(timeout), self._turn:
+                await self._turn.wait_for(lambda: self.generation > generation or self._ended == generation)
+        except TimeoutError:
+            log.error("a session child that was given up does not end", generation=generation)
+            return False
+        return True
 
     async def _start(self) -> None:
         self.tasks.loop("keep a session", self._keep)
@@ -115,29 +144,39 @@ class SessionKeeper(Component):
         self.generation += 1
         generation = self.generation
         self._ready.clear()
+        self._renewing = False
         condemned = self._condemned = asyncio.get_running_loop().create_future()
         self._enter(SessionPhase.STARTING)
         directory = Path(self._config.working_directory) / f"session-{generation}"
         config = copy(self._config, working_directory=str(directory))
-        child = await SessionProcess.launch(
-            config,
-            generation=generation,
-            directory=directory,
-            mailbox=self._mailbox(generation),
-            on_close=lambda: self.condemn(generation, "the session child ended"),
-            command=self._command,
-        )
+        output = Path(config.log_directory) / LOG
+        printed = output.stat().st_size if output.exists() else 0
+        try:
+            child = await SessionProcess.launch(
+                config,
+                generation=generation,
+                directory=directory,
+                mailbox=self._mailbox(generation),
+                on_close=lambda: self.condemn(generation, "the session child ended"),
+                command=self._command,
+            )
+        except Exception as error:
+            self._start_failed(f"its process could not be started: {error}")
+            raise
         self._child = child
         was_ready = False
         try:
             reason = await self._await_ready(condemned)
             if reason is None:
                 was_ready = True
+                self.start_error = ""
                 self._enter(SessionPhase.READY)
                 log.info("the session is ready", generation=generation, phases=self.phases)
                 reason = await self._watch(child, condemned)
         finally:
-            self._enter(SessionPhase.LOST)
+            self.aged = ""
+            if not self._renewing:
+                self._enter(SessionPhase.LOST)
             await child.kill()
             self._child = None
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
@@ -145,9 +184,17 @@ class SessionKeeper(Component):
                 self._ended = generation
                 self._turn.notify_all()
         reason = f"{reason} (exit code {child.exit_code})"
-        log.warning("the session child is lost", generation=generation, reason=reason)
+        if not was_ready:
+            self._start_failed(start_failure(reason, printed_since(output, printed), config))
+            reason = f"its session does not start: {self.start_error}"
+        say = log.info if self._renewing else log.warning
+        say("the session child is gone", generation=generation, reason=reason)
         self._listener().session_lost(generation, reason)
         return was_ready
+
+    def _start_failed(self, why: str) -> None:
+        self.start_error = why
+        self._on_start_failed(why)
 
     async def _await_ready(self, condemned: asyncio.Future[str]) -> str | None:
         """None when the child is warm; else why it is given up."""
@@ -164,7 +211,11 @@ class SessionKeeper(Component):
     async def _watch(self, child: SessionProcess, condemned: asyncio.Future[str]) -> str:
         health = Health(heard=self._clock.monotonic())
         ping: asyncio.Task[sp.Pong] | None = None
-        asked = 0.0
+        asked, looked = 0.0, self._clock.monotonic()
+        fresh = await asyncio.to_thread(figures_together, (child.pid, child.jvm_pid))
+        bounds = sensible(self._bounds, fresh)
+        if bounds != self._bounds:
+            log.warning("bounds of a session are too low for a fresh one", fresh=fresh, given=self._bounds, used=bounds)
         try:
             while True:
                 await asyncio.wait({condemned}, timeout=WATCH_INTERVAL)
@@ -183,10 +234,22 @@ class SessionKeeper(Component):
                     ping = asyncio.ensure_future(child.ask(sp.Ping(), timeout=2 * self._limits.silent))
                 if reason := verdict(health, self._limits, now):
                     return reason
+                if now - looked >= AGE_INTERVAL:
+                    looked = now
+                    await self._look_at_age(child, bounds)
         finally:
             if ping is not None:
                 ping.cancel()
                 await asyncio.gather(ping, return_exceptions=True)
+
+    async def _look_at_age(self, child: SessionProcess, bounds: Figures) -> None:
+        """While tasks run a bound may be passed for good reason; then it is told, and taken back when they ended."""
+        reason = aged(await asyncio.to_thread(figures_together, (child.pid, child.jvm_pid)), bounds)
+        changed = bool(reason) != bool(self.aged)
+        self.aged = reason
+        if changed:
+            log.info("the session has aged" if reason else "the session is as it was", why=reason)
+            self._listener().session_changed(self.phase)
 
     def _enter(self, phase: SessionPhase) -> None:
         self.phase = phase

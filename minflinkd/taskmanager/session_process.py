@@ -23,6 +23,7 @@ R = TypeVar("R")
 log = structlog.get_logger(__name__)
 
 KILL_TIMEOUT = 10.0  # seconds
+LOG = "session.log"  # what the child, its JVM's launcher and user code print
 
 
 class SessionLost(MinflinkError):
@@ -62,7 +63,7 @@ class SessionProcess:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            process = await _spawn(command, theirs.fileno(), config_file, Path(config.log_directory) / "session.log")
+            process = await _spawn(command, theirs.fileno(), config_file, Path(config.log_directory) / LOG)
         except BaseException:
             ours.close()
             raise

@@ -19,6 +19,7 @@ from minflinkd.rpc.messages import Analysis, Done, JobContext, Message, Notice, 
 from minflinkd.rpc.network import Address
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import AttemptId
+from minflinkd.runtime.spark_master import on_cluster
 from minflinkd.storage.publication import SinkTransaction
 
 COMMAND = (sys.executable, "-m", "minflinkd.taskmanager.session")
@@ -33,10 +34,21 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     slots: int  # `local[slots]`, unless `master` says otherwise
     working_directory: str  # scratch space of this child alone: warehouse, shuffle files, code, temporary files
     log_directory: str  # gets session-jvm.log, rotated
+    state_directory: str = ""  # where attempts lie: what executors write into; empty: the working directory
     master: str = ""
     heap_bytes: int = 1024**3
     conf: dict[str, str] = {}  # Spark settings that win over the tuned ones
     warm_up: bool = True
+    resolve_order: str = "child-first"  # or parent-first: whether a job's module wins over an installed one
+
+    @property
+    def spark_master(self) -> str:
+        return self.conf.get("spark.master") or self.master or f"local[{self.slots}]"
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether executors are processes of a cluster manager: state stores are then not in the session's JVM."""
+        return on_cluster(self.spark_master)
 
 
 def write_config(config: SessionConfig, path: Path) -> None:
@@ -73,7 +85,7 @@ class Restored(Message, frozen=True):
 
 
 class TaskRunning(Message, frozen=True):
-    """The query is active. `phases`: seconds spent in code, build, start."""
+    """The query is active. `phases`: seconds spent in code, build, prepare (the restored state), start."""
 
     phases: dict[str, float]
     operators: tuple[str, ...] = ()
@@ -82,7 +94,8 @@ class TaskRunning(Message, frozen=True):
 class RunTask(Request[TaskRunning], frozen=True):
     """Start one attempt. A repeated request of a running attempt is answered as the first was.
 
-    Refused, for good, with `task-not-built` (and the traceback of user code) or `unusable-artifact`.
+    Refused, for good, with `task-not-built` (and the traceback of user code) or `unusable-artifact`;
+    `library-conflict` where another session can run it.
     """
 
     job: JobContext

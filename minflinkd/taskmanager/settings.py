@@ -1,4 +1,7 @@
-"""What a TaskManager process is told when it starts: one JSON file, written by the daemon (or by an operator's)."""
+"""What a TaskManager process is told when it starts: made from a configuration, its own or that of the daemon.
+
+A TaskManager of the daemon gets it as one JSON file.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from minflinkd.config import Config
+from minflinkd.config import directories as where
+from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
-from minflinkd.runtime.units import encode_unit
+from minflinkd.runtime.units import MemorySize, encode_unit
+
+BESIDE_HEAP = 2 * 1024**3  # what a session that has not aged may use beside its heap: bytes
 
 
 class InvalidSettings(MinflinkError):
@@ -26,9 +34,15 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: str  # of this TaskManager alone; removed with it
     log_directory: str
     state_directory: str  # queries' checkpoint directories and local snapshots; one file system, for hard links
-    blob_url: str  # of the BlobServer
+    standalone: bool = False  # nobody here starts it anew
+    blob_url: str = ""  # of the BlobServer, until the ResourceManager says another one
     blob_fetch_retries: int = 5
-    blob_store: str = ""  # URI of the HA store of blobs
+    blob_store: str = ""  # URI of the HA store of blobs, likewise
+    blob_cleanup_interval: float = 3600.0
+    blob_retention_interval: float = 3600.0
+    offload_minsize: int = 1024**2  # bytes; larger messages travel as blobs
+    storage: dict[str, str] = {}  # options of the storage backends, by <scheme>.<option>
+    resolve_order: str = "child-first"  # whose module wins: the job's, or the installed one (parent-first)
     spark_master: str = ""
     heap_bytes: int = 1024**3
     spark_conf: dict[str, str] = {}
@@ -36,21 +50,101 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_start_timeout: float = 90.0
     session_timeout: float = 60.0  # a session child that answers no ping for so long is replaced
     session_stopped_timeout: float = 5.0  # one whose process (or JVM) is stopped by a signal for so long
+    session_max_threads: int = 1000
+    session_max_open_files: int = 2000
+    session_max_memory: int = 3 * 1024**3
+    slot_timeout: float = 10.0  # of a reservation that no JobMaster accepts
     slot_hold_timeout: float = 30.0
     registration_timeout: float = 0.0  # 0: never gives up
     task_cancellation_timeout: float = 30.0
     file_merging_max_file_size: int = 256 * 1024**2
     log_json: bool = False
+    log_level: str = "INFO"
+
+
+def settings_of(
+    config: Config,
+    *,
+    resource_id: ResourceId,
+    daemon: tuple[str, int],
+    secret_file: Path,
+    directory: Path,
+    registration_timeout: float,
+    standalone: bool = False,
+    blob_url: str = "",
+    blob_store: str = "",
+) -> TaskManagerSettings:
+    """The settings of one TaskManager by its configuration. `daemon`: host and port; `directory`: its own.
+
+    `registration_timeout` counts where the configuration has none; 0: never gives up.
+    """
+    options, session = config.taskmanager, config.taskmanager.session
+    host, port = daemon
+    settings = TaskManagerSettings(
+        resource_id=resource_id,
+        daemon_host=host,
+        daemon_port=port,
+        secret_file=str(secret_file),
+        slots=options.number_of_task_slots,
+        working_directory=str(directory),
+        log_directory=str(directory / homes.LOGS),
+        state_directory=str(where.local_state(config, resource_id) or directory / "state"),
+        standalone=standalone,
+        blob_url=blob_url,
+        blob_fetch_retries=config.blob.fetch_retries,
+        blob_store=blob_store,
+        blob_cleanup_interval=config.blob.cleanup_interval,
+        blob_retention_interval=config.blob.retention_interval,
+        offload_minsize=config.blob.offload_minsize,
+        storage=dict(config.storage.options),
+        resolve_order=session.resolve_order.value,
+        spark_master=session.spark_master,
+        heap_bytes=session.memory_heap_size,
+        spark_conf=dict(session.spark_conf),
+        heartbeat_timeout=config.heartbeat.timeout,
+        session_start_timeout=config.resourcemanager.taskmanager_start_timeout,
+        session_timeout=session.timeout,
+        session_stopped_timeout=session.stopped_timeout,
+        session_max_threads=session.max_threads,
+        session_max_open_files=session.max_open_files,
+        session_max_memory=session.max_memory or session.memory_heap_size + BESIDE_HEAP,
+        slot_timeout=options.slot_timeout,
+        slot_hold_timeout=config.jobmanager.slot_hold_timeout,
+        registration_timeout=options.registration_timeout or registration_timeout,
+        task_cancellation_timeout=options.cancellation_timeout,
+        file_merging_max_file_size=config.checkpointing.max_file_size,
+        log_json=config.log.format.value == "json",
+        log_level=config.log.level.value,
+    )
+    return _decoded(_encoded(settings))  # durations and sizes become plain numbers, which travel further
+
+
+def _encoded(settings: TaskManagerSettings) -> bytes:
+    return msgspec.json.encode(settings, enc_hook=encode_unit)
+
+
+def _decoded(data: bytes) -> TaskManagerSettings:
+    return msgspec.json.decode(data, type=TaskManagerSettings)
+
+
+def check_memory(settings: TaskManagerSettings, machine: int) -> None:
+    """Raises InvalidSettings where the heap can never fit `machine` bytes: a JVM may start with it, and die later."""
+    if settings.heap_bytes > machine:
+        raise InvalidSettings(
+            f"taskmanager.memory.heap.size ({MemorySize(settings.heap_bytes)}) is more than this machine's memory "
+            f"({machine / 1024**3:.1f} GiB)",
+            hint="make it smaller; Python workers and RocksDB need memory beside it",
+        )
 
 
 def write_settings(settings: TaskManagerSettings, path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(settings, enc_hook=encode_unit), indent=2))
+    path.write_bytes(msgspec.json.format(_encoded(settings), indent=2))
 
 
 def read_settings(path: Path) -> TaskManagerSettings:
     """Raises InvalidSettings."""
     try:
-        settings = msgspec.json.decode(path.read_bytes(), type=TaskManagerSettings)
+        settings = _decoded(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidSettings(
             f"{path}: {error}", hint="the daemon writes this file; start TaskManagers by it"
@@ -64,7 +158,10 @@ def read_secret(path: Path) -> bytes:
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
-        raise InvalidSettings(f"the cluster's secret cannot be read: {error}") from error
+        raise InvalidSettings(
+            f"the cluster's secret cannot be read: {error}",
+            hint="copy the daemon's (cluster.secret in its state directory), and name the copy: security.secret-file",
+        ) from error
     if len(secret) < 32:
         raise InvalidSettings(f"{path} holds {len(secret)} bytes; a cluster's secret has at least 32")
     return secret

@@ -25,7 +25,7 @@ from minflinkd.rpc.messages import (
     TriggerCheckpoint,
 )
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
-from minflinkd.runtime.errors import MinflinkError, RemoteError, error_info
+from minflinkd.runtime.errors import MinflinkError, error_info
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.publication import make_durable, publish
@@ -41,7 +41,8 @@ SNAPSHOT_TIMEOUT = 600.0  # seconds; the coordinator aborts an expired checkpoin
 CONFIRM_TIMEOUT = 10.0
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
-# Sends a request to the attempt's JobMaster until it is answered; raises RemoteError or Fenced where it is refused.
+# Sends a request to the attempt's JobMaster until it is answered; raises MinflinkError where that has no end or it is
+# refused.
 Deliver = Callable[[Attempt, Request[Done]], Awaitable[None]]
 
 
@@ -96,21 +97,20 @@ class Snapshots:
 
     async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
         """C13. Idempotent."""
-        await self._cancel((request.attempt_id, request.checkpoint_id))
+        task = self._running.get((request.attempt_id, request.checkpoint_id))
+        if task is not None:
+            _end(task)
+            await asyncio.wait({task}, timeout=CONFIRM_TIMEOUT)
         attempt.handles.pop(request.checkpoint_id, None)
         attempt.transactions.pop(request.checkpoint_id, None)
         await self._forget(attempt, request.checkpoint_id)
 
-    async def cancel_all(self, attempt: Attempt) -> None:
-        """The attempt ends: its snapshots in progress end with it."""
-        for key in [k for k in self._running if k[0] == attempt.deployment.attempt_id]:
-            await self._cancel(key)
-
-    async def _cancel(self, key: tuple[str, int]) -> None:
-        task = self._running.get(key)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+    def cancel_all(self, attempt: Attempt) -> set[asyncio.Task[None]]:
+        """The attempt ends: its snapshots in progress are to end with it. Those tasks, which may hang in a storage."""
+        mine = {task for key, task in self._running.items() if key[0] == attempt.deployment.attempt_id}
+        for task in mine:
+            _end(task)
+        return mine
 
     async def _take(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
         deployment = attempt.deployment
@@ -139,22 +139,29 @@ class Snapshots:
                 checkpoint_id=number,
                 error=error_info(error),
             )
-            await self._deliver(attempt, decline)
+            await self._tell(attempt, decline)
             return
         attempt.handles[number] = {file.path: file.handle for file in snapshot.files}
         attempt.transactions[number] = snapshot.transactions
         self._local.completed(deployment.job.job_id, deployment.task.id, number)
         acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
+        refusal = await self._tell(attempt, acknowledge)
+        if refusal is not None and refusal.info().code == NOT_PENDING:  # only then surely nobody refers to the files
+            attempt.handles.pop(number, None)
+            attempt.transactions.pop(number, None)
+            root = self._storages.at(deployment.job.checkpoint_root)
+            await root.delete_children(snapshot.physical_files)
+            await self._forget(attempt, number)
+
+    async def _tell(self, attempt: Attempt, request: Request[Done]) -> MinflinkError | None:
+        """Why it was not taken; a JobMaster that is silent or replaced decides no more about this attempt."""
         try:
-            await self._deliver(attempt, acknowledge)
-        except RemoteError as error:
-            log.info("an acknowledgement was refused", checkpoint=number, error=str(error))
-            if error.info().code == NOT_PENDING:  # only then is it certain that nobody refers to the files
-                attempt.handles.pop(number, None)
-                attempt.transactions.pop(number, None)
-                root = self._storages.at(deployment.job.checkpoint_root)
-                await root.delete_children(snapshot.physical_files)
-                await self._forget(attempt, number)
+            await self._deliver(attempt, request)
+        except MinflinkError as error:
+            name, attempt_id = type(request).__name__, attempt.deployment.attempt_id
+            log.info("the JobMaster did not take it", message=name, attempt=attempt_id, error=str(error))
+            return error
+        return None
 
     async def _upload(
         self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path
@@ -192,6 +199,7 @@ class Snapshots:
             physical_files=physical,
             source_offsets=taken.source_offsets,
             operators=taken.operators,
+            parallelism=deployment.task.parallelism,
             bytes_full=sum(file.size for file in taken.files),
             bytes_uploaded=uploaded,
             sync_ms=taken.sync_ms,
@@ -212,13 +220,18 @@ class Snapshots:
         await asyncio.to_thread(self._local.forget, deployment.job.job_id, deployment.task.id, number)
 
 
+def _end(task: asyncio.Task[None]) -> None:
+    if not task.cancelling():  # a second time would cut short its tidying up
+        task.cancel()
+
+
 def _unchanged(known: dict[str, StateHandle], file: sp.SnapshotFile) -> StateHandle | None:
     """The handle of a file that a confirmed checkpoint holds.
 
-    State files have unique names and are immutable (state format v2), and so is a log entry of a committed batch;
-    `metadata` is the same within an attempt and is new in the next, which begins with its own.
+    State files have unique names and are immutable (state format v2), and so is an entry in the commit log. A restore
+    begins with `metadata` of its own, and may record other partitions in the offset log.
     """
     handle = known.get(file.path)
-    if handle is None or handle.length != file.size or file.path == "metadata":
+    if handle is None or handle.length != file.size or file.path.startswith(("metadata", "offsets/")):
         return None
     return handle

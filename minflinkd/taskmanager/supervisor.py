@@ -12,35 +12,41 @@ import structlog
 
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.client import BlobClient
+from minflinkd.blob.exchange import TaskManagerExchange
+from minflinkd.blob.keys import BlobKind
+from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.messages import Hardware, RegisterTaskManager
+from minflinkd.rpc.messages import Hardware, Registered, RegisterTaskManager, TaskManagerReport
 from minflinkd.rpc.network import task_manager
 from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.ids import IdSource
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.core import TaskManagerOptions
 from minflinkd.taskmanager.deployment import Deployer
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.logs import Logs
 from minflinkd.taskmanager.process_metrics import process_metrics
-from minflinkd.taskmanager.registration import Registration
+from minflinkd.taskmanager.session_age import Figures
 from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret
+from minflinkd.taskmanager.slot_state import SlotOptions
 from minflinkd.taskmanager.task_executor import TaskExecutor
 
 log = structlog.get_logger(__name__)
 
 
 class TaskManager(Component):
-    """`exit_requested` is set, with `exit_reason`, when the process should end."""
+    """`exit_requested` is set when the process should end; `failure` says why it cannot go on, where that is so."""
 
     def __init__(self, settings: TaskManagerSettings) -> None:
         super().__init__("taskmanager")
         self.settings = settings
         self.exit_requested = asyncio.Event()
-        self.exit_reason = ""
+        self.failure = ""
         clock = SystemClock()
         address = task_manager(settings.resource_id)
         state = Path(settings.state_directory)
@@ -52,53 +58,63 @@ class TaskManager(Component):
             host=settings.daemon_host,
             port=settings.daemon_port,
         )
-        self._storages = Storages()
+        self._storages = Storages(settings.storage)
         self._client = BlobClient(settings.blob_url, retries=settings.blob_fetch_retries)
         self._blobs = BlobCache(
             directory=Path(settings.working_directory) / "blobs",
             client=self._client,
             ha_store=self._storages.at(settings.blob_store) if settings.blob_store else None,
+            retention=settings.blob_retention_interval,
+            cleanup_interval=settings.blob_cleanup_interval,
+        )
+        self._offloading = OffloadingNetwork(
+            self._network, TaskManagerExchange(self._client, self._blobs), minsize=settings.offload_minsize
         )
         self._keeper = SessionKeeper(
             config=self._session_config(),
             limits=Limits(silent=settings.session_timeout, stopped=settings.session_stopped_timeout),
+            bounds=Figures(
+                threads=settings.session_max_threads,
+                open_files=settings.session_max_open_files,
+                memory=settings.session_max_memory,
+            ),
             start_timeout=settings.session_start_timeout,
             clock=clock,
             listener=lambda: self.executor,
+            on_start_failed=self._session_start_failed,
         )
         self.executor = TaskExecutor(
-            resource_id=settings.resource_id,
-            network=self._network,
-            clock=clock,
+            hello=self._hello(),
             slots=settings.slots,
+            options=TaskManagerOptions(
+                SlotOptions(
+                    heartbeat_timeout=settings.heartbeat_timeout,
+                    hold_timeout=settings.slot_hold_timeout,
+                    reservation_timeout=settings.slot_timeout,
+                ),
+                registration_timeout=settings.registration_timeout,
+            ),
+            network=self._offloading,
+            clock=clock,
             keeper=self._keeper,
             deployer=Deployer(self._storages, self._blobs, LocalSnapshots(state / "snapshots")),
             state_directory=state,
             max_file_size=settings.file_merging_max_file_size,
             cancellation_timeout=settings.task_cancellation_timeout,
-            heartbeat_timeout=settings.heartbeat_timeout,
-            slot_hold_timeout=settings.slot_hold_timeout,
-            on_change=lambda: self._registration.report_now(),
-            resource_manager=lambda: self._registration.leader,
-            on_exit=self._exit,
+            on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),
+            on_registered=self._registered,
             metrics=self._metrics,
         )
-        Logs(Path(settings.log_directory)).serve(self.executor.mailbox)
-        self._registration = Registration(
-            self._network,
-            clock=clock,
-            hello=self._hello,
-            report=self.executor.report,
-            start_phases=lambda: self._keeper.phases,
-            give_up_after=settings.registration_timeout,
-            on_give_up=self._exit,
+        logs = Logs(
+            Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
         )
+        logs.serve(self.executor.mailbox)
         # In the order in which they start; they stop in the opposite one.
         self._parts: tuple[Component, ...] = (
             self._blobs,
+            self._offloading,
             self.executor,
             self._uplink,
-            self._registration,
             self._keeper,
         )
 
@@ -117,8 +133,16 @@ class TaskManager(Component):
     def _exit(self, reason: str) -> None:
         if not self.exit_requested.is_set():
             log.info("the TaskManager exits", reason=reason)
-            self.exit_reason = reason
             self.exit_requested.set()
+
+    def _fail(self, reason: str) -> None:
+        self.failure = self.failure or reason
+        self._exit(reason)
+
+    def _session_start_failed(self, why: str) -> None:
+        """Who started it learns why from its end, and at once; one that nobody starts anew tries again itself."""
+        if self._keeper.generation == 1 and not self.settings.standalone:
+            self._fail(f"its session does not start: {why}")
 
     def _session_config(self) -> sp.SessionConfig:
         settings = self.settings
@@ -127,9 +151,11 @@ class TaskManager(Component):
             slots=settings.slots,
             working_directory=str(Path(settings.working_directory) / "session"),
             log_directory=settings.log_directory,
+            state_directory=settings.state_directory,
             master=settings.spark_master,
             heap_bytes=settings.heap_bytes,
             conf=settings.spark_conf,
+            resolve_order=settings.resolve_order,
         )
 
     def _hello(self) -> RegisterTaskManager:
@@ -138,12 +164,20 @@ class TaskManager(Component):
             pid=os.getpid(),
             hardware=Hardware(cpu_cores=os.cpu_count() or 1, memory_bytes=psutil.virtual_memory().total),
             log_directory=self.settings.log_directory,
-            report=self.executor.report(),
+            report=TaskManagerReport(resource_id=self.settings.resource_id, slots=(), session=self._keeper.phase),
+            standalone=self.settings.standalone,
+            nonce=IdSource().hex(),
         )
+
+    def _registered(self, registered: Registered) -> None:
+        """The BlobServer is where the present leader says, which may be another one than before."""
+        if registered.blob_url:
+            self._client.url = registered.blob_url
+        if registered.blob_store:
+            self._blobs.look_in(self._storages.at(registered.blob_store))
 
     def _metrics(self) -> dict[str, float]:
         child, jvm = self._keeper.pids()
-        return process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm}) | {
-            "session.pid": float(child or 0),
-            "jvm.pid": float(jvm or 0),
-        }
+        processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
+        pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}
+        return processes | pids | self._blobs.statistics().metrics()

@@ -1,94 +1,86 @@
-"""The TaskManager's doings for jobs: slots, attempts, snapshots, analysis. The supervisor's side of everything.
+"""The TaskManager's doings for jobs: attempts, snapshots, analysis. The supervisor's side of everything.
 
-Takes messages of the ResourceManager and of JobMasters; what happens in the session child comes back as notices.
+About slots, JobMasters and the registration `core.TaskManagerCore` decides; this carries out what it says of tasks,
+and tells it what became of them. What happens in the session child comes back as notices.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import structlog
+from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import Address, Fenced, Mailbox, Network, task_manager
+from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, error_info
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager import slot_table as st
 from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
 from minflinkd.taskmanager.deployment import Deployer, attempt_directory
-from minflinkd.taskmanager.job_masters import JobMasters, JobMasterSilent
+from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.snapshotting import Snapshots
 
 log = structlog.get_logger(__name__)
 
 ANALYSIS_TIMEOUT = 110.0  # seconds
-OFFER_TIMEOUT = 10.0  # seconds after which slots that no JobMaster accepted fall free (R9)
-WATCH_INTERVAL = 1.0
-
-
-class SlotNotBound(MinflinkError):
-    """m12: a deployment onto slots that are not bound to that job here."""
-
-    code = "slot-not-bound"
-    consequence = Consequence.REFUSED
+LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
+ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
 
 
 class TaskExecutor(Component):
-    """Holds the slot table and the attempts of one TaskManager. A SessionListener."""
+    """The attempts of one TaskManager, and the driver of its core. A SessionListener.
+
+    `on_exit` is told why the process should end, and whether that is as it cannot go on.
+    """
 
     def __init__(
         self,
         *,
-        resource_id: ResourceId,
+        hello: m.RegisterTaskManager,
+        slots: int,
+        options: TaskManagerOptions,
         network: Network,
         clock: Clock,
-        slots: int,
         keeper: SessionKeeper,
         deployer: Deployer,
         state_directory: Path,
         max_file_size: int,
         cancellation_timeout: float,
-        heartbeat_timeout: float,
-        slot_hold_timeout: float,
-        on_change: Callable[[], None],
-        resource_manager: Callable[[], LeaderId | None],
-        on_exit: Callable[[str], None],
+        on_exit: Callable[[str, bool], None],
+        on_registered: Callable[[m.Registered], None],
         metrics: Callable[[], dict[str, float]],
     ) -> None:
         super().__init__("task executor")
-        self.resource_id = resource_id
-        self.slots = st.SlotTable(slots)
+        self.resource_id = hello.report.resource_id
         self.attempts: dict[AttemptId, Attempt] = {}
+        self.core = TaskManagerCore(hello, slots=slots, options=options, now=clock.monotonic())
         self._network = network
         self._clock = clock
         self._keeper = keeper
         self._deployer = deployer
         self._state_directory = state_directory
         self._cancellation_timeout = cancellation_timeout
-        self._heartbeat_timeout = heartbeat_timeout
-        self._slot_hold_timeout = slot_hold_timeout
-        self._on_change = on_change
-        self._resource_manager = resource_manager
+        self._patience = options.slots.heartbeat_timeout + options.slots.hold_timeout  # with silent JobMasters
         self._on_exit = on_exit
         self._metrics = metrics
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
-        self._analyzing: Counter[JobId] = Counter()
-        self._releases: dict[tuple[JobId, frozenset[AllocationId]], asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._kept: list[Path] = []  # directories of ended attempts that the session child may still write to
-        self._masters = JobMasters(network, clock, resource_id=resource_id, address=task_manager(resource_id))
         self._snapshots = Snapshots(
-            resource_id=resource_id,
+            resource_id=self.resource_id,
             storages=deployer.storages,
             local=deployer.snapshots,
             session=keeper.session,
@@ -96,147 +88,83 @@ class TaskExecutor(Component):
             max_file_size=max_file_size,
             tasks=self.tasks,
         )
-        self.mailbox = self._make_mailbox()
-
-    def _make_mailbox(self) -> Mailbox:
-        mailbox = Mailbox(task_manager(self.resource_id), admits=self._admits)
-        mailbox.on(m.AllocateSlots, self._allocate_slots)
-        mailbox.on(m.FreeSlots, self._free_slots)
-        mailbox.on(m.ExitTaskManager, self._exit)
-        mailbox.on(m.HeartbeatFromJobMaster, self._heartbeat)
-        mailbox.on(m.AnalyzeJob, self._analyze)
-        mailbox.on(m.DeployTask, self._deploy)
-        mailbox.on(m.CancelTask, self._cancel)
-        mailbox.on(m.TriggerCheckpoint, self._trigger_checkpoint)
-        mailbox.on(m.NotifyCheckpointComplete, self._checkpoint_complete)
-        mailbox.on(m.NotifyCheckpointAborted, self._checkpoint_aborted)
-        return mailbox
-
-    def report(self) -> m.TaskManagerReport:
-        return m.TaskManagerReport(
-            resource_id=self.resource_id,
-            version=self.slots.version,
-            slots=self.slots.report(),
-            session=self._keeper.phase,
-            session_generation=self._keeper.generation,
-            metrics=self._metrics(),
+        self._driver = CoreDriver(
+            self.core,
+            address=Address(hello.address),
+            network=network,
+            clock=clock,
+            carry_out=self._carry_out,
+            complete=self._with_metrics,
+            on_registered=on_registered,
+            on_crash=lambda why: on_exit(why, True),
         )
+        self.mailbox = self._driver.mailbox
+        self.mailbox.on(m.FreeSlots, self._free_slots)
+        self.mailbox.on(m.HeartbeatFromJobMaster, self._heartbeat)
+        self.mailbox.on(m.AnalyzeJob, self._analyze)
+        self.mailbox.on(m.CancelTask, self._cancel)
+        self.mailbox.on(m.TriggerCheckpoint, self._trigger_checkpoint)
+        self.mailbox.on(m.NotifyCheckpointComplete, self._checkpoint_complete)
+        self.mailbox.on(m.NotifyCheckpointAborted, self._checkpoint_aborted)
 
     async def _start(self) -> None:
-        self._network.attach(self.mailbox)
-        self.tasks.loop("watch over JobMasters", self._watch_job_masters)
+        await self._driver.start()
 
     async def _before_stop(self) -> None:
-        self._network.detach(self.mailbox)
+        await self._driver.aclose()
 
-    def _admits(self, message: m.Message, fence: LeaderId | None) -> bool:
-        """R1: the ResourceManager's messages carry its leader's token, a JobMaster's that of the job's leader."""
-        if isinstance(message, m.AllocateSlots | m.ExitTaskManager):
-            return fence == self._resource_manager()
-        job_id = getattr(message, "job_id", None)
-        leader = self.slots.leader_of(job_id) if job_id is not None else None
-        return leader is None or fence == leader
+    async def _stop(self) -> None:
+        await self._driver.aclose()
 
-    # --- slots ---------------------------------------------------------------------------------------------------
+    # --- the core ------------------------------------------------------------------------------------------------
 
-    def _set_slots(self, slots: st.SlotTable) -> None:
-        st.check_invariants(slots)
-        if slots != self.slots:
-            self.slots = slots
-            self._on_change()
+    def _carry_out(self, command: OwnCommand) -> None:
+        match command:
+            case StartTask(deployment):
+                self._deploy(deployment)
+            case EndTasks(attempts, reason):
+                for attempt_id in attempts:
+                    attempt = self.attempts.get(attempt_id)
+                    if attempt is not None and self._begin_end(attempt):
+                        log.info("a task ends", attempt=attempt_id, reason=reason)
+            case ForgetJob(job_id):
+                if not self.core.is_analysing(job_id):  # else its end is followed by another command
+                    self.tasks.job(f"forget {job_id}", self._forget_job(job_id))
+            case RenewSession(reason):
+                self._keeper.renew(reason)
+            case Exit(reason, failed):
+                self._on_exit(reason, failed)
 
-    async def _allocate_slots(self, request: m.AllocateSlots) -> m.SlotAnswer:
-        slots, allocated = st.allocate(self.slots, request, self._clock.monotonic())
-        self._set_slots(slots)
-        if allocated:
-            self._masters.hear(request.job_id)
-            self.tasks.job(f"offer slots to {request.job_id}", self._offer(request.job_id))
-        return m.SlotAnswer(allocated=allocated, report=self.report())
-
-    async def _offer(self, job_id: JobId) -> None:
-        bindings = self.slots.of_job(job_id)
-        if not bindings:
-            return
-        binding = next(iter(bindings.values()))
-        answer = await self._masters.offer(
-            Address(binding.job_master), self.slots.offers(job_id), binding.job_leader_id, OFFER_TIMEOUT
-        )
-        self._masters.hear(job_id)
-        self._set_slots(st.accepted(self.slots, job_id, answer.accepted))
-        # What the job holds already is not at stake here, least of all where no answer came; heartbeats judge that.
-        waiting = st.not_accepted_since(self.slots, 0.0, self._clock.monotonic())
-        await self._release(job_id, tuple(a for a in bindings if a in waiting))
-
-    async def _free_slots(self, request: m.FreeSlots) -> m.Done:
-        await self._release(request.job_id, request.allocations)
-        if request.job_ended:
-            await self._forget_job(request.job_id)
-        return m.Done()
-
-    async def _release(self, job_id: JobId, allocations: tuple[AllocationId, ...]) -> None:
-        """End what runs on these slots, then free them."""
-        mine = [a for a in allocations if a in self.slots.of_job(job_id)]
-        on_them = [x for x in self.attempts.values() if x.deployment.allocation_id in mine]
-        await asyncio.gather(*(self._end(attempt) for attempt in on_them))
-        self._set_slots(st.freed(self.slots, mine))
-
-    def _release_behind(self, job_id: JobId, allocations: tuple[AllocationId, ...]) -> None:
-        """However often it is called, one release of these slots is under way."""
-        key = (job_id, frozenset(allocations))
-        if allocations and key not in self._releases:
-            task = self._releases[key] = self.tasks.job(f"release of {job_id}", self._release(job_id, allocations))
-            task.add_done_callback(lambda _: self._releases.pop(key, None))
-
-    async def _forget_job(self, job_id: JobId) -> None:
-        await asyncio.to_thread(self._deployer.snapshots.forget_job, job_id)
-        await self._deployer.blobs.forget_job(job_id)
-        self._masters.heard.pop(job_id, None)
+    def _with_metrics(self, request: m.Request[Any]) -> m.Request[Any]:
+        match request:
+            case m.RegisterTaskManager(report=report):
+                return copy(request, report=copy(report, metrics=self._metrics()))
+            case m.HeartbeatFromTaskManager(report=report):
+                report = copy(report, metrics=self._metrics())
+                return copy(request, report=report, start_phases=self._keeper.phases)
+        return request
 
     async def _heartbeat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
-        self._masters.hear(request.job_id)
-        mine = self.slots.of_job(request.job_id)
-        now = self._clock.monotonic()
-        unknown = tuple(
-            a
-            for a, b in mine.items()
-            # A young one may have been accepted after this beat was sent.
-            if b.state is st.SlotState.ACTIVE and a not in request.allocations and now - b.since > OFFER_TIMEOUT
-        )
-        if unknown:
-            log.warning("slots that the JobMaster does not know are freed", job=request.job_id, allocations=unknown)
-            self._release_behind(request.job_id, unknown)  # user code may take its time; the answer must not
         tasks = tuple(a.status for a in self.attempts.values() if a.deployment.job.job_id == request.job_id)
-        return m.JobHeartbeatAnswer(allocations=tuple(self.slots.of_job(request.job_id)), tasks=tasks)
+        return m.JobHeartbeatAnswer(allocations=self.core.slots.kept_for(request.job_id), tasks=tasks)
 
-    async def _watch_job_masters(self) -> None:
-        """R13: tasks of a silent JobMaster end; its slots are held for its successor for a while, then fall free."""
-        while True:
-            await self._clock.sleep(WATCH_INTERVAL)
-            now = self._clock.monotonic()
-            for job_id in self.slots.jobs():
-                silent = now - self._masters.heard.get(job_id, now)
-                if silent > self._heartbeat_timeout:
-                    for attempt in [a for a in self.attempts.values() if a.deployment.job.job_id == job_id]:
-                        if self._begin_end(attempt):
-                            log.warning("a task ends, as its JobMaster is silent", job=job_id, silent=silent)
-                if silent > self._heartbeat_timeout + self._slot_hold_timeout:
-                    self._release_behind(job_id, tuple(self.slots.of_job(job_id)))
-            for job_id in self._masters.silent_for(self._heartbeat_timeout + self._slot_hold_timeout):
-                if job_id not in self.slots.jobs() and job_id not in self._analyzing:
-                    await self._forget_job(job_id)  # it ended or went elsewhere, and nobody said so here
-            late = st.not_accepted_since(self.slots, 2 * OFFER_TIMEOUT, now)
-            self._set_slots(st.freed(self.slots, late))
-
-    async def _exit(self, request: m.ExitTaskManager) -> m.Done:
-        self._on_exit(request.reason)
+    async def _free_slots(self, request: m.FreeSlots) -> m.Done:
+        """Answered when what ran on them has ended, so that the slots are free."""
+        mine = [a for a in self.attempts.values() if a.deployment.job.job_id == request.job_id]
+        await self._until_ended(a for a in mine if a.deployment.allocation_id in request.allocations)
         return m.Done()
+
+    async def _forget_job(self, job_id: JobId) -> None:
+        if self.core.slots.vacant(job_id):  # it may have come back meanwhile
+            await asyncio.to_thread(self._deployer.snapshots.forget_job, job_id)
+        await self._deployer.blobs.forget_job(job_id)
 
     # --- analysis ------------------------------------------------------------------------------------------------
 
     async def _analyze(self, request: m.AnalyzeJob) -> m.Analysis:
         session = self._keeper.session()
         job = request.job
-        self._analyzing[job.job_id] += 1
+        self._driver.decide(lambda now: self.core.analysing(job.job_id, now, job.libraries))
         try:
             artifacts = await self._deployer.artifacts(job)
             try:
@@ -246,8 +174,8 @@ class TaskExecutor(Component):
             finally:
                 self._release_artifacts(job)
         finally:
-            self._analyzing -= Counter([job.job_id])
-            self._masters.hear(job.job_id)  # unless the job comes here, its artifacts go after a while
+            # Unless the job comes here, its artifacts go after a while.
+            self._driver.decide(lambda now: self.core.analysed(job.job_id, now))
         if analysis.faults and not any(a.deployment.job.job_id == job.job_id for a in self.attempts.values()):
             await self._deployer.blobs.forget_job(job.job_id)
         return analysis
@@ -258,22 +186,13 @@ class TaskExecutor(Component):
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
-    async def _deploy(self, request: m.DeployTask) -> m.Done:
-        if request.attempt_id in self.attempts:
-            return m.Done()
-        binding = self.slots.bindings.get(request.allocation_id)
-        if binding is None or binding.job_id != request.job.job_id or binding.job_leader_id != request.job_leader_id:
-            raise SlotNotBound(
-                f"allocation {request.allocation_id} is not bound to job {request.job.job_id} on {self.resource_id}"
-            )
-        session = self._keeper.session()
+    def _deploy(self, request: m.DeployTask) -> None:
         directory = attempt_directory(self._state_directory, request.attempt_id)
-        attempt = Attempt.of(request, directory, session.generation)
+        attempt = Attempt.of(request, directory, self._keeper.generation)
         self.attempts[request.attempt_id] = attempt
         name = f"{request.task.id} attempt {request.attempt_number}"
         self._rising[request.attempt_id] = self.tasks.job(f"bring up {name}", self._bring_up(attempt))
         self.tasks.job(f"statuses of {name}", self._tell_statuses(attempt))
-        return m.Done()
 
     async def _bring_up(self, attempt: Attempt) -> None:
         attempt.to(m.TaskState.INITIALIZING)
@@ -300,9 +219,13 @@ class TaskExecutor(Component):
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
         """Stop the attempt; returns when nothing of it runs. However often it is called, it is done once."""
         self._begin_end(attempt, error)
-        ending = self._endings.get(attempt.deployment.attempt_id)
-        if ending is not None:
-            await asyncio.wait({ending})
+        await self._until_ended([attempt])
+
+    async def _until_ended(self, attempts: Iterable[Attempt]) -> None:
+        """Those whose end has begun."""
+        ids = [a.deployment.attempt_id for a in attempts]
+        if endings := {self._endings[i] for i in ids if i in self._endings}:
+            await asyncio.wait(endings)
 
     def _begin_end(self, attempt: Attempt, error: ErrorInfo | None = None) -> bool:
         """Whether it had not begun to end; with an error, it has failed."""
@@ -313,32 +236,39 @@ class TaskExecutor(Component):
         return True
 
     async def _wind_down(self, attempt: Attempt, error: ErrorInfo | None) -> None:
+        """What does not end within the cancellation's timeout is killed; JobMasters give up after twice that time."""
         attempt_id = attempt.deployment.attempt_id
+        deadline = self._clock.monotonic() + self._cancellation_timeout
         try:
             if error is None:
                 attempt.to(m.TaskState.CANCELING)
-            await self._snapshots.cancel_all(attempt)
-            await self._stop_query(attempt)
+            snapshots = self._snapshots.cancel_all(attempt)
+            await self._stop_query(attempt, deadline)
+            if snapshots:  # where a storage hangs they end later, by themselves
+                await asyncio.wait(snapshots, timeout=max(0.0, deadline - self._clock.monotonic()))
         finally:
             self._endings.pop(attempt_id, None)
             self._release_artifacts_of(attempt)
+            self._driver.decide(lambda now: self.core.attempt_ended(attempt_id, now))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
 
-    async def _stop_query(self, attempt: Attempt) -> None:
+    async def _stop_query(self, attempt: Attempt, deadline: float) -> None:
         """A child whose user code does not come back is given up: nothing else ends a thread (J7)."""
         attempt_id = attempt.deployment.attempt_id
         rising = self._rising.pop(attempt_id, None)
         if rising is not None:
             # Else it would start the query behind our back; what it has asked of the child is stopped there.
             rising.cancel()
-            await asyncio.wait({rising}, timeout=self._cancellation_timeout)
+            await asyncio.wait({rising}, timeout=max(0.0, deadline - self._clock.monotonic()))
             self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
         if attempt.generation != self._keeper.generation:
             return  # its child is gone, and its directory with it
+        patience = max(LEAST_PATIENCE, deadline - self._clock.monotonic())
         try:
-            stop = sp.StopTask(attempt_id=attempt_id, timeout=self._cancellation_timeout)
-            stopped = await self._keeper.session().ask(stop, 2 * self._cancellation_timeout)
+            stop = sp.StopTask(attempt_id=attempt_id, timeout=patience)
+            stopped = await self._keeper.session().ask(stop, patience + ANSWER_MARGIN)
         except SessionLost:
+            await self._keeper.gone(attempt.generation)
             return
         except MinflinkError as error:
             log.warning("a query could not be stopped", attempt=attempt_id, error=str(error))
@@ -374,11 +304,22 @@ class TaskExecutor(Component):
                 return
 
     async def _deliver(self, attempt: Attempt, request: m.Request[m.Done]) -> None:
-        binding = self.slots.bindings.get(attempt.deployment.allocation_id)
-        if binding is None:
-            raise JobMasterSilent("the slots are no longer the job's")
-        patience = self._heartbeat_timeout + self._slot_hold_timeout
-        await self._masters.deliver(Address(binding.job_master), request, attempt.deployment.job_leader_id, patience)
+        """Raises RemoteError, Fenced, JobMasterSilent."""
+        await deliver(
+            self._network,
+            self._clock,
+            request,
+            target=lambda: self._job_master_of(attempt),
+            fence=attempt.deployment.job_leader_id,
+            patience=self._patience,
+        )
+
+    def _job_master_of(self, attempt: Attempt) -> Address | None:
+        """None where the one that deployed it leads the job no longer."""
+        job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
+        if job is None or job.ended or job.leader != attempt.deployment.job_leader_id:
+            return None
+        return Address(job.address)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -406,7 +347,15 @@ class TaskExecutor(Component):
     # --- what the session child says -----------------------------------------------------------------------------
 
     def session_changed(self, phase: m.SessionPhase) -> None:
-        self._on_change()
+        self._tell_session()
+
+    def _tell_session(self) -> None:
+        keeper = self._keeper
+        self._driver.decide(
+            lambda now: self.core.session_changed(
+                keeper.phase, keeper.generation, bool(keeper.aged), now, keeper.start_error
+            )
+        )
 
     def session_lost(self, generation: int, reason: str) -> None:
         """Its processes are gone, so that its tasks have failed, and their directories can go (C10a)."""
@@ -420,6 +369,7 @@ class TaskExecutor(Component):
         gone = [a.directory for a in self.attempts.values() if a.generation == generation] + self._kept
         self._kept = []
         self.tasks.job("remove directories of the lost session", _remove_all(gone))
+        self._tell_session()
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)
@@ -446,10 +396,10 @@ class TaskExecutor(Component):
         if attempt is None:
             return
         attempt.progressed(metrics)
-        binding = self.slots.bindings.get(attempt.deployment.allocation_id)
-        if binding is not None:
+        address = self._job_master_of(attempt)
+        if address is not None:
             progress = m.TaskProgress(attempt_id=attempt.deployment.attempt_id, metrics=metrics)
-            self._network.tell(Address(binding.job_master), progress, fence=attempt.deployment.job_leader_id)
+            self._network.tell(address, progress, fence=attempt.deployment.job_leader_id)
 
 
 async def _remove_all(directories: list[Path]) -> None:

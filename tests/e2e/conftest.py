@@ -13,8 +13,7 @@ from tests.cluster import Cluster, running_cluster
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     settings = {
-        "resourcemanager.min-taskmanagers": 1,
-        "resourcemanager.standby-taskmanagers": 0,
+        "resourcemanager.standby-taskmanagers": 1,
         "resourcemanager.max-taskmanagers": 1,
     }
     async with running_cluster(tmp_path_factory.mktemp("cluster"), **settings) as cluster:

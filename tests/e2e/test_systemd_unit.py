@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from minflinkd.cli.exits import ExitCode
+
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
 
@@ -26,21 +28,30 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
+@pytest.fixture(params=["minflinkd", "minflinkd-taskmanager@"])
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The unit with a program that exists: where minflinkd is installed is the packager's choice."""
-    text = (SYSTEMD / "minflinkd.service").read_text()
-    copy = tmp_path / "minflinkd.service"
+    text = (SYSTEMD / f"{request.param}.service").read_text()
+    copy = tmp_path / f"{request.param.replace('@', '@1')}.service"
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
     return copy
 
 
-@pytest.fixture
-def service() -> configparser.SectionProxy:
+def section(unit: str, name: str = "Service") -> configparser.SectionProxy:
     parser = configparser.RawConfigParser(strict=False, delimiters=["="])
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(SYSTEMD / "minflinkd.service")
-    return parser["Service"]
+    parser.read(SYSTEMD / f"{unit}.service")
+    return parser[name]
+
+
+@pytest.fixture
+def service() -> configparser.SectionProxy:
+    return section("minflinkd")
+
+
+@pytest.fixture
+def task_manager() -> configparser.SectionProxy:
+    return section("minflinkd-taskmanager@")
 
 
 def test_systemd_accepts_the_unit_without_a_warning(unit: Path) -> None:
@@ -54,7 +65,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
     result = run(tool("systemd-analyze"), "security", "--offline=yes", "--no-pager", unit)
     if "unrecognized option" in result.stderr:
         pytest.skip("this systemd-analyze judges running units only")
-    level = re.search(r"Overall exposure level for minflinkd\.service: ([0-9.]+)", result.stdout)
+    level = re.search(r"Overall exposure level for \S+\.service: ([0-9.]+)", result.stdout)
     assert level is not None, result.stdout + result.stderr
     assert float(level[1]) <= 3.0
 
@@ -72,13 +83,39 @@ def test_the_unit_says_what_the_daemon_relies_on(service: configparser.SectionPr
     assert service["RuntimeDirectoryPreserve"] == "yes"
 
 
-def test_a_spark_session_can_run_in_the_unit(service: configparser.SectionProxy) -> None:
+def test_a_taskmanagers_unit_says_what_it_relies_on(task_manager: configparser.SectionProxy) -> None:
+    """R7: one that was told to exit is replaced; the session goes with its supervisor; the daemon's user and secret."""
+    assert task_manager["Type"] == "notify"
+    assert int(task_manager["WatchdogSec"].removesuffix("s")) >= 10
+    assert task_manager["Restart"] == "always"
+    assert task_manager["RestartPreventExitStatus"] == str(int(ExitCode.REFUSED))
+    assert task_manager["KillMode"] == "mixed"
+    assert task_manager["OOMPolicy"] == "continue"
+    assert task_manager["StateDirectory"] == task_manager["User"] == "minflinkd"
+    assert "minflinkd.service" in section("minflinkd-taskmanager@", "Unit")["After"].split()
+
+
+def test_a_spark_session_can_run_in_the_units(
+    service: configparser.SectionProxy, task_manager: configparser.SectionProxy
+) -> None:
     """E25: the JVM compiles at run time and reads /proc; /tmp is writable and outlives a restart under its users."""
-    assert "MemoryDenyWriteExecute" not in service
-    assert "ProcSubset" not in service
+    for unit in (service, task_manager):
+        assert "MemoryDenyWriteExecute" not in unit
+        assert "ProcSubset" not in unit
+        assert int(unit["LimitNOFILE"]) >= 65536
     assert "PrivateTmp" not in service
     assert "/tmp:mode=1777" in service["TemporaryFileSystem"]
-    assert int(service["LimitNOFILE"]) >= 65536
+    assert task_manager["PrivateTmp"] == "yes"  # nothing outlives the supervisor
+
+
+def test_a_taskmanagers_unit_is_hardened_as_the_daemons(
+    service: configparser.SectionProxy, task_manager: configparser.SectionProxy
+) -> None:
+    """E25: user code runs in both."""
+    hardening = {
+        key for key in service if re.match(r"Protect|Restrict|System|Lock|NoNew|Capability|Device|Private", key)
+    }
+    assert {key: task_manager.get(key) for key in hardening} == {key: service[key] for key in hardening}
 
 
 def test_the_user_and_the_directories_are_made(tmp_path: Path) -> None:

@@ -13,16 +13,23 @@ from tests.cluster import Cluster, running_cluster
 from tests.windows_job import WindowsJob
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(shared: Cluster) -> AsyncIterator[Cluster]:
+    """The jobs of a test end with it."""
+    yield shared
+    await shared.cancel_all()
+
+
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     base = tmp_path_factory.mktemp("cluster")
     settings = {
-        "resourcemanager.min-taskmanagers": 2,
-        "resourcemanager.standby-taskmanagers": 1,
+        "resourcemanager.standby-taskmanagers": 2,
         "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
         "taskmanager.numberOfTaskSlots": 4,
         "taskmanager.session.stopped-timeout": "2 s",
         "heartbeat.timeout": "3 s",
+        "blob.offload.minsize": "1 KiB",  # every deployment, and most acknowledgements, travel as blobs
     }
     async with running_cluster(base, **settings) as cluster:
         yield cluster

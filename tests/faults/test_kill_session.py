@@ -60,15 +60,3 @@ async def test_a_lost_session_is_replaced_under_its_supervisor(
     assert again.minflinkd.pid == struck.minflinkd.pid
     assert again.minflinkd.instance_id == struck.minflinkd.instance_id
     assert again.minflinkd.session_generation == struck.minflinkd.session_generation + 1
-
-
-@pytest.mark.slow
-async def test_a_stopped_task_manager_is_replaced(
-    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
-) -> None:
-    """R10, R11: SIGSTOP of the supervisor is seen by its missing heartbeats; it is killed and replaced."""
-    struck = await run_and_signal(cluster, windows, "supervisor", "supervisor", signal.SIGSTOP)
-    assert result(windows.base / "supervisor") == truth
-    assert leftovers(windows.base / "supervisor") == []
-    managers = await cluster.await_ready(2)
-    assert struck.id not in {tm.id for tm in managers}

@@ -1,19 +1,32 @@
-"""A TaskManager is killed while it runs the main job."""
+"""A TaskManager that the daemon started is killed, or stopped, while it runs the main job."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.cluster import Cluster
+from minflinkd.rest.schemas import JobInfo, TaskManager
+from tests.cluster import Cluster, until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> TaskManager:
+    """Kill -9 of the job's TaskManager, so many seconds after the job is RUNNING."""
+    await cluster.await_state(job_id, "RUNNING")
+    await asyncio.sleep(instant)  # not a synchronisation
+    killed = await cluster.task_manager_of(job_id)
+    os.kill(killed.minflinkd.pid, signal.SIGKILL)
+    return killed
 
 
 @pytest.mark.parametrize(
@@ -22,17 +35,136 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], seed: int
 ) -> None:
-    """C11, C14, J12, R11: kill -9 of the TaskManager; the output equals the batch's, and nothing staged is left."""
-    await cluster.await_ready(2)
+    """C11, C14, J12, R11: the job goes on on the standby; the output equals the batch's, nothing staged is left."""
+    before = {tm.id for tm in await cluster.await_ready(2)}
     output = windows.base / f"kill{seed}"
     job_id = await cluster.submit(windows.write(output.name))
-    await cluster.await_state(job_id, "RUNNING")
-    await asyncio.sleep(random.Random(seed).uniform(0.0, 8.0))  # the instant: not a synchronisation
-    killed = await cluster.task_manager_of(job_id)
-    os.kill(killed.minflinkd.pid, signal.SIGKILL)
+    killed = await run_until_killed(cluster, job_id, random.Random(seed).uniform(0.0, 8.0))
 
     job = await cluster.await_state(job_id, "FINISHED", timeout=120)
     assert job.minflinkd.restarts >= 1
+    assert {job.vertices[0].minflinkd.taskmanager_id} == before - {killed.id}, "the standby was there"
     assert result(output) == truth
     assert leftovers(output) == []
     assert killed.id not in {tm.id for tm in await cluster.task_managers(ready=False)}
+
+
+def blobs_of(cluster: Cluster, job_id: str, store: str) -> set[str]:
+    return {path.name for path in cluster.state.glob(f"{store}/{job_id}/*")}
+
+
+async def assert_offloaded(cluster: Cluster, job_id: str) -> set[str]:
+    """B2, B3: with the low `blob.offload.minsize` of this daemon; what a redeployment will find again."""
+    permanent = {key for key in blobs_of(cluster, job_id, "blobs") if key.startswith("p-")}
+    assert len(permanent) > 1, "the artifact, and what every deployment of the job is made of"
+    assert permanent <= blobs_of(cluster, job_id, "ha/*/blobs"), "from where TaskManagers fetch them"
+
+    async def none_transient() -> bool:
+        return not any(key.startswith("t-") for key in blobs_of(cluster, job_id, "blobs"))
+
+    await until("acknowledgements deleted on delivery", none_transient, pause=0.01)
+    return permanent
+
+
+async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
+    """B17: the job has ended."""
+
+    async def gone() -> bool:
+        return not blobs_of(cluster, job_id, "blobs") and not blobs_of(cluster, job_id, "ha/*/blobs")
+
+    await until("no blob of the job is left", gone)
+
+
+async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> None:
+    """B3, B18, E31: as blobs, which go when another log is asked for."""
+    (task_manager, *_) = await cluster.await_ready(1)
+    directory = cluster.state / "taskmanagers" / task_manager.id / "log"
+    data = b"".join(b"line %09d of a large log\n" % n for n in range(400_000))
+    assert len(data) > 10 * 1024 * 1024
+    large, small = directory / "large.log", directory / "small.log"
+
+    def kept() -> set[str]:
+        return blobs_of(cluster, "none", "blobs")
+
+    async def read(name: str, offset: int = 0) -> bytes:
+        return b"".join([piece async for piece in cluster.client.read_log(task_manager.id, name, offset=offset)])
+
+    await asyncio.to_thread(large.write_bytes, data)
+    try:
+        assert await read(large.name) == data
+        blobs = kept()
+        assert blobs, "it came as blobs"
+        assert await read(large.name) == data
+        assert kept() == blobs, "nothing was sent again"
+        with large.open("ab") as log:
+            log.write(b"one more\n")
+        assert await read(large.name, offset=len(data)) == b"one more\n"
+        assert kept() == blobs
+
+        small.write_bytes(data[:5000])
+        assert await read(small.name) == data[:5000]
+
+        async def replaced() -> bool:
+            return len(kept()) == 1
+
+        await until("the blobs of the log before deleted", replaced)
+    finally:
+        large.unlink()
+        small.unlink(missing_ok=True)
+
+
+async def test_without_a_standby_a_new_task_manager_is_started(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R3, R11: nothing is kept ready; the lost TaskManager is replaced for its job, which is exactly once."""
+    number = {"resourcemanager.standby-taskmanagers": 0, "resourcemanager.max-taskmanagers": 1}
+    async with cluster.configured(
+        **number, **{"resourcemanager.min-taskmanagers": 1, "resourcemanager.taskmanager-timeout": "100 ms"}
+    ):
+        (only,) = await cluster.await_count(1)
+        async with cluster.configured(**number, **{"resourcemanager.min-taskmanagers": 0}):
+            job_id = await cluster.submit(windows.write(out.name))
+            killed = await run_until_killed(cluster, job_id, 2.0)
+            assert killed.id == only.id
+            job = await cluster.await_state(job_id, "FINISHED", timeout=180)
+    assert job.minflinkd.restarts >= 1
+    assert job.vertices[0].minflinkd.taskmanager_id != only.id
+    assert result(out) == truth
+    assert leftovers(out) == []
+
+
+async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm_and_ends(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R10, R11: SIGSTOP to all its processes is seen by its silence; when they are told to go on none is left.
+
+    B2, B3: the messages about the job travel as blobs, and what is the same in its second deployment is not sent again.
+    """
+    await cluster.await_ready(2)
+    job_id = await cluster.submit(windows.write(out.name, **{"trigger-interval": "400 ms"}))
+    await cluster.await_checkpoints(job_id, 2)
+    offloaded = await assert_offloaded(cluster, job_id)
+    struck = await cluster.task_manager_of(job_id)
+    supervisor = psutil.Process(struck.minflinkd.pid)
+    tree = [supervisor, *supervisor.children(recursive=True)]
+    for process in tree:
+        process.suspend()
+
+    def elsewhere(job: JobInfo) -> bool:
+        task = job.vertices[0].minflinkd
+        return task.taskmanager_id not in (None, struck.id) and task.batches > 0
+
+    await cluster.await_job(job_id, elsewhere, "goes on elsewhere")
+    assert offloaded <= await assert_offloaded(cluster, job_id)
+    for process in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, tree, 60)
+    assert alive == []
+
+    job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+    assert job.minflinkd.restarts == 1
+    assert result(out) == truth
+    assert leftovers(out) == []
+    await await_no_blobs(cluster, job_id)
+    assert struck.id not in {tm.id for tm in await cluster.await_ready(2)}

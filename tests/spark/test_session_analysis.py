@@ -26,8 +26,8 @@ def sink(batch, epoch):
 
 
 async def analyze(child: Child, tmp_path: Path, *vertices: Vertex) -> Analysis:
-    (tmp_path / "code.py").write_text(CODE)
-    artifacts = {"code.py": str(tmp_path / "code.py")}
+    (tmp_path / "acme.py").write_text(CODE)
+    artifacts = {"acme.py": str(tmp_path / "acme.py")}
     context = job(params={"factor": 3})
     return await child.ask(p.AnalyzeTasks(job=context, tasks=(task(*vertices),), artifacts=artifacts))
 
@@ -38,9 +38,9 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
         child,
         tmp_path,
         rate(),
-        python("scaled", "code:good", "numbers"),
+        python("scaled", "acme:good", "numbers"),
         sql("totals", "SELECT v % ${factor} AS k, count(*) AS n FROM scaled GROUP BY 1", "scaled"),
-        call("code:sink", "totals"),
+        call("acme:sink", "totals"),
     )
     assert found.faults == ()
     assert found.schemas["totals"] == "struct<k:bigint,n:bigint>"
@@ -50,7 +50,7 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
         tmp_path,
         rate(),
         sql("totals", "SELECT count(*) AS n FROM numbers", "numbers"),
-        call("code:sink", "totals"),
+        call("acme:sink", "totals"),
     )
     assert again.operators != found.operators
 
@@ -64,10 +64,10 @@ async def test_every_fault_is_named_at_once(child: Child, tmp_path: Path) -> Non
         sql("typo", "SELEC value FROM numbers", "numbers"),
         sql("column", "SELECT valeu FROM numbers", "numbers"),
         sql("param", "SELECT ${nothing} FROM numbers", "numbers"),
-        python("gone", "code:god", "numbers"),
+        python("gone", "acme:god", "numbers"),
         python("nowhere", "cod:good", "numbers"),
-        python("raises", "code:raises", "numbers"),
-        python("nothing", "code:nothing", "numbers"),
+        python("raises", "acme:raises", "numbers"),
+        python("nothing", "acme:nothing", "numbers"),
         sql("below", "SELECT * FROM typo", "typo"),
         parquet(tmp_path / "out", "below"),
     )
@@ -95,7 +95,7 @@ async def test_an_unsupported_output_mode_is_a_fault(child: Child, tmp_path: Pat
     assert [fault.path for fault in found.faults] == ["vertices.out"]
     assert "watermark" in found.faults[0].problem
     assert "watermark" in found.faults[0].hint
-    found = await analyze(child, tmp_path, rate(), call("code:sink", "numbers", OutputMode.COMPLETE))
+    found = await analyze(child, tmp_path, rate(), call("acme:sink", "numbers", OutputMode.COMPLETE))
     assert [fault.path for fault in found.faults] == ["vertices.out.output-mode"]
 
 

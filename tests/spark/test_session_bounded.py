@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,8 @@ from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, events, job, parquet, source, sql, task
 
+EPOCH = 1_700_000_000  # seconds since 1970
+
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
 WINDOWED = """
@@ -23,7 +26,7 @@ SELECT window(time, '1 minute').start AS start, key, count(*) AS n FROM events G
 
 
 def write_events(directory: Path, files: int, first: int = 0) -> Counter[tuple[str, str]]:
-    """One file a minute of event time; returns the truth: rows by window and key."""
+    """One file a minute of event time, to be read in this order; returns the truth: rows by window and key."""
     directory.mkdir(exist_ok=True)
     truth: Counter[tuple[str, str]] = Counter()
     for number in range(first, first + files):
@@ -32,7 +35,9 @@ def write_events(directory: Path, files: int, first: int = 0) -> Counter[tuple[s
             key = f"k{second * (number + 1) % 7}"
             rows.append({"key": key, "time": f"2024-01-01T00:{number:02d}:{second:02d}Z", "value": second})
             truth[f"2024-01-01 00:{number:02d}:00", key] += 1
-        (directory / f"{number:03d}.json").write_text("\n".join(map(json.dumps, rows)))
+        file = directory / f"{number:03d}.json"
+        file.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(file, (EPOCH + number, EPOCH + number))  # of files of one millisecond, Spark takes any first
     return truth
 
 

@@ -1,10 +1,8 @@
-"""User code in a session child: two versions at once, failures, and code that does not come back."""
+"""User code in a session child: failures, code that does not import, and code that does not come back."""
 
 from __future__ import annotations
 
-import json
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,55 +13,10 @@ from tests.spark.session_child import Child, call, job, parquet, python, rate, t
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
-MAIN = """
-import pandas as pd
-from pyspark.sql import functions as F
-from tools import VERSION
-from tools.tag import tag
-
-def late(x):
-    import tools.tag
-    return tools.tag.tag(x)
-
-def build(inputs, params):
-    first, second = F.udf(tag, "long"), F.udf(late, "long")
-    return inputs["numbers"].select(first("value").alias("a"), second("value").alias("b"))
-
-def write(batch, epoch):
-    rows = [VERSION, sorted({(r.a % 10, r.b % 10) for r in batch.collect()})]
-    with open(OUT, "a") as out:
-        import json
-        out.write(json.dumps(rows) + "\\n")
-"""
-
-
-def package(directory: Path, version: int) -> dict[str, str]:
-    directory.mkdir()
-    (directory / "main.py").write_text(f"OUT = {str(directory / 'seen')!r}\n" + MAIN)
-    with zipfile.ZipFile(directory / "tools.zip", "w") as archive:
-        archive.writestr("tools/__init__.py", f"VERSION = {version}\n")
-        archive.writestr("tools/tag.py", "from . import VERSION\ndef tag(x):\n    return x * 10 + VERSION\n")
-    return {name: str(directory / name) for name in ("main.py", "tools.zip")}
-
-
-async def test_two_jobs_have_modules_of_the_same_names(child: Child, tmp_path: Path) -> None:
-    """B (libraries): each job sees its own version, in the driver and in the workers, also in late imports."""
-    query = task(rate(10), python("tagged", "main:build", "numbers"), call("main:write", "tagged"))
-    attempts = {}
-    for version in (1, 2):
-        artifacts = package(tmp_path / str(version), version)
-        attempts[version] = await child.run(job(), query, artifacts=artifacts)
-    for version, attempt in attempts.items():
-        await child.batches(attempt, 1)
-        await child.ask(p.StopTask(attempt_id=attempt))
-        for line in (tmp_path / str(version) / "seen").read_text().splitlines():
-            assert json.loads(line) == [version, [[version, version]]]
-
-
 FAILING = """
 from pyspark.sql import functions as F
 def picky(x):
-    if x > 150:
+    if x == 151:
         raise ValueError(f"no room for {x}")
     return x
 def build(inputs, params):
@@ -138,3 +91,50 @@ async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp
     assert stopped == p.TaskStopped(ended=False, unloaded=False)
     assert time.monotonic() - began < 5
     assert attempt in (await child.ask(p.Ping(), timeout=5.0)).attempts
+
+
+def artifact(directory: Path, name: str, text: str) -> dict[str, str]:
+    (directory / name).write_text(text)
+    return {name: str(directory / name)}
+
+
+BROKEN = """
+from pyspark.sql import functions as F
+def late(x):
+    import worse
+    return x
+def build(inputs, params):
+    return inputs["numbers"].select(F.udf(late, "long")("value").alias("value"))
+"""
+WORSE = "BEFORE = 1\nraise LookupError('worse cannot be imported')\n"
+
+
+async def test_a_module_that_fails_to_import_fails_the_task(child: Child, tmp_path: Path) -> None:
+    """B30: with the user's file and line, in the driver and in a worker."""
+    artifacts = artifact(tmp_path, "main.py", BROKEN) | artifact(tmp_path, "worse.py", WORSE)
+    with pytest.raises(RemoteError) as refused:
+        await child.run(job(), task(rate(4), call("worse:write", "numbers")), artifacts=artifacts)
+    assert refused.value.error.code == "task-not-built"
+    assert 'File "worse.py", line 2, in <module>' in refused.value.error.traceback
+    query = task(rate(4), python("x", "main:build", "numbers"), parquet(tmp_path / "out", "x"))
+    attempt = await child.run(job(), query, artifacts=artifacts)
+    failed = await child.notice(p.TaskFailed, lambda n: n.attempt_id == attempt)
+    assert (failed.error.code, failed.error.message) == ("user-code", "LookupError: worse cannot be imported")
+    assert 'File "main.py", line 4, in late' in failed.error.traceback
+    assert 'File "worse.py", line 2, in <module>' in failed.error.traceback
+    assert "minflinkd_job_code" not in failed.error.traceback
+    await child.ask(p.StopTask(attempt_id=attempt))
+
+
+async def test_analysis_loads_the_code_and_lets_go_of_it(child: Child, tmp_path: Path) -> None:
+    """J4, B30: a job that was looked at leaves nothing."""
+    text = "def build(inputs, params):\n    import helper\n    return helper.pick(inputs)\n"
+    helper = "def pick(inputs):\n    return inputs['numbers'].select('value')\n"
+    artifacts = artifact(tmp_path, "main.py", text) | artifact(tmp_path, "helper.py", helper)
+    query = task(rate(4), python("x", "main:build", "numbers"), parquet(tmp_path / "out", "x"))
+    code = child.directory / "work" / "code"
+    before = sorted(code.iterdir())
+    found = await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,), artifacts=artifacts))
+    assert found.faults == ()
+    assert found.schemas["x"] == "struct<value:bigint>"
+    assert sorted(code.iterdir()) == before

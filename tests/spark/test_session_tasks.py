@@ -58,7 +58,7 @@ async def test_a_repeated_request_starts_nothing_twice(child: Child, tmp_path: P
     query, context, directory = task(rate(10), parquet(tmp_path, "numbers")), job(), child.fresh_directory()
     attempt = await child.run(context, query, directory=directory)
     again = p.RunTask(job=context, task=query, attempt_id=attempt, directory=str(directory))
-    assert set((await child.ask(again)).phases) == {"code", "build", "start"}
+    assert set((await child.ask(again)).phases) == {"code", "build", "prepare", "start"}
     assert (await child.ask(p.Ping())).attempts == (attempt,)
     for _ in range(2):
         assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)

@@ -11,7 +11,8 @@ import pytest
 
 from minflinkd.storage.conformance import StorageConformance, names, read, write
 from minflinkd.storage.interface import InvalidPath, ObjectExists, PermissionDenied, Storage, StorageFull
-from minflinkd.storage.recording import RecordedStorage
+from minflinkd.storage.options import CommonOptions
+from minflinkd.storage.registry import Storages
 from minflinkd_local import LocalStorage, files
 
 
@@ -25,14 +26,20 @@ def all_files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-class TestLocalStorage(StorageConformance):
+class LocalConformance(StorageConformance):
+    hurried = CommonOptions(request_timeout=0.3, deadline=60, pause=0.01, longest_pause=0.1)
+
+
+class TestLocalStorage(LocalConformance):
     @pytest.fixture
     def storage(self) -> Storage:
         return LocalStorage()
 
 
-class TestLocalStorageWithoutUnnamedFiles(StorageConformance):
+class TestLocalStorageWithoutUnnamedFiles(LocalConformance):
     """As on file systems that have none, e.g. NFS."""
+
+    entries = 100
 
     @pytest.fixture
     def storage(self, monkeypatch: pytest.MonkeyPatch) -> Storage:
@@ -40,12 +47,14 @@ class TestLocalStorageWithoutUnnamedFiles(StorageConformance):
         return LocalStorage()
 
 
-class TestRecordedLocalStorage(StorageConformance):
-    """S6: a recorded backend is still that backend."""
+class TestLocalStorageAsTheRegistryMakesIt(LocalConformance):
+    """S4, S6: a backend that is recorded, retried and bounded is still that backend."""
+
+    entries = 100
 
     @pytest.fixture
-    def storage(self) -> Storage:
-        return RecordedStorage(LocalStorage())
+    def storage(self, tmp_path: Path) -> Storage:
+        return Storages().at(str(tmp_path)).storage
 
 
 WRITER = """
@@ -83,6 +92,44 @@ def test_an_exclusive_loser_leaves_no_temporary_file(tmp_path: Path) -> None:
         winner.discard()
         loser.discard()
     assert all_files(tmp_path) == ["xFalse", "xTrue"]
+
+
+def test_an_exclusive_create_whose_link_was_asked_for_twice_has_won(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS: the first answer is lost, and the second says that the name is taken."""
+    real = os.link
+
+    def twice(source: str, target: str) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    for name in ("x", "y"):
+        draft = files.Draft(str(tmp_path / name), unnamed=False)
+        draft.write(name.encode())
+        draft.publish(exclusive=True)
+    rival = files.Draft(str(tmp_path / "x"), unnamed=False)
+    rival.write(b"rival")
+    with pytest.raises(FileExistsError):
+        rival.publish(exclusive=True)
+    rival.discard()
+    assert all_files(tmp_path) == ["x", "y"]
+    assert (tmp_path / "x").read_bytes() == b"x"
+
+
+async def test_what_killed_writers_left_goes_with_its_directory_once_it_is_old(tmp_path: Path) -> None:
+    place = Storages().at(str(tmp_path)).child("job")
+    await place.child("a/x").write_bytes(b"1")
+    old, young = (tmp_path / "job/a" / f".{name}{files.TEMPORARY}" for name in ("old", "young"))
+    for leftover in (old, young):
+        leftover.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    await place.delete_tree()
+    assert all_files(tmp_path) == [str(young.relative_to(tmp_path))]  # its writer may live
+    os.utime(young, (0, 0))
+    await place.delete_tree()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_deleting_stops_below_the_given_directory(tmp_path: Path) -> None:

@@ -9,6 +9,11 @@ from minflinkd.rest.schemas.answer import (
     ErrorAnswer,
     Fault,
 )
+from minflinkd.rest.schemas.blobs import (
+    Blob,
+    Blobs,
+    BlobTotals,
+)
 from minflinkd.rest.schemas.checkpoints import (
     Checkpoint,
     CheckpointCounts,
@@ -73,6 +78,9 @@ from minflinkd.rest.schemas.taskmanagers import (
 __all__ = [
     "AllocatedSlot",
     "Answer",
+    "Blob",
+    "BlobTotals",
+    "Blobs",
     "Checkpoint",
     "CheckpointCounts",
     "Checkpoints",

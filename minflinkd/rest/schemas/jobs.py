@@ -160,6 +160,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     restarts: int
     recoveries: tuple[Recovery, ...]
     submission: dict[str, float]  # seconds from the submission to each phase
+    waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet
 
 
 class JobInfo(Answer, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ async def _begin(config: SessionConfig, tell: Callable[[Notice], None], mailboxe
 def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[SessionChild, int, dict[str, float]]:
     began = time.monotonic()
     # Here, not above: what importing pyspark costs is one of the phases.
-    from minflinkd.taskmanager.session import spark, warmup
+    from minflinkd.taskmanager.session import reach, spark, warmup
     from minflinkd.taskmanager.session.callback import BatchCallback
     from minflinkd.taskmanager.session.child import SessionChild
     from minflinkd.taskmanager.session.code import CodeCache
@@ -104,6 +104,9 @@ def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[Sessi
     engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session))
     launched = time.monotonic()
     phases = {"import": imported - began, "session": launched - imported}
+    if config.on_cluster:
+        reach.check_executors(session)
+        phases["executors"] = time.monotonic() - launched
     if config.warm_up:
         phases |= warmup.warm_up(engine)
     return SessionChild(engine, tell=tell), session.jvm_pid, phases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.taskmanager.session import plan
+from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
 from minflinkd.taskmanager.session_protocol import (
@@ -41,6 +43,7 @@ from minflinkd.taskmanager.session_protocol import (
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
+_UNLOADED_AFTER = 60.0  # seconds: many times Spark's maintenance interval
 _THREADS = 256  # a ceiling, not a reserve: threads are made as they are needed, and used again
 
 
@@ -115,6 +118,8 @@ class SessionChild(Component):
             async with asyncio.timeout(request.timeout):
                 if attempt.stopped is None:
                     attempt.task.request_stop()
+                    if not attempt.started.done():
+                        self._threads.submit(attempt.task.interrupt_start)
                     await asyncio.wait([attempt.started])
                     if attempt.started.exception() is not None:
                         return TaskStopped(ended=True, unloaded=True)
@@ -125,7 +130,16 @@ class SessionChild(Component):
             log.error("user code does not come back", attempt=request.attempt_id, timeout=request.timeout)
             return TaskStopped(ended=False, unloaded=False)
         self._attempts.pop(request.attempt_id, None)
+        if answer.ended and self._engine.session.config.on_cluster:
+            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(attempt.task.directory))
         return answer
+
+    async def _remove_later(self, directory: str) -> None:
+        """Executors unload a stopped query's stores with their next maintenance, and nobody tells when; to write into a
+        directory that is gone harms nothing, and to keep all of them would fill the disk.
+        """
+        await asyncio.sleep(_UNLOADED_AFTER)
+        await self._blocking(lambda: shutil.rmtree(directory, ignore_errors=True))
 
     def _task(self, attempt_id: AttemptId) -> RunningTask:
         attempt = self._attempts.get(attempt_id)
@@ -170,15 +184,18 @@ def _start(task: RunningTask) -> TaskRunning:
 
 def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     try:
-        code = engine.code.load(request.artifacts)
-    except MinflinkError as error:
+        code = engine.code.load(request.job.job_id, request.artifacts)
+    except UnusableArtifact as error:
         return Analysis(faults=(GraphFault(path="artifacts", problem=error.message, hint=error.hint),))
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[str, ...]] = {}
-    for task in request.tasks:
-        built = plan.build(engine.session, request.job, task, code)
-        faults.extend(built.faults)
-        schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
-        operators[task.id] = built.operators
+    try:
+        for task in request.tasks:
+            built = plan.build(engine.session, request.job, task, code)
+            faults.extend(built.faults)
+            schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
+            operators[task.id] = built.operators
+    finally:
+        code.release()
     return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)

@@ -1,36 +1,50 @@
-"""User code of many jobs in one process and in its Python workers, without two of them ever meeting (B: libraries).
+"""LibraryCacheManager: the code of many jobs in one session, without two of them ever meeting (B30, B31).
 
-A job's artifacts are repacked into one archive below a package whose name is the hash of their contents, and sent to
-the workers once. Two jobs with modules of the same names thus load different modules, and two attempts with the same
-artifacts share them. Not covered: native wheels, `importlib.resources`, `importlib.import_module` by a module's
-original name, and jars. Such artifacts are refused here where they can be recognised.
+A job's Python code is laid out once for all of its tasks, below a directory that driver and workers have on their path;
+`isolation.py` says how its modules find each other there. It is removed with the last of its holders. The directory's
+name is never used again: a worker that outlives the job has its modules still, and they must not meet its next start.
+
+Native modules and jars belong to the session as a whole and stay until it ends: one process has one version of a native
+module, and Spark gives the jars of a session, isolated or not, to the tasks of all others. The ResourceManager sees to
+it that a session gets one version of each (`jobgraph/libraries.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
+import importlib.util
 import os
+import secrets
+import shutil
+import sys
 import threading
-import zipfile
-from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import FileFinder
+from pathlib import Path
 from typing import Any
 
+import structlog
+from pyspark.sql import SparkSession
+
+from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.taskmanager.session import isolation
-from minflinkd.taskmanager.session.spark import Session
+from minflinkd.runtime.ids import JobId
+from minflinkd.taskmanager.session import artifacts as files
+from minflinkd.taskmanager.session import isolation as shipped
+from minflinkd.taskmanager.session.artifacts import Artifact, UnusableArtifact
+from minflinkd.taskmanager.session.pickling import send_functions_of_jobs
+from minflinkd.taskmanager.session.spark import Session, code_directory
 
-_BOOTSTRAP = Path(isolation.__file__)
-_NATIVE = (".so", ".pyd", ".dylib")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal contents make equal archives
+log = structlog.get_logger(__name__)
 
+_PACKAGE = """\
+import {module}
 
-class UnusableArtifact(MinflinkError):
-    """An artifact that cannot be isolated on a shared TaskManager, or is damaged."""
-
-    code = "unusable-artifact"
-    consequence = Consequence.FATAL
+{module}.adopt(__name__, __path__[0], {names!r}, parent_first={parent_first!r})
+"""
 
 
 class MissingFunction(MinflinkError):
@@ -40,64 +54,38 @@ class MissingFunction(MinflinkError):
     consequence = Consequence.FATAL
 
 
-def collect(artifacts: Mapping[str, str]) -> dict[str, bytes]:
-    """The modules and data of a job's artifacts, by their path in the archive. Raises UnusableArtifact."""
-    files: dict[str, bytes] = {}
-    for name, path in sorted(artifacts.items()):
-        suffix = PurePosixPath(name).suffix
-        if suffix == ".py":
-            files[name] = Path(path).read_bytes()
-        elif suffix in (".zip", ".whl"):
-            files |= _unpack(name, path)
-        else:
-            raise UnusableArtifact(f"artifact {name}: {suffix or 'no suffix'} is not supported", hint=".py, .zip, .whl")
-    return files
-
-
-def _unpack(name: str, path: str) -> dict[str, bytes]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
-            if native := [m.filename for m in members if m.filename.endswith(_NATIVE)]:
-                raise UnusableArtifact(
-                    f"artifact {name} holds native code ({native[0]})",
-                    hint="install it in the TaskManager's environment, or give the job TaskManagers of its own",
-                )
-            return {m.filename: archive.read(m) for m in members if not _leaves(m.filename)}
-    except zipfile.BadZipFile as error:
-        raise UnusableArtifact(f"artifact {name} is no zip archive: {error}") from error
-
-
-def _leaves(filename: str) -> bool:
-    path = PurePosixPath(filename)
-    return path.is_absolute() or ".." in path.parts
-
-
-def package_name(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256(_BOOTSTRAP.read_bytes())
-    for name, data in sorted(files.items()):
-        digest.update(f"{len(name)}:{name}:{len(data)}:".encode())
-        digest.update(data)
-    return f"job_{digest.hexdigest()[:20]}"
-
-
-def repack(files: Mapping[str, bytes], package: str, target: Path) -> None:
-    """Write the archive atomically; one that exists is the same already."""
-    if target.exists():
-        return
-    partial = target.with_suffix(f".{threading.get_ident()}.part")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(zipfile.ZipInfo(f"{package}/__init__.py", _EPOCH), _BOOTSTRAP.read_bytes())
-        for name, data in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(f"{package}/{name}", _EPOCH), data)
-    os.replace(partial, target)
-
-
 class JobCode:
-    """The functions of one job. Without artifacts, what the TaskManager's own environment has."""
+    """The code of one job, held until `release`. Without artifacts, what the TaskManager's own environment has."""
 
-    def __init__(self, package: str | None) -> None:
+    def __init__(self, package: str | None, jars: bool, release: Callable[[], None]) -> None:
         self._package = package
+        self._jars = jars
+        self._release = release
+        self._lock = threading.Lock()
+        self._released = False
+
+    def release(self) -> None:
+        """Its modules are not to be used any more. Idempotent."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        self._release()
+
+    @contextmanager
+    def in_session(self, spark: SparkSession) -> Iterator[None]:
+        """Within it, this thread and the queries that it starts find the classes of the job's jars."""
+        if not self._jars:
+            yield
+            return
+        jvm: Any = spark._jvm
+        thread = jvm.java.lang.Thread.currentThread()
+        before = thread.getContextClassLoader()
+        thread.setContextClassLoader(spark._jsparkSession.sharedState().jarClassLoader())
+        try:
+            yield
+        finally:
+            thread.setContextClassLoader(before)
 
     def function(self, reference: str) -> Callable[..., Any]:
         """The function that `module:function` names. Raises MissingFunction, and what importing it raises."""
@@ -114,13 +102,28 @@ class JobCode:
         return function
 
     def _module(self, name: str) -> Any:
-        for full in (f"{self._package}.{name}", name) if self._package else (name,):
-            try:
-                return importlib.import_module(full)
-            except ModuleNotFoundError as error:
-                if error.name is None or not (full == error.name or full.startswith(error.name + ".")):
-                    raise  # the module is there, but what it imports is not
+        own = _isolation().job_of(self._package) if self._package else None
+        try:
+            return own.module(name) if own is not None and own.owns(name) else importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name + ".").startswith(error.name + "."):
+                raise  # the module is there, but what it imports is not
         raise MissingFunction(f"there is no module {name!r}", hint="is its artifact part of the job?")
+
+
+NO_CODE = JobCode(None, False, lambda: None)
+
+
+def _isolation() -> Any:
+    return importlib.import_module(shipped.MODULE)
+
+
+@dataclass
+class _Package:
+    """One job's code on disk."""
+
+    name: str
+    holders: int = 0
 
 
 class CodeCache:
@@ -128,21 +131,143 @@ class CodeCache:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._directory = Path(session.config.working_directory) / "code"
+        self._parent_first = session.config.resolve_order == "parent-first"
+        self._directory = code_directory(session.config)
+        self._native_directory = self._directory / "native"
+        self._jar_directory = self._directory / "jars"
         self._lock = threading.Lock()
-        self._sent: set[str] = set()
+        self._packages: dict[str, _Package] = {}  # by job, artifacts and their order
+        self._ended = set[str]()  # packages that nobody holds, and that are not removed yet
+        self._libraries: dict[str, set[str]] = {}  # unit -> the digests of what defines it
+        for path in (self._native_directory, self._jar_directory):
+            path.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(shipped.__file__, self._directory / f"{shipped.MODULE}.py")
+        for path in (self._directory, self._native_directory):
+            sys.path.append(str(path))
+            self._changed(path)
+        send_functions_of_jobs(_isolation())
 
-    def load(self, artifacts: Mapping[str, str]) -> JobCode:
-        """Raises UnusableArtifact."""
+    def load(self, job_id: JobId, artifacts: Mapping[str, str]) -> JobCode:
+        """Make them importable; the caller releases what it gets. Tasks of one job share their modules.
+
+        Raises UnusableArtifact, LibraryConflict.
+        """
         if not artifacts:
-            return JobCode(None)
-        files = collect(artifacts)
-        package = package_name(files)
-        archive = self._directory / f"{package}.zip"
+            return NO_CODE
+        found = files.read(artifacts)
+        python = tuple(artifact for artifact in found if not artifact.is_library)
+        key = files.digest_of(python, job_id)
         with self._lock:
-            if package not in self._sent:
-                repack(files, package, archive)
-                # Once only: Spark refuses a file of a name that it has from another path.
-                self._session.spark.sparkContext.addPyFile(str(archive))
-                self._sent.add(package)
-        return JobCode(package)
+            self._clear()
+            self._check_libraries(found)
+            for artifact in found:
+                if artifact.is_library:
+                    self._add_library(artifact)
+            package = self._hold(key, python) if python else None
+        jars = any(artifact.is_jar for artifact in found)
+        return JobCode(package, jars, lambda: None if package is None else self._let_go(key))
+
+    # --- Python ------------------------------------------------------------------------------------------------------
+
+    def _hold(self, key: str, python: tuple[Artifact, ...]) -> str:
+        package = self._packages.get(key)
+        if package is None:
+            package = _Package(f"job_{secrets.token_hex(10)}")
+            with self._staged(package.name) as partial:
+                self._lay_out(python, partial)
+                partial.rename(self._directory / package.name)
+            self._changed(self._directory)
+            self._packages[key] = package
+        package.holders += 1
+        return package.name
+
+    def _let_go(self, key: str) -> None:
+        with self._lock:
+            package = self._packages[key]
+            package.holders -= 1
+            if not package.holders:
+                del self._packages[key]
+                self._ended.add(package.name)
+                self._clear()
+
+    def _clear(self) -> None:
+        """Remove what nobody holds. What fails is tried again with the next job: it harms none of the others."""
+        for package in tuple(self._ended):
+            directory = self._directory / package
+            try:
+                try:
+                    _isolation().forget(package)
+                finally:
+                    files.remove(directory)
+            except Exception:
+                log.exception("code of a job that has ended is still there", package=package)
+            else:
+                if not os.path.lexists(directory):
+                    self._ended.discard(package)
+
+    def _lay_out(self, python: tuple[Artifact, ...], target: Path) -> None:
+        names = sorted(frozenset[str]().union(*(artifact.names for artifact in python)))
+        text = _PACKAGE.format(module=shipped.MODULE, names=names, parent_first=self._parent_first)
+        (target / "__init__.py").write_text(text, "utf-8")
+        for artifact in python:
+            files.unpack(artifact, target)
+
+    @contextmanager
+    def _staged(self, name: str) -> Iterator[Path]:
+        partial = self._directory / f"{name}.part"
+        files.remove(partial)
+        partial.mkdir()
+        try:
+            yield partial
+        finally:
+            files.remove(partial)
+
+    def _changed(self, directory: Path) -> None:
+        """Importers of all processes compare a directory's time, which the file system may count in large steps."""
+        now = max(time.time_ns(), directory.stat().st_mtime_ns + 1_000_000)
+        os.utime(directory, ns=(now, now))
+        for path, finder in sys.path_importer_cache.copy().items():  # importlib's own is not safe beside other threads
+            if isinstance(finder, FileFinder) and Path(path).is_relative_to(directory):
+                finder.invalidate_caches()
+
+    # --- native modules and jars -------------------------------------------------------------------------------------
+
+    def _check_libraries(self, found: tuple[Artifact, ...]) -> None:
+        """Two artifacts of one job may share a package; with those of another job it is another version."""
+        own = {artifact.digest for artifact in found}
+        for artifact in found:
+            for unit in artifact.units:
+                if self._libraries.get(unit, own) - own:
+                    raise LibraryConflict(
+                        f"artifact {artifact.name}: the session has another version of {unit.partition(':')[2]}",
+                        hint="another TaskManager can run the job; `isolation: job` gives it TaskManagers of its own",
+                    )
+
+    def _add_library(self, artifact: Artifact) -> None:
+        if all(artifact.digest in self._libraries.get(unit, ()) for unit in artifact.units):
+            return
+        if artifact.is_jar:
+            path = (
+                self._jar_directory / f"{artifact.digest[:20]}-{artifact.name}"
+            )  # unique: Spark keeps all in one place
+            shutil.copyfile(artifact.path, path)
+            java: Any = self._session.spark._jsparkSession
+            java.sessionState().resourceLoader().addJar(str(path))
+        elif not self._is_installed(artifact):
+            with self._staged(f"native_{artifact.digest[:20]}") as partial:
+                files.unpack(artifact, partial)
+                files.merge(artifact, partial, self._native_directory)
+            self._changed(self._native_directory)
+        for unit in artifact.units:
+            self._libraries.setdefault(unit, set()).add(artifact.digest)
+
+    def _is_installed(self, artifact: Artifact) -> bool:
+        """Raises UnusableArtifact where the job's own should win."""
+        known = {unit.partition(":")[2] for unit in self._libraries}
+        installed = [name for name in sorted(artifact.names - known) if importlib.util.find_spec(name) is not None]
+        if installed and not self._parent_first:
+            raise UnusableArtifact(
+                f"artifact {artifact.name} brings {installed[0]}, which is native code and installed already",
+                hint="leave it out; or set classloader.resolve-order to parent-first, to use what is installed",
+            )
+        return bool(installed)

@@ -30,7 +30,8 @@ HOPELESS = (
 )
 
 _PLAN = re.compile(r";\n\s*['+!A-Z].*", re.DOTALL)  # the plan that Spark prints behind the sentence
-_USER_FILE = re.compile(r"<job_[0-9a-f]+>/")
+_USER_FILE = re.compile(r"[^\"]*/job_[0-9a-f]{20}/")
+_OWN_FRAME = re.compile(r'  File "[^"]*/minflinkd_job_code\.py", line .*\n(    .*\n)*')
 
 
 class BatchFailed(MinflinkError):
@@ -59,8 +60,13 @@ def user_traceback(error: BaseException) -> str:
         if _USER_FILE.match(frame.filename):
             head = "Traceback (most recent call last):\n"
             tail = "".join(traceback.format_exception_only(error))
-            return head + "".join(traceback.format_list(frames[position:])) + tail
-    return "".join(traceback.format_exception(error))
+            return in_users_words(head + "".join(traceback.format_list(frames[position:])) + tail)
+    return in_users_words("".join(traceback.format_exception(error)))
+
+
+def in_users_words(trace: str) -> str:
+    """Files by the names that they have in the job's artifacts; without frames of the isolation between them."""
+    return re.sub(f'File "{_USER_FILE.pattern}', 'File "', _OWN_FRAME.sub("", trace))
 
 
 def build_failure(error: BaseException) -> ErrorInfo:
@@ -106,6 +112,7 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
     if position >= 0:
         trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()
         lines = [line for line in trace.splitlines() if line and not line.startswith((" ", "\t"))]
+        trace = in_users_words(trace)
         return ErrorInfo(code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, traceback=trace)
     hopeless = condition.startswith(HOPELESS)
     return ErrorInfo(

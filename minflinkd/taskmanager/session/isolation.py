@@ -1,70 +1,71 @@
-"""How modules of a repacked archive find each other. This file's source becomes `__init__.py` of every archive.
+"""How the modules of a job find each other, in the session's driver and in Spark's Python workers.
 
-An archive holds a job's modules below one package of a unique name (`code.py`). Its modules import each other by the
-names that their authors gave them; so each is executed with an `__import__` of its own, that looks in the archive
-first. It must run in Spark's Python workers, and therefore uses the standard library alone.
+A job's modules lie in a directory whose name is made anew whenever they are laid out, and are imported below it:
+`tools.tag` of one version is `job_0123....tools.tag`, and never met again once the job has ended. They ask for each
+other by the names that their authors gave them; so each is executed with an `__import__` of its own, that looks in the
+job first. What imports by a name at run time - `importlib`, `pickle` - learns from the calling frames whose job asks:
+every function of a job has the job's package in its globals.
+
+A copy of this file lies beside the jobs' directories as `minflinkd_job_code`, for executors have no minflinkd. It
+therefore uses the standard library alone, and changes nothing in a process before the first job is adopted.
 """
 
-# ruff: noqa: S102 - executing the job's modules is this file's whole purpose
 from __future__ import annotations
 
 import builtins
 import importlib
 import importlib.abc
+import importlib.metadata
 import importlib.util
+import io
 import linecache
+import os
+import pickle
+import pkgutil
+import re
 import sys
-import zipfile
-from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+MODULE = "minflinkd_job_code"
+JOB_PACKAGE = re.compile(r"job_[0-9a-f]{20}(?=\.|\Z)")
+# One process can hold these once only, and they are the same for every job: as minflinkd.jobgraph.libraries has them.
+PROTECTED = frozenset(sys.stdlib_module_names) | {"pyspark", "minflinkd", "py4j", MODULE}
 
-class Archive(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and loads the modules below `package` in the zip at `path`."""
+_import = builtins.__import__
+_import_module = importlib.import_module
+_find_spec = importlib.util.find_spec
+_get_data = pkgutil.get_data
+_loads, _load, _find_class = pickle.loads, pickle.load, pickle._Unpickler.find_class
+_EVERYTHING = importlib.metadata.DistributionFinder.Context()
+_jobs: dict[str, Job] = {}
+_lock = threading.Lock()
 
-    def __init__(self, package: str, path: str) -> None:
-        self._package = package
-        with zipfile.ZipFile(path) as archive:
-            self._sources = {
-                name[len(package) + 1 :]: archive.read(name)
-                for name in archive.namelist()
-                if name.startswith(package + "/") and name.endswith(".py")
-            }
-        self._tops = {name.split("/")[0].removesuffix(".py") for name in self._sources} - {"__init__"}
 
-    def _locate(self, name: str) -> tuple[str, bool] | None:
-        place = name.replace(".", "/")
-        for path, is_package in ((place + "/__init__.py", True), (place + ".py", False)):
-            if path in self._sources:
-                return path, is_package
-        # A directory without __init__.py is a package as well (PEP 420).
-        return (place, True) if any(path.startswith(place + "/") for path in self._sources) else None
+class Job:
+    """The modules of one package, and which names are theirs."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not fullname.startswith(self._package + "."):
-            return None
-        hit = self._locate(fullname[len(self._package) + 1 :])
-        return importlib.util.spec_from_loader(fullname, self, is_package=hit[1]) if hit else None
+    def __init__(self, package: str, directory: str, names: Iterable[str], *, parent_first: bool) -> None:
+        self.package = package
+        self.directory = directory
+        self._names = frozenset(names) - PROTECTED
+        self._parent_first = parent_first
+        self._installed: dict[str, bool] = {}
+        self.builtins = {**vars(builtins), "__import__": self.import_statement}
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
+    def owns(self, name: str) -> bool:
+        """Whether this job's code means its own module when it says `name`."""
+        top = name.partition(".")[0]
+        if top not in self._names:
+            return False
+        if self._parent_first and top not in self._installed:
+            self._installed[top] = _is_installed(top)
+        return not (self._parent_first and self._installed[top])
 
-    def exec_module(self, module: ModuleType) -> None:
-        hit = self._locate(module.__name__[len(self._package) + 1 :])
-        assert hit is not None
-        source = self._sources.get(hit[0], b"").decode("utf-8")
-        filename = f"<{self._package}>/{hit[0]}"
-        # Lets a traceback show the lines of user code.
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
-        module.__file__ = filename
-        exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
-
-    def _import(
+    def import_statement(
         self,
         name: str,
         globals: Mapping[str, Any] | None = None,
@@ -72,19 +73,253 @@ class Archive(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        if level != 0 or name.split(".")[0] not in self._tops:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        module = importlib.import_module(f"{self._package}.{name}")
-        if not fromlist:
-            return importlib.import_module(f"{self._package}.{name.split('.')[0]}")
-        for attribute in fromlist:
-            if attribute != "*" and not hasattr(module, attribute):
-                try:
-                    importlib.import_module(f"{self._package}.{name}.{attribute}")
-                except ModuleNotFoundError:
-                    break  # the import statement itself says what is missing
+        if level or not self.owns(name):
+            return _import(name, globals, locals, fromlist or (), level)
+        module = self.module(name, fromlist or ())
+        return module if fromlist else sys.modules[f"{self.package}.{name.partition('.')[0]}"]
+
+    def module(self, name: str, fromlist: Sequence[str] = ()) -> ModuleType:
+        """Raises ModuleNotFoundError in the user's words."""
+        full = f"{self.package}.{name}"
+        try:
+            _import(full, None, None, fromlist, 0)
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith(self.package + "."):
+                raise
+            plain = error.name[len(self.package) + 1 :]
+            raise ModuleNotFoundError(f"No module named {plain!r}", name=plain) from None
+        return sys.modules[full]
+
+
+def adopt(package: str, directory: str, names: Iterable[str], *, parent_first: bool) -> None:
+    """Make the modules below a job's package importable. Called by the package when it is imported."""
+    with _lock:
+        if not _jobs:
+            _install()
+        gone = [job.package for job in _jobs.values() if not os.path.isdir(job.directory)]
+        _jobs[package] = Job(package, directory, names, parent_first=parent_first)
+    for ended in gone:  # in a worker nobody says when a job has ended
+        forget(ended)
+
+
+def forget(package: str) -> None:
+    """Drop a job's modules, so that nothing of it is found any more. Idempotent."""
+    with _lock:
+        job = _jobs.pop(package, None)
+        if not _jobs:
+            _uninstall()
+    # Other threads import meanwhile: what is gone through is a copy, which `list` makes in one step.
+    for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
+        sys.modules.pop(name, None)
+    if job is not None:
+        inside = job.directory + os.sep
+        caches: tuple[dict[str, Any], ...] = (linecache.cache, sys.path_importer_cache)
+        for cache in caches:
+            for path in [path for path in list(cache) if path == job.directory or path.startswith(inside)]:
+                cache.pop(path, None)
+
+
+def is_job(package: str) -> bool:
+    return package in _jobs
+
+
+def job_of(package: str) -> Job:
+    """Raises ModuleNotFoundError where the job's directory is not there."""
+    if package not in _jobs:
+        _import_module(package)
+    return _jobs[package]
+
+
+# --- finding and loading ---------------------------------------------------------------------------------------------
+
+
+class _Source(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        _bind(module)
+        super().exec_module(module)
+
+
+class _Compiled(SourcelessFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        _bind(module)
+        super().exec_module(module)
+
+
+def _bind(module: ModuleType) -> None:
+    module.__dict__["__builtins__"] = _jobs[module.__name__.partition(".")[0]].builtins
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Below the packages of jobs, and nowhere else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, below, _ = fullname.partition(".")
+        if not below or package not in _jobs:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _Source(spec.loader.name, spec.loader.path)
+        elif spec is not None and type(spec.loader) is SourcelessFileLoader:
+            spec.loader = _Compiled(spec.loader.name, spec.loader.path)
+        return spec
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context = _EVERYTHING
+    ) -> Iterable[importlib.metadata.Distribution]:
+        """For `importlib.metadata.version`, which packages ask for their own version."""
+        job, _ = _calling_job()
+        if job is None:
+            return ()
+        where = importlib.metadata.DistributionFinder.Context(name=context.name, path=[job.directory])
+        return importlib.metadata.MetadataPathFinder.find_distributions(where)
+
+
+_finder = _Finder()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return _find_spec(name) is not None
+    except (ImportError, ValueError):  # it is in sys.modules, with nothing that says from where
+        return True
+
+
+# --- who asks --------------------------------------------------------------------------------------------------------
+
+
+def _calling_job() -> tuple[Job | None, bool]:
+    """The job whose code is nearest in the calling frames; and whether it asks itself, not a library that it called."""
+    frame = sys._getframe(1)
+    direct = True
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if JOB_PACKAGE.match(name):
+            return _jobs.get(name.partition(".")[0]), direct
+        if name != __name__ and name.partition(".")[0] not in ("importlib", "pkgutil", "_frozen_importlib"):
+            direct = False
+        frame = frame.f_back  # type: ignore[assignment]
+    return None, False
+
+
+def _import_module_for_caller(name: str, package: str | None = None) -> ModuleType:
+    job, direct = (None, False) if name.startswith((".", "job_")) else _calling_job()
+    if job is None or not job.owns(name):
+        return _import_module(name, package)
+    if direct:
+        return job.module(name)
+    try:
+        return _import_module(name, package)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise  # the module is there; what it imports is not
+    return job.module(name)
+
+
+def _find_spec_for_caller(name: str, package: str | None = None) -> ModuleSpec | None:
+    job, direct = (None, False) if name.startswith((".", "job_")) else _calling_job()
+    if job is None or not job.owns(name):
+        return _find_spec(name, package)
+    found = None if direct or not _is_installed(name.partition(".")[0]) else _find_spec(name, package)
+    return found or _find_spec(f"{job.package}.{name}")
+
+
+def _get_data_for_caller(package: str, resource: str) -> bytes | None:
+    job, direct = _calling_job()
+    if job is None or not job.owns(package) or not (direct or _find_spec(package) is None):
+        return _get_data(package, resource)
+    return _get_data(f"{job.package}.{package}", resource)
+
+
+# --- pickles ---------------------------------------------------------------------------------------------------------
+# A class is written with the package of the version that wrote it. What a later version reads is of its own classes.
+
+
+def _present(module: str) -> str:
+    """The name of a pickled module in the version of the job that reads it."""
+    written = JOB_PACKAGE.match(module)
+    if written is None:
+        return module
+    job, _ = _calling_job()
+    if job is None or written[0] == job.package:
+        return module
+    name = job.package + module[written.end() :]
+    try:
+        return name if name in sys.modules or _find_spec(name) is not None else module
+    except ModuleNotFoundError:
         return module
 
 
-if __name__ != "minflinkd.taskmanager.session.isolation":
-    sys.meta_path.insert(0, Archive(__name__, __file__.rpartition(".zip")[0] + ".zip"))
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(_present(module), name)
+
+
+def _find_class_for_caller(self: Any, module: str, name: str) -> Any:
+    return _find_class(self, _present(module), name)
+
+
+def _loads_for_caller(data: Any, /, **options: Any) -> Any:
+    if isinstance(data, bytes | bytearray) and b"job_" not in data:
+        return _loads(data, **options)
+    return _Unpickler(io.BytesIO(data), **options).load()
+
+
+def _load_for_caller(file: Any, /, **options: Any) -> Any:
+    return _Unpickler(file, **options).load()
+
+
+def make_function(
+    package: str, code: CodeType, globals: dict[str, Any], name: str | None, defaults: Any, closure: Any
+) -> FunctionType:
+    """A function of a job that was pickled by value (a closure, a lambda), with the job's `__import__`."""
+    globals["__builtins__"] = job_of(package).builtins
+    return FunctionType(code, globals, name, defaults, closure)
+
+
+def set_function_state(function: FunctionType, state: Any) -> None:
+    """As cloudpickle does, which takes the interpreter's `__builtins__`."""
+    from pyspark.cloudpickle.cloudpickle import _function_setstate
+
+    own = function.__globals__["__builtins__"]
+    _function_setstate(function, state)  # type: ignore[no-untyped-call]
+    function.__globals__["__builtins__"] = own
+
+
+# --- what a process is changed by ------------------------------------------------------------------------------------
+
+_REPLACED: tuple[tuple[Any, str, Any, Any], ...] = (
+    (importlib, "import_module", _import_module, _import_module_for_caller),
+    (importlib.util, "find_spec", _find_spec, _find_spec_for_caller),
+    (pkgutil, "get_data", _get_data, _get_data_for_caller),
+    (pickle, "loads", _loads, _loads_for_caller),
+    (pickle, "load", _load, _load_for_caller),
+    (pickle, "Unpickler", pickle.Unpickler, _Unpickler),
+    (pickle._Unpickler, "find_class", _find_class, _find_class_for_caller),
+)
+
+
+def _copied() -> Iterator[tuple[Any, str, Any, Any]]:
+    """cloudpickle, Spark's or an installed one, hands on what `pickle` had when it was imported."""
+    for name in ("cloudpickle", "pyspark.cloudpickle"):
+        for module in (sys.modules.get(name), sys.modules.get(f"{name}.cloudpickle")):
+            if hasattr(module, "loads") and hasattr(module, "load"):
+                yield module, "loads", _loads, _loads_for_caller
+                yield module, "load", _load, _load_for_caller
+
+
+def _install() -> None:
+    sys.meta_path.insert(0, _finder)
+    for owner, name, before, ours in (*_REPLACED, *_copied()):
+        if getattr(owner, name) is before:
+            setattr(owner, name, ours)
+
+
+def _uninstall() -> None:
+    """Unless somebody else replaced them meanwhile."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for owner, name, before, ours in (*_REPLACED, *_copied()):
+        if getattr(owner, name) is ours:
+            setattr(owner, name, before)

@@ -67,6 +67,11 @@ class Plan:
 def build(session: Session, job: JobContext, task: Task, code: JobCode) -> Plan:
     """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once."""
     spark = session.spark.newSession()
+    with code.in_session(spark):
+        return _build(session, spark, job, task, code)
+
+
+def _build(session: Session, spark: SparkSession, job: JobContext, task: Task, code: JobCode) -> Plan:
     session.jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
     plan = Plan(spark)
     for key, value in job.spark.items():

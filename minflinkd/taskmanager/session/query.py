@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.jobgraph.model import RuntimeMode
@@ -25,8 +26,9 @@ from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
-from minflinkd.taskmanager.session.code import CodeCache
+from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.failures import BatchFailed, batch_failure, query_failure
+from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
@@ -70,9 +72,11 @@ class RunningTask:
         self._engine = engine
         self._request = request
         self._events = events
+        self.directory = request.directory
         self._checkpoint = Path(request.directory) / "checkpoint"
         self._received = time.monotonic()
         self._query: StreamingQuery | None = None
+        self._code = NO_CODE
         self._plan: plan.Plan | None = None
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
@@ -89,37 +93,73 @@ class RunningTask:
     # --- start and end -------------------------------------------------------------------------------------------
 
     def start(self) -> TaskRunning:
-        """Raises TaskNotBuilt, UnusableArtifact, and what Spark raises at a query's start."""
+        """Raises TaskNotBuilt, UnusableArtifact, LibraryConflict, and what Spark raises at a query's start."""
+        try:
+            return self._start()
+        except BaseException:
+            self._code.release()
+            raise
+
+    def _start(self) -> TaskRunning:
         request, engine = self._request, self._engine
         began = time.monotonic()
-        code = engine.code.load(request.artifacts)
+        code = self._code = engine.code.load(request.job.job_id, request.artifacts)
         loaded = time.monotonic()
         self._plan = plan.build(engine.session, request.job, request.task, code)
         frame = self._plan.require()
         self._sinks = make_sinks(engine.session, self._plan.sinks, request.job.job_id, request.attempt_id, code)
         built = time.monotonic()
-        self._prepare_checkpoint()
+        self._prepare_checkpoint(self._plan.spark)
+        prepared = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
         try:
-            self._query = self._start_query(frame)
+            with code.in_session(self._plan.spark):
+                self._query = self._start_query(frame)
         except BaseException:
             engine.callback.release(request.attempt_id)
             raise
         ended = time.monotonic()
-        phases = {"code": loaded - began, "build": built - loaded, "start": ended - built}
+        phases = {
+            "code": loaded - began,
+            "build": built - loaded,
+            "prepare": prepared - built,
+            "start": ended - prepared,
+        }
         return TaskRunning(phases=phases, operators=self._plan.operators)
 
-    def _prepare_checkpoint(self) -> None:
+    def _prepare_checkpoint(self, spark: SparkSession) -> None:
         restored = self._request.restored
         if restored is None or restored.batch_id < 0:
             return
+        batch = self._fit_partitions(spark, restored.batch_id)
         snapshot.renew_query_id(self._checkpoint)
         if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:
-            snapshot.plan_empty_batch(self._checkpoint, restored.batch_id)
+            snapshot.plan_empty_batch(self._checkpoint, batch)
+
+    def _fit_partitions(self, spark: SparkSession, batch: int) -> int:
+        """R20: the restored query gets as many partitions as the task has slots. Returns the last micro-batch.
+
+        Where Spark cannot do that the query keeps its partitions: it is as right, only not as parallel or as small.
+        """
+        request, context = self._request, self._engine.session.spark.sparkContext
+        wanted = request.task.parallelism
+        recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))
+        if recorded in (0, wanted):
+            return batch
+        target = self._checkpoint.with_name("repartitioned")
+        try:
+            with self._pool(), _tagged(context, request.attempt_id):
+                batch = repartition(spark, self._checkpoint, batch, wanted, target)
+            self._checkpoint = target
+        except StateNotRepartitioned as error:
+            if self._stopping.is_set():
+                raise
+            log.warning("a query keeps its partitions", attempt=request.attempt_id, has=recorded, why=str(error))
+        return batch
 
     def _start_query(self, frame: DataFrame) -> StreamingQuery:
         assert self._plan is not None
-        job, context = self._request.job, self._engine.session.spark.sparkContext
+        job = self._request.job
         self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
         writer = (
             frame.writeStream.outputMode(self._plan.output_mode.value)
@@ -127,10 +167,16 @@ class RunningTask:
             .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
         )
         self._engine.callback.attach(writer)
-        # The query's thread inherits the pool: one per job, so that jobs do not starve each other (J6).
-        context.setLocalProperty("spark.scheduler.pool", job.job_id)
-        try:
+        with self._pool():  # the query's thread inherits it
             return writer.start()
+
+    @contextmanager
+    def _pool(self) -> Iterator[None]:
+        """One per job, so that jobs do not starve each other (J6)."""
+        context = self._engine.session.spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", self._request.job.job_id)
+        try:
+            yield
         finally:
             context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
@@ -168,6 +214,11 @@ class RunningTask:
         """From here on the query's end is no failure, and a snapshot that waits gives up."""
         self._stopping.set()
 
+    def interrupt_start(self) -> None:
+        """End Spark jobs that prepare the state, which may take long. Blocks shortly."""
+        with suppress(PySparkException, Py4JError):
+            self._engine.session.spark.sparkContext.cancelJobsWithTag(self._request.attempt_id)
+
     def stop(self) -> TaskStopped:
         """Blocks until the query's thread is gone, for ever if user code does not come back."""
         self._stopping.set()
@@ -184,6 +235,7 @@ class RunningTask:
             self._watched.wait()
             unloaded = self._engine.stores.close(run_id)
         self._engine.callback.release(self._request.attempt_id)
+        self._code.release()
         return TaskStopped(ended=True, unloaded=unloaded)
 
     # --- micro-batches -------------------------------------------------------------------------------------------
@@ -281,3 +333,13 @@ class RunningTask:
     def abort_snapshot(self, checkpoint_id: int) -> None:
         self._aborted.add(checkpoint_id)
         self._snapshots.pop(checkpoint_id, None)
+
+
+@contextmanager
+def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
+    """Spark jobs of this thread can be cancelled by the tag."""
+    context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)

@@ -54,6 +54,11 @@ def parse_offsets(text: str) -> OffsetEntry:
     return OffsetEntry(json.loads(lines[0]), tuple(None if line == "-" else line for line in lines[1:] if line))
 
 
+def read_offsets(checkpoint: Path, batch: int) -> OffsetEntry:
+    """Raises SnapshotFailed, FileNotFoundError."""
+    return parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
+
+
 def parse_commit(text: str) -> CommitEntry:
     """Raises SnapshotFailed for a format that is not known here."""
     version, _, body = text.partition("\n")
@@ -218,7 +223,7 @@ def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile]
     """Hard-link the closure at `batch` into the new directory `target`. Raises SnapshotFailed, with nothing left."""
     for attempt in range(_ATTEMPTS):
         try:
-            offsets = parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
+            offsets = read_offsets(checkpoint, batch)
             commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
             wanted = closure(listing(checkpoint), batch, offsets, commit, lambda path: sst_files(checkpoint / path))
             return _link(checkpoint, sorted(wanted), target), offsets
@@ -262,7 +267,7 @@ def plan_empty_batch(checkpoint: Path, batch: int) -> None:
 
     A restored query without new data runs no micro-batch at all, so that nothing would fire open windows (J8a).
     """
-    entry = parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
+    entry = read_offsets(checkpoint, batch)
     commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
     metadata = entry.metadata | {
         "batchWatermarkMs": max(int(entry.metadata.get("batchWatermarkMs", 0)), commit.watermark_ms)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
@@ -33,6 +35,21 @@ appender.file.strategy.max = 3
 """
 
 
+def code_directory(config: SessionConfig) -> Path:
+    """Where the code of jobs lies: executors read it, at the same path."""
+    work = Path(config.working_directory)
+    if config.on_cluster and config.state_directory:
+        return Path(config.state_directory) / f"code-{work.name}"
+    return work / "code"
+
+
+def _python_path(config: SessionConfig) -> str:
+    """Of Python's workers: behind what they have, so that no job's code hides it."""
+    code = code_directory(config)
+    given = config.conf.get("spark.executorEnv.PYTHONPATH", "")
+    return os.pathsep.join(path for path in (given, str(code), str(code / "native")) if path)
+
+
 @dataclass(frozen=True)
 class Session:
     """A running SparkContext with its JVM. One per process."""
@@ -40,6 +57,11 @@ class Session:
     spark: SparkSession
     config: SessionConfig
     jvm_pid: int
+
+    @property
+    def state_directory(self) -> str:
+        """Executors write here."""
+        return self.config.state_directory or self.config.working_directory
 
     @property
     def jvm(self) -> Any:
@@ -59,15 +81,14 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "-XX:TieredStopAtLevel=1",  # micro-batches are short: C2 never pays its compilation back
         f"-Djava.io.tmpdir={work / 'tmp'}",
         f"-Dlog4j2.configurationFile=file:{work / 'log4j2.properties'}",
+        f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",  # else it goes with its directory
         "-Duser.timezone=UTC",
     ]
     tuned = {
         "spark.app.name": config.name,
-        "spark.master": config.master or f"local[{config.slots}]",
+        "spark.master": config.spark_master,
         "spark.driver.memory": f"{max(config.heap_bytes >> 20, 512)}m",
         "spark.driver.extraJavaOptions": " ".join(java),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(work / "local"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
@@ -79,7 +100,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-        "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",  # closes what ended (R6a)
         "spark.sql.streaming.minBatchesToRetain": "50",  # what a snapshot links must outlive its linking
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",  # uploads carry checksums of their own
         "spark.sql.streaming.stopActiveRunOnRestart": "false",  # starting a copy would stop the original, silently
@@ -102,20 +123,59 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.ui.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "3",
     }
-    return tuned | config.conf
+    tuned |= _on_cluster(config) if config.on_cluster else _driver_at("127.0.0.1")
+    return tuned | config.conf | {"spark.executorEnv.PYTHONPATH": _python_path(config)}
+
+
+def _on_cluster(config: SessionConfig) -> dict[str, str]:
+    """What differs where a cluster manager runs the executors."""
+    different = {
+        "spark.executor.memory": f"{max(config.heap_bytes >> 20, 512)}m",
+        "spark.executor.extraJavaOptions": "-Xss8m -XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC",
+        "spark.cores.max": str(config.slots),  # of a standalone cluster; others count executors
+        # The first job waits until all executors are there, so that warm-up and checks reach each of them.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+        # Tasks are tried again there, and one that was lost while it committed must leave no file behind.
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+    }
+    address = address_towards(config.spark_master)
+    return different | _driver_at(address) if address is not None else different
+
+
+def _driver_at(address: str) -> dict[str, str]:
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
+
+
+def address_towards(master: str) -> str | None:
+    """By which of its addresses this machine reaches a `spark://` master, and executors thus reach the driver.
+
+    None where the master has no address (yarn) or none that leads anywhere: Spark then chooses, or says what is wrong.
+    """
+    url = urlsplit(master.partition(",")[0])
+    if url.scheme != "spark" or url.hostname is None:
+        return None
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(url.hostname, url.port or 7077, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)  # sends nothing: only the route is looked up
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def launch(config: SessionConfig) -> Session:
     """Start the JVM and the SparkContext. Blocks for seconds; raises what pyspark raises."""
     work = Path(config.working_directory)
-    for name in ("tmp", "local", "warehouse", "code"):
+    for name in ("tmp", "local", "warehouse"):
         (work / name).mkdir(parents=True, exist_ok=True)
     Path(config.log_directory).mkdir(parents=True, exist_ok=True)
     (work / "log4j2.properties").write_text(_LOG4J.format(directory=config.log_directory), "utf-8")
     # Inherited environments must not turn the session into another one.
     for name in ("SPARK_LOCAL_DIRS", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         os.environ.pop(name, None)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # of executors as well
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread: scheduler pools stay its own
     builder = SparkSession.builder
     for key, value in settings(config).items():

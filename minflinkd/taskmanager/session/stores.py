@@ -21,6 +21,7 @@ class StateStores:
 
     def __init__(self, session: Session) -> None:
         self._jvm = session.jvm
+        self._elsewhere = session.config.on_cluster
         kind = self._jvm.org.apache.spark.util.Utils.classForName(_OBJECT, True, False)
         self._object = kind.getField("MODULE$").get(None)
         self._fields: dict[str, Any] = {}
@@ -30,7 +31,12 @@ class StateStores:
             self._fields[name] = member
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
-        """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance."""
+        """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
+
+        Those of executors in other processes cannot be reached: they close with the executors' next maintenance.
+        """
+        if self._elsewhere:
+            return False
         for provider in self._of(run_id, "loadedProviders"):
             self._object.removeFromLoadedProvidersAndClose(provider)
         deadline = time.monotonic() + timeout

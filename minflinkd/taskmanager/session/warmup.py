@@ -41,7 +41,7 @@ def _python_worker(engine: Engine) -> None:
 
 
 def _stateful_query(engine: Engine) -> None:
-    directory = Path(engine.session.config.working_directory) / f"warm-up-{uuid4().hex[:8]}"
+    directory = Path(engine.session.state_directory) / f"warm-up-{uuid4().hex[:8]}"
     attempt_id = AttemptId(uuid4().hex)
     spark = engine.session.spark.newSession()
     spark.conf.set(ATTEMPT_KEY, attempt_id)

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from itertools import islice
+
+import msgspec
 
 from minflinkd.storage.interface import Capabilities, Entry, InvalidPath, ObjectExists, Storage, Writer
 from minflinkd.storage.os_errors import os_errors
+from minflinkd.storage.writing import Unbroken
 from minflinkd_local import files
+from minflinkd_local.threads import MountThreads
 
 _PAGE = 1000  # entries of a listing per trip to a thread
 
 
 class LocalStorage(Storage):
+    """What hangs in the kernel hangs in threads that nothing else needs (`threads`); time limits are the caller's."""
+
     scheme = ("file",)
     capabilities = Capabilities(atomic_rename=True, exclusive_create=True, consistent_list=True)
+
+    def __init__(self, options: msgspec.Struct | None = None) -> None:
+        super().__init__(options)
+        self._threads = MountThreads()
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         reading = files.Reading(_checked(path), offset, length)
         try:
             while True:
                 with os_errors(path):
-                    data = await asyncio.to_thread(reading.next)
+                    data = await self._threads.run(path, reading.next)
                 if not data:
                     return
                 yield data
         finally:
-            await asyncio.to_thread(reading.close)
+            await self._threads.run(path, reading.close)
 
     async def create(self, path: str) -> Writer:
-        return LocalWriter(_checked(path))
+        return LocalWriter(self._threads, _checked(path))
 
     async def create_exclusive(self, path: str, data: bytes) -> None:
         def write() -> None:
@@ -42,10 +52,9 @@ class LocalStorage(Storage):
             finally:
                 draft.discard()
 
-        _checked(path)
         with os_errors(path):
             try:
-                await asyncio.to_thread(write)
+                await self._threads.change([_checked(path)], write)
             except FileExistsError as error:
                 raise ObjectExists(f"file: {path} exists") from error
 
@@ -53,7 +62,7 @@ class LocalStorage(Storage):
         found = files.walk(_checked(prefix).rstrip("/") or "/")
         while True:
             with os_errors(prefix):
-                page = await asyncio.to_thread(lambda: [*islice(found, _PAGE)])
+                page = await self._threads.run(prefix, lambda: [*islice(found, _PAGE)])
             for entry in page:
                 yield entry
             if len(page) < _PAGE:
@@ -63,17 +72,18 @@ class LocalStorage(Storage):
         def delete_all() -> None:
             for path in paths:
                 with os_errors(path):
-                    files.delete(_checked(path), below)
+                    files.delete(path, below)
 
-        await asyncio.to_thread(delete_all)
+        await self._threads.change(map(_checked, paths), delete_all)
 
     async def stat(self, path: str) -> Entry:
         with os_errors(path):
-            return await asyncio.to_thread(files.entry, _checked(path))
+            return await self._threads.run(path, partial(files.entry, _checked(path)))
 
     async def rename(self, source: str, target: str) -> None:
+        pair = (_checked(source), _checked(target))
         with os_errors(f"{source} -> {target}"):
-            await asyncio.to_thread(files.rename, _checked(source), _checked(target))
+            await self._threads.change(pair, partial(files.rename, *pair))
 
     async def sync(self, paths: Sequence[str]) -> None:
         def sync_all() -> None:
@@ -81,16 +91,19 @@ class LocalStorage(Storage):
                 with os_errors(path):
                     files.sync(_checked(path))
 
-        await asyncio.to_thread(sync_all)
+        if paths:
+            await self._threads.run(paths[0], sync_all)
 
 
 class LocalWriter(Writer):
     """Small pieces are collected, so that a trip to a thread carries at least a mebibyte."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, threads: MountThreads, path: str) -> None:
+        self._threads = threads
         self._path = path
         self._draft = files.Draft(path)
         self._waiting = bytearray()
+        self._unbroken = Unbroken(path)
         self._committed: Entry | None = None
 
     async def append(self, data: bytes | memoryview) -> None:
@@ -99,19 +112,19 @@ class LocalWriter(Writer):
             if len(self._waiting) < files.CHUNK:
                 return
             data, self._waiting = memoryview(self._waiting), bytearray()
-        with os_errors(self._path):
-            await asyncio.to_thread(self._draft.write, data)
+        with self._unbroken.step(), os_errors(self._path):
+            await self._threads.run(self._path, partial(self._draft.write, data))
 
     async def commit(self) -> Entry:
         if self._committed is None:
-            waiting, self._waiting = self._waiting, bytearray()
-            with os_errors(self._path):
-                self._committed = await asyncio.to_thread(self._finish, waiting)
+            with self._unbroken.step(), os_errors(self._path):
+                waiting, self._waiting = self._waiting, bytearray()
+                self._committed = await self._threads.change([self._path], partial(self._finish, waiting))
         return self._committed
 
     async def abort(self) -> None:
         self._waiting.clear()
-        await asyncio.to_thread(self._draft.discard)
+        await self._threads.run(self._path, self._draft.discard)
 
     def _finish(self, rest: bytearray) -> Entry:
         self._draft.write(rest)

@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -21,13 +22,15 @@ T = TypeVar("T")
 
 CHUNK = 1024 * 1024  # bytes
 TEMPORARY = ".minflinkd-tmp"  # suffix; such names are hidden, and no object
+_ABANDONED = 3600.0  # seconds without a write, after which a temporary file's writer is taken for dead
 _VANISHED = 100  # times that a directory may be deleted under a writer before it gives up
 
 
 class Draft:
     """A file being written that has no name until it is published, so that a killed process leaves nothing.
 
-    Where the file system has no unnamed files, it is a hidden one beside the target.
+    Where the file system has no unnamed files, it is a hidden one beside the target; so it is for a moment when it
+    replaces another. What a killed process leaves of these goes with the directory, once it is old.
     """
 
     def __init__(self, path: str, *, unnamed: bool = True) -> None:
@@ -35,7 +38,6 @@ class Draft:
         self._unnamed = unnamed
         self._lock = threading.Lock()
         self._temporary: str | None = None
-        self._size = 0
         self._fd: int | None = None
         self._closed = False
 
@@ -44,17 +46,16 @@ class Draft:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._descriptor(), rest) :]
-            self._size += len(data)
 
     def publish(self, *, exclusive: bool = False) -> Entry:
         """Durable, whole, under its name. Raises FileExistsError where `exclusive` lost."""
         with self._lock:
             fd = self._descriptor()
             os.fsync(fd)
-            modified_ms = os.fstat(fd).st_mtime_ns // 1_000_000
+            found = os.fstat(fd)
             in_directory(self._path, lambda: self._give_name(fd, exclusive))
             self._close()
-            return Entry(self._path, self._size, modified_ms)
+            return _entry(self._path, found)
 
     def discard(self) -> None:
         """Idempotent; after `publish` it does nothing."""
@@ -73,7 +74,11 @@ class Draft:
             _link_unnamed(fd, temporary)
             self._temporary = temporary
         if exclusive:
-            os.link(self._temporary, self._path)
+            try:
+                os.link(self._temporary, self._path)
+            except FileExistsError:
+                if os.fstat(fd).st_nlink != 2:  # else it is there by this very link: NFS asked twice
+                    raise
             return  # the temporary name goes with _close
         os.rename(self._temporary, self._path)
         self._temporary = None
@@ -122,6 +127,23 @@ class Reading:
 
     def next(self) -> bytes:
         """The next piece; empty at the end of the range or of the file. Opens the file when first called."""
+        data = self._read()
+        if self._closed:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Does not wait for a call of `next` that hangs: the file is closed when that comes back."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._fd is not None:
+                    os.close(self._fd)
+                    self._fd = None
+            finally:
+                self._lock.release()
+
+    def _read(self) -> bytes:
         with self._lock:
             if self._closed:
                 return b""
@@ -135,19 +157,16 @@ class Reading:
                 self._left -= len(data)
             return data
 
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._fd is not None:
-                os.close(self._fd)
-                self._fd = None
-
 
 def entry(path: str) -> Entry:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "not a file")
-    return Entry(path, found.st_size, found.st_mtime_ns // 1_000_000)
+    return _entry(path, found)
+
+
+def _entry(path: str, found: os.stat_result) -> Entry:
+    return Entry(path, found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}-{found.st_mtime_ns}")
 
 
 def walk(directory: str) -> Iterator[Entry]:
@@ -248,11 +267,21 @@ def _make_directory(path: str) -> None:
 
 
 def _remove_empty(directory: str) -> None:
-    for path, _, _ in os.walk(directory, topdown=False):
+    """With what killed writers have left in it."""
+    for path, _, names in os.walk(directory, topdown=False):
         try:
+            for name in names:
+                if name.endswith(TEMPORARY):
+                    _remove_old(os.path.join(path, name))
             os.rmdir(path)
         except OSError:
             continue  # holds something
+
+
+def _remove_old(temporary: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(temporary).st_mtime < time.time() - _ABANDONED:
+            os.unlink(temporary)
 
 
 def _fsync(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.causes import (
     CheckpointFailed,
@@ -16,6 +17,7 @@ from minflinkd.checkpoint.causes import (
 from minflinkd.checkpoint.layout import InvalidPhysicalFile
 from minflinkd.checkpoint.statistics import to_flink_json
 from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.storage.interface import StorageUnavailable
 from tests.sim.checkpoint.world import World
 from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name, snapshot
 
@@ -204,6 +206,35 @@ async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
         world.run({A: A2, B: B2})
         assert (await successor.trigger()).checkpoint_id > 9
         assert orphan not in world.storage.objects
+
+
+@pytest.mark.parametrize("late", ["write", "discard"])
+async def test_what_a_crashed_coordinator_has_begun_ends_before_its_successor_reads_the_store(late: str) -> None:
+    """R13: else a checkpoint appeared, or went, after the job had gone on from another one."""
+    world = World()
+    with capture_logs():
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            await coordinator.trigger()
+            world.storage.stalled.add("chk-2/" if late == "write" else "chk-1/")
+            second = asyncio.create_task(coordinator.trigger())
+            await asyncio.sleep(5)
+            coordinator.crash(ValueError("a bug"))
+        second.cancel()
+        with pytest.raises(StorageUnavailable):
+            await world.new_coordinator().start()
+        successor = world.new_coordinator()
+        starting = asyncio.create_task(successor.start())
+        await asyncio.sleep(5)
+        assert not starting.done()
+        world.storage.stalled.clear()
+        await starting
+        latest = successor.latest()
+        assert latest is not None
+        assert latest.checkpoint_id == 2
+        await asyncio.sleep(20)
+        assert "chk-2/_metadata" in world.names("chk-")
+        await successor.aclose()
 
 
 async def test_closing_answers_everybody_who_waits() -> None:

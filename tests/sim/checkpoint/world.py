@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.network import RpcTimeout
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import NotFound
@@ -19,7 +21,10 @@ from tests.unit.checkpoint.builders import JOB, TASKS, snapshot
 
 
 class MemoryStorage(Storage):
-    """Objects in a dict. `broken` holds the prefixes below which nothing can be written or deleted now."""
+    """Objects in a dict. `broken` holds the prefixes below which nothing can be written or deleted now; below those in
+
+    `stalled` it is done when they are taken out, whoever waits for it.
+    """
 
     scheme = ("memory",)
     capabilities = Capabilities(exclusive_create=True, consistent_list=True)
@@ -27,10 +32,30 @@ class MemoryStorage(Storage):
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.broken: set[str] = set()
+        self.stalled: set[str] = set()
+        self._threads: set[asyncio.Task[None]] = set()
 
     def check(self, path: str) -> None:
         if any(part in path for part in self.broken):
             raise StorageFull(f"memory: {path}: no space left")
+
+    async def answer(self, path: str, act: Callable[[], object]) -> None:
+        self.check(path)
+        if any(part in path for part in self.stalled):
+            await asyncio.shield(self._late(path, act))
+        else:
+            act()
+
+    def _late(self, path: str, act: Callable[[], object]) -> asyncio.Future[None]:
+        async def thread() -> None:
+            while any(part in path for part in self.stalled):  # noqa: ASYNC110 - in virtual time
+                await asyncio.sleep(0.1)
+            act()
+
+        task = asyncio.create_task(thread())
+        self._threads.add(task)
+        task.add_done_callback(self._threads.discard)
+        return task
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         if path not in self.objects:
@@ -53,8 +78,7 @@ class MemoryStorage(Storage):
 
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
         for path in paths:
-            self.check(path)
-            self.objects.pop(path, None)
+            await self.answer(path, partial(self.objects.pop, path, None))
 
     async def stat(self, path: str) -> Entry:
         if path not in self.objects:
@@ -73,8 +97,7 @@ class MemoryWriter(Writer):
         self.data += data
 
     async def commit(self) -> Entry:
-        self.storage.check(self.path)
-        self.storage.objects[self.path] = self.data
+        await self.storage.answer(self.path, partial(self.storage.objects.__setitem__, self.path, self.data))
         return Entry(self.path, len(self.data), 0)
 
     async def abort(self) -> None: ...
@@ -94,13 +117,14 @@ class World:
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
         self.failures: list[CheckpointFailed] = []
+        self.turn = StorageTurn(f"job {JOB}")
         self.coordinator = self.new_coordinator()
 
     def new_coordinator(self) -> CheckpointCoordinator:
         return CheckpointCoordinator(
             job_id=JOB,
             options=self.options,
-            store=CheckpointStore(self.location, job_id=JOB, epoch=self.options.epoch),
+            store=CheckpointStore(self.location, job_id=JOB, epoch=self.options.epoch, turn=self.turn),
             clock=SystemClock(),
             tasks=self,
             on_failure=self.failures.append,

@@ -1,111 +1,105 @@
-"""The JobMaster's heartbeats in virtual time: each TaskManager at its own pace, and attempts that nobody wants."""
+"""Heartbeats of a JobMaster in virtual time (R10): who is lost, who is not, and attempts that nobody wants."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
-from minflinkd.jobgraph.model import RestartStrategy, Source, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.heartbeats import TaskManagerBeats
-from minflinkd.jobmaster.job_state import JobState, new_job
-from minflinkd.jobmaster.slot_pool import Held
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.faulty import FaultyWire
-from minflinkd.rpc.network import Mailbox, task_manager
-from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
-from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import RESOURCE_MANAGER, task_manager
+from minflinkd.runtime.ids import AttemptId, TaskId
+from tests.sim.jobmaster.world import TM, TM2, World, graph, running, until
 
 pytestmark = pytest.mark.looptime
-JOB, LEADER = JobId("1" * 32), LeaderId("leader")
-TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
 STRAY = AttemptId("2" * 32)
 
 
-def holding(*resources: ResourceId) -> JobState:
-    vertex = Vertex(id=VertexId("a"), source=Source(format="rate"))
-    task = Task(id=TaskId("a"), vertices=(vertex,), parallelism=1)
-    state = new_job((task,), RestartStrategy(), slot_request_timeout=300)
-    held = {AllocationId(r): Held("default", (0,), r, task_manager(r)) for r in resources}
-    return replace(state, pool=replace(state.pool, held=held))
+def longest_gap(times: list[float]) -> float:
+    return max(b - a for a, b in pairwise(times))
 
 
-class World:
-    def __init__(self, *resources: ResourceId) -> None:
-        self.wire = FaultyWire(random.Random(1))
-        self.tasks = TaskOwner("test")
-        self.state = holding(*resources)
-        self.heard: dict[ResourceId, list[float]] = {r: [] for r in resources}
-        self.reports: tuple[m.TaskStatus, ...] = ()
-        self.cancelled: list[AttemptId] = []
-        self.events: list[ev.Event] = []
-        for resource in resources:
-            self._task_manager(resource)
-        self.beats = TaskManagerBeats(
-            self.wire.party("jm"),
-            job_id=JOB,
-            leader_id=LEADER,
-            interval=1.0,
-            timeout=5.0,
-            cancellation_timeout=60.0,
-            clock=SystemClock(),
-            tasks=self.tasks,
-            state=lambda: self.state,
-            feed=self.events.append,
-        )
+async def test_a_lost_heartbeat_is_no_silence(tmp_path: Path) -> None:
+    """A TaskManager ends the tasks of a JobMaster that it has not heard for the timeout; the next beat is there."""
+    async with running(tmp_path) as world:
+        lost: list[m.Message] = []
 
-    def _task_manager(self, resource: ResourceId) -> None:
-        async def beat(request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
-            self.heard[resource].append(asyncio.get_running_loop().time())
-            return m.JobHeartbeatAnswer(allocations=request.allocations, tasks=self.reports)
+        def every_other(_s: str, _t: str, message: m.Message) -> bool:
+            if isinstance(message, m.HeartbeatFromJobMaster | m.DeclareNeeds):
+                lost.append(message)
+            return bool(len(lost) % 2) and bool(lost) and lost[-1] is message
 
-        async def cancel(request: m.CancelTask) -> m.Done:
-            self.cancelled.append(request.attempt_id)
-            await asyncio.sleep(10.0)  # user code that is slow to end
-            self.reports = ()
-            return m.Done()
-
-        mailbox = Mailbox(task_manager(resource))
-        mailbox.on(m.HeartbeatFromJobMaster, beat)
-        mailbox.on(m.CancelTask, cancel)
-        self.wire.party(resource).attach(mailbox)
-
-    async def beat_for(self, seconds: float) -> None:
-        self.tasks.loop("beats", self.beats.run)
-        with capture_logs():
-            await asyncio.sleep(seconds)
-            await self.tasks.aclose()
-            await self.wire.aclose()
+        world.wire.faults.drop_if = every_other
+        await asyncio.sleep(30)
+        assert longest_gap(world.tm.beats) <= 3.1
+        assert longest_gap(world.declared) <= 3.1
+        assert world.master.details().restarts == 0
 
 
-async def test_a_taskmanager_that_hangs_does_not_slow_the_beats_to_the_others() -> None:
-    """R10: a TaskManager ends the tasks of a JobMaster that it has not heard for the heartbeat's timeout."""
-    world = World(TM1, TM2)
-    world.wire.faults.drop_if = lambda _s, target, _m: target == task_manager(TM1)
-    await world.beat_for(20.0)
-    times = world.heard[TM2]
-    assert max(b - a for a, b in pairwise(times)) < 2.0
-    assert any(isinstance(event, ev.TaskManagerGone) and event.resource_id == TM1 for event in world.events)
-    assert not any(isinstance(event, ev.TaskManagerGone) and event.resource_id == TM2 for event in world.events)
+async def test_a_silent_taskmanager_is_lost_after_the_timeout_and_its_task_runs_elsewhere(tmp_path: Path) -> None:
+    """R11, R15."""
+    async with running(tmp_path) as world:
+        world.slots[TM2] = 8
+        world.wire.faults.cut.add(frozenset(("jm", task_manager(TM))))
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.master.status is JobStatus.RESTARTING)
+        assert 4.9 <= asyncio.get_running_loop().time() - began <= 6.1
+        await until(lambda: world.master.status is JobStatus.RUNNING)
+        assert len(world.task_managers[TM2].deployed) == 1
+
+
+async def test_the_resource_manager_is_missed_by_nobody(tmp_path: Path) -> None:
+    """R12: a job that runs goes on, and declares its needs on and on."""
+    async with running(tmp_path) as world:
+        world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
+        await asyncio.sleep(60)
+        world.wire.faults.drop_if = None
+        count = len(world.declared)
+        await until(lambda: len(world.declared) > count)
+        assert world.master.details().restarts == 0
+
+
+def stray(world: World, state: m.TaskState) -> None:
+    world.tm.tasks[STRAY] = m.TaskStatus(attempt_id=STRAY, task_id=TaskId("numbers"), state=state)
 
 
 @pytest.mark.parametrize("state", [m.TaskState.INITIALIZING, m.TaskState.RUNNING, m.TaskState.INPUT_ENDED])
-async def test_an_attempt_that_was_given_up_is_cancelled_once_when_it_is_reported(state: m.TaskState) -> None:
+async def test_an_attempt_that_was_given_up_is_cancelled_when_it_is_reported(
+    tmp_path: Path, state: m.TaskState
+) -> None:
     """R10: its deployment arrived after the JobMaster had ceased to wait for an answer, or its cancellation never."""
-    world = World(TM1)
-    world.reports = (m.TaskStatus(attempt_id=STRAY, task_id=TaskId("a"), state=state),)
-    await world.beat_for(20.0)
-    assert world.cancelled == [STRAY]
+    async with running(tmp_path) as world:
+        stray(world, state)
+        await until(lambda: STRAY not in world.tm.tasks)
+        assert set(world.tm.cancelled) == {STRAY}
+        assert world.master.status is JobStatus.RUNNING
 
 
-async def test_an_attempt_that_ends_already_is_left_alone() -> None:
-    world = World(TM1)
-    world.reports = (m.TaskStatus(attempt_id=STRAY, task_id=TaskId("a"), state=m.TaskState.CANCELING),)
-    await world.beat_for(5.0)
-    assert world.cancelled == []
+async def test_an_attempt_that_ends_already_is_left_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        stray(world, m.TaskState.CANCELING)
+        await asyncio.sleep(5)
+        assert world.tm.cancelled == []
+
+
+async def test_a_slot_that_the_taskmanager_does_not_know_is_not_held(tmp_path: Path) -> None:
+    """R10: and what ran there is deployed again."""
+    async with running(tmp_path) as world:
+        world.tm.held.clear()
+        await until(lambda: len(world.tm.deployed) == 2)
+        first, second = world.tm.deployed
+        assert first.allocation_id != second.allocation_id
+
+
+async def test_a_task_that_takes_its_time_to_stop_is_waited_for(tmp_path: Path) -> None:
+    """As long as its TaskManager needs to give the session child up: two attempts of a task never run at once."""
+    async with running(tmp_path, graph("a", "b")) as world:
+        world.tm.cancel_takes = 95
+        world.master.cancel()
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.ended)
+        assert asyncio.get_running_loop().time() - began > 95
+        assert world.tm.tasks == {}

@@ -1,8 +1,7 @@
-"""A cluster without Spark: the real ResourceManager, slot pools, slot tables and registrations, on a network and a
-host that fail, in virtual time.
+"""The ResourceManager and the TaskManagers' cores in their asyncio drivers, on a network and a host that fail.
 
-What stands between these parts in production and does no deciding (task executor, JobMaster) is rewritten here in a
-few lines, so that thousands of seconds pass in one.
+What the slot protocol itself does under faults is shown in tests/sim/protocol; here, that the drivers carry it out. A
+JobMaster is rewritten in a few lines.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from minflinkd.jobmaster import slot_pool
-from minflinkd.jobmaster.slot_pool import SlotPool
+from minflinkd.jobmaster.placement import Bounds, place
+from minflinkd.jobmaster.slot_pool import SlotPool, Want
 from minflinkd.resourcemanager.driver import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager
@@ -24,13 +24,13 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.taskmanager import slot_table
-from minflinkd.taskmanager.registration import Registration
-from minflinkd.taskmanager.slot_table import SlotState, SlotTable
+from minflinkd.taskmanager.core import Exit, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slot_state import SlotOptions
+from minflinkd.taskmanager.slot_table import SlotTable
 
 SLOTS = 4
 SILENT = 5.0  # seconds
-UNACCEPTED = 10.0
 HOLD = 10.0
 
 R = TypeVar("R")
@@ -45,124 +45,55 @@ async def asked(network: FaultyNetwork, target: str, request: m.Request[R], fenc
 
 
 class TaskManager:
-    """A slot table, and who may change it."""
+    """The core of one, on which nothing ever runs."""
 
     def __init__(self, world: World, resource_id: ResourceId) -> None:
-        self.address = task_manager(resource_id)
+        address = task_manager(resource_id)
         self.resource_id = resource_id
-        self.table = SlotTable(SLOTS)
         self.session = m.SessionPhase.STARTING
-        self.generation = 0
-        self._heard: dict[JobId, float] = {}
-        self._accepted: dict[AllocationId, float] = {}
+        hello = m.RegisterTaskManager(
+            address=address,
+            pid=1,
+            hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
+            log_directory="",
+            report=m.TaskManagerReport(resource_id=resource_id, slots=(), session=self.session),
+        )
+        options = TaskManagerOptions(SlotOptions(hold_timeout=HOLD))
+        self.core = TaskManagerCore(hello, slots=SLOTS, options=options, now=clock.monotonic())
         self._world = world
         self._tasks = TaskOwner(resource_id)
-        self._network = world.wire.party(self.address)
-        self._mailbox = Mailbox(self.address)
-        self._mailbox.on(m.AllocateSlots, self._allocate)
-        self._mailbox.on(m.FreeSlots, self._free)
-        self._mailbox.on(m.HeartbeatFromJobMaster, self._beat)
-        self._mailbox.on(m.ExitTaskManager, self._exit)
-        self.registration = Registration(
-            self._network,
+        self._driver = CoreDriver(
+            self.core,
+            address=address,
+            network=world.wire.party(address),
             clock=clock,
-            hello=lambda: m.RegisterTaskManager(
-                address=self.address,
-                pid=1,
-                hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
-                log_directory="",
-                report=self.report(),
-            ),
-            report=self.report,
-            start_phases=dict,
-            give_up_after=0,
-            on_give_up=lambda _: None,
+            carry_out=self._carry_out,
         )
 
-    def report(self) -> m.TaskManagerReport:
-        return m.TaskManagerReport(
-            resource_id=self.resource_id, slots=self.table.report(), session=self.session, version=self.table.version
-        )
+    @property
+    def table(self) -> SlotTable:
+        return self.core.slots.table
+
+    def _carry_out(self, command: OwnCommand) -> None:
+        if isinstance(command, Exit):
+            self._world.driver.end(self.resource_id, command.reason)
 
     async def start(self) -> None:
-        self._network.attach(self._mailbox)
-        await self.registration.start()
+        await self._driver.start()
         self._tasks.job("session", self.new_session())
-        self._tasks.loop("timers", self._timers)
 
     async def aclose(self) -> None:
-        self._network.detach(self._mailbox)
-        await self.registration.aclose()
+        await self._driver.aclose()
         await self._tasks.aclose()
 
     async def new_session(self) -> None:
-        self.session = m.SessionPhase.STARTING
-        self.registration.report_now()
+        self._enter(m.SessionPhase.STARTING)
         await asyncio.sleep(self._world.rng.uniform(1, 8))
-        self.session = m.SessionPhase.READY
-        self.registration.report_now()
+        self._enter(m.SessionPhase.READY)
 
-    def _become(self, table: SlotTable) -> None:
-        slot_table.check_invariants(table)
-        changed, self.table = table.version != self.table.version, table
-        if changed:
-            self.registration.report_now()
-
-    async def _allocate(self, request: m.AllocateSlots) -> m.SlotAnswer:
-        table, allocated = slot_table.allocate(self.table, request, clock.monotonic())
-        self._become(table)
-        if allocated:
-            self._heard[request.job_id] = clock.monotonic()
-            self._tasks.job(f"offer to {request.job_id}", self._offer(request))
-        return m.SlotAnswer(allocated=allocated, report=self.report())
-
-    async def _offer(self, request: m.AllocateSlots) -> None:
-        job_id, key = request.job_id, request.allocation_id
-        while key in self.table.bindings and self.table.bindings[key].state is SlotState.ALLOCATED:
-            offers = self.table.offers(job_id)
-            message = m.OfferSlots(resource_id=self.resource_id, address=self.address, offers=offers)
-            answer = await asked(self._network, request.job_master, message, request.job_leader_id)
-            if answer is not None:
-                self._accept(job_id, answer.accepted)
-                refused = {offer.allocation_id for offer in offers} - set(answer.accepted)
-                self._become(slot_table.freed(self.table, refused))
-            await asyncio.sleep(0.5)
-
-    def _accept(self, job_id: JobId, keys: tuple[AllocationId, ...]) -> None:
-        for key in keys:
-            self._accepted.setdefault(key, clock.monotonic())
-        self._become(slot_table.accepted(self.table, job_id, keys))
-
-    async def _free(self, request: m.FreeSlots) -> m.Done:
-        mine = set(request.allocations) & self.table.of_job(request.job_id).keys()
-        self._become(slot_table.freed(self.table, mine))
-        return m.Done()
-
-    async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
-        now = clock.monotonic()
-        self._heard[request.job_id] = now
-        self._accept(request.job_id, request.allocations)
-        unknown = [
-            key
-            for key, binding in self.table.of_job(request.job_id).items()
-            if binding.state is SlotState.ACTIVE
-            and key not in request.allocations
-            and now - self._accepted[key] > UNACCEPTED
-        ]
-        self._become(slot_table.freed(self.table, unknown))
-        return m.JobHeartbeatAnswer(allocations=tuple(self.table.of_job(request.job_id)), tasks=())
-
-    async def _exit(self, request: m.ExitTaskManager) -> m.Done:
-        self._world.driver.end(self.resource_id, request.reason)
-        return m.Done()
-
-    async def _timers(self) -> None:
-        while True:
-            await asyncio.sleep(0.5)
-            now = clock.monotonic()
-            late = slot_table.not_accepted_since(self.table, UNACCEPTED, now)
-            silent = [key for key, b in self.table.bindings.items() if now - self._heard[b.job_id] > SILENT + HOLD]
-            self._become(slot_table.freed(self.table, {*late, *silent}))
+    def _enter(self, phase: m.SessionPhase) -> None:
+        self.session = phase
+        self._driver.decide(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
 
 
 class Driver:
@@ -205,7 +136,7 @@ class Job:
     def __init__(self, world: World, job_id: JobId, groups: dict[str, int]) -> None:
         self.job_id = job_id
         self.leader_id = world.ids.leader()
-        self.pool = slot_pool.ask_for_missing(SlotPool(groups), world.ids, clock.monotonic())
+        self.pool = SlotPool({group: Bounds(slots, slots) for group, slots in groups.items()})
         self._heard: dict[ResourceId, float] = {}
         self._accepted: dict[AllocationId, float] = {}
         self._world = world
@@ -214,6 +145,12 @@ class Job:
         self._mailbox = Mailbox(job_master(job_id), fence=self.leader_id)
         self._mailbox.on(m.OfferSlots, self._offered)
         self._mailbox.on_notice(m.TaskManagerLost, self._lost)
+        self._become(self.pool)
+
+    @property
+    def complete(self) -> bool:
+        """It holds all that it wants."""
+        return not self.pool.needs
 
     async def start(self) -> None:
         self._network.attach(self._mailbox)
@@ -238,7 +175,13 @@ class Job:
 
     def _become(self, pool: SlotPool) -> None:
         slot_pool.check_invariants(pool)
-        self.pool = slot_pool.ask_for_missing(pool, self._world.ids, clock.monotonic())
+        served = place(pool.groups, pool.holdings, present={}, divide=False)
+        missing = {
+            group: Want(bounds.desired, bounds.desired)
+            for group, bounds in pool.groups.items()
+            if group not in served or served[group].parallelism < bounds.desired
+        }
+        self.pool = slot_pool.ask(pool, missing, self._world.ids)
 
     async def _declare(self) -> None:
         while True:
@@ -257,7 +200,8 @@ class Job:
         await asked(self._network, target, request, fence)
 
     async def _offered(self, request: m.OfferSlots) -> m.OffersAccepted:
-        pool, accepted = slot_pool.offered(self.pool, request.resource_id, request.address, request.offers)
+        pool = slot_pool.offered(self.pool, request.resource_id, request.address, request.offers)
+        accepted = pool.accepted(request.resource_id, request.offers)
         for key in accepted:
             self._accepted.setdefault(key, clock.monotonic())
         self._heard[request.resource_id] = clock.monotonic()
@@ -345,7 +289,7 @@ class World:
     def served(self) -> bool:
         """Every job holds what it wants, and the TaskManagers say so too."""
         return all(
-            job.pool.complete
+            job.complete
             and all(
                 held.resource_id in self.driver.living and key in self.driver.living[held.resource_id].table.bindings
                 for key, held in job.pool.held.items()

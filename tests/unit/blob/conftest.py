@@ -59,6 +59,7 @@ class Wire:
                 self.received += len(data)
                 there_writer.write(data)
                 await there_writer.drain()
+            there_writer.transport.abort()
 
         forward = asyncio.create_task(upstream())
         with suppress(ConnectionError):

@@ -1,10 +1,13 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minflinkd.blob import cache as cache_module
 from minflinkd.blob.cache import BlobCache, BlobCacheClosed
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobNotFound
@@ -19,6 +22,7 @@ from minflinkd.storage.recording import StorageStatistics
 from minflinkd.storage.registry import Storages
 
 JOB = JobId("a" * 32)
+TOKEN = "cluster-secret"  # conftest's
 DATA = os.urandom(100_000)
 
 
@@ -26,21 +30,40 @@ class Downloads(BlobClient):
     """Counts them, and can hold them up."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, token="cluster-secret", retries=2, pause=0.01)
+        super().__init__(url, token=TOKEN, retries=2, pause=0.01)
         self.count = 0
+        self.cancelled = 0
         self.begun = asyncio.Event()
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def _fetch(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
+    async def download(self, job_id: JobId | None, key: BlobKey, incoming: Incoming, **options: Any) -> None:
         self.count += 1
         self.begun.set()
-        await self.hold.wait()
-        await super()._fetch(job_id, key, incoming)
+        try:
+            await self.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        await super().download(job_id, key, incoming, **options)
 
 
 def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def flip(path: Path) -> None:
+    """One bit, and neither size nor time of change."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - files have no events
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -55,10 +78,20 @@ async def cache(downloads: Downloads, tmp_path: Path) -> AsyncIterator[BlobCache
         yield cache
 
 
+Upload = Callable[[bytes], Awaitable[BlobKey]]
+
+
 @pytest.fixture
-async def key(client: BlobClient, tmp_path: Path) -> BlobKey:
-    (tmp_path / "source").write_bytes(DATA)
-    return BlobKey.parse((await client.upload(JOB, tmp_path / "source")).key)
+def upload(client: BlobClient) -> Upload:
+    async def upload(data: bytes) -> BlobKey:
+        return await client.put_bytes(JOB, data, BlobKind.PERMANENT)
+
+    return upload
+
+
+@pytest.fixture
+async def key(upload: Upload) -> BlobKey:
+    return await upload(DATA)
 
 
 async def test_a_blob_is_fetched_once_and_counted(cache: BlobCache, downloads: Downloads, key: BlobKey) -> None:
@@ -74,21 +107,53 @@ async def test_a_blob_is_fetched_once_and_counted(cache: BlobCache, downloads: D
     await cache.get(JOB, key)
     with pytest.raises(NotReferenced):
         cache.release(JOB, BlobKey.new(BlobKind.PERMANENT, "0" * 64))
+    assert cache.statistics().metrics() == {
+        "blobs.hits": 2,
+        "blobs.shared": 9,
+        "blobs.from_ha": 0,
+        "blobs.ha_bytes": 0,
+        "blobs.from_server": 1,
+        "blobs.server_bytes": len(DATA),
+        "blobs.ha_failures": 0,
+        "blobs.failures": 0,
+        "blobs.corrupt": 0,
+        "blobs.deleted": 0,
+    }
 
 
-async def test_a_corrupt_file_is_fetched_again(cache: BlobCache, downloads: Downloads, key: BlobKey) -> None:
-    """B8: own file if verified."""
-    path = await cache.get(JOB, key)
-    path.write_bytes(b"garbage")
+@pytest.mark.parametrize("hashed_always", [0, 1 << 20])
+@pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"garbage"), Path.unlink])
+async def test_a_damaged_file_is_found_and_fetched_again(
+    cache: BlobCache,
+    downloads: Downloads,
+    key: BlobKey,
+    damage: Callable[[Path], None],
+    hashed_always: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B8: own file if verified, also one that was verified before; of a large one, whatever touched it is seen."""
+    monkeypatch.setattr(cache_module, "HASHED_ALWAYS", hashed_always)
+    damage(await cache.get(JOB, key))
     assert (await cache.get(JOB, key)).read_bytes() == DATA
-    assert downloads.count == 2
+    assert (downloads.count, cache.statistics().corrupt) == (2, damage is not Path.unlink)
 
 
-async def test_a_file_survives_the_caches_restart(downloads: Downloads, key: BlobKey, tmp_path: Path) -> None:
-    for _ in range(2):
-        async with BlobCache(directory=tmp_path / "cache", client=downloads) as cache:
-            assert (await cache.get(JOB, key)).read_bytes() == DATA
-    assert downloads.count == 1
+async def test_what_an_earlier_cache_left_is_not_trusted_and_nothing_outlives_a_cache(
+    downloads: Downloads, key: BlobKey, tmp_path: Path
+) -> None:
+    """B15: at shutdown everything goes; after a crash, at the next start in the same directory."""
+    left = tmp_path / "cache" / "incoming" / "left"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a cache that was killed")
+    async with BlobCache(directory=tmp_path / "cache", client=downloads) as cache:
+        assert files(tmp_path / "cache") == []
+        path = await cache.get(JOB, key)
+        flip(path)
+        await cache.get(JOB, key)
+        assert len(files(tmp_path / "cache")) == 2, "the good file, and the corrupt one for a person to look at"
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(BlobCacheClosed):
+        await cache.get(JOB, key)
 
 
 async def test_a_blob_that_is_nowhere_is_not_held(cache: BlobCache, tmp_path: Path) -> None:
@@ -102,6 +167,7 @@ async def test_a_blob_that_is_nowhere_is_not_held(cache: BlobCache, tmp_path: Pa
 async def test_one_who_stops_waiting_does_not_stop_the_others(
     cache: BlobCache, downloads: Downloads, key: BlobKey
 ) -> None:
+    """B8: also where it was the one that began the download."""
     downloads.hold.clear()
     impatient, patient = (asyncio.create_task(cache.get(JOB, key)) for _ in range(2))
     await asyncio.wait_for(downloads.begun.wait(), 10)
@@ -113,26 +179,117 @@ async def test_one_who_stops_waiting_does_not_stop_the_others(
     assert (downloads.count, cache.references(JOB, key)) == (1, 1)
 
 
-@pytest.mark.parametrize("how", ["forget", "close"])
-async def test_what_is_on_its_way_goes_too(
-    cache: BlobCache, downloads: Downloads, key: BlobKey, tmp_path: Path, how: str
+async def test_a_download_ends_with_the_last_who_waits_and_the_next_begins_anew(
+    cache: BlobCache, downloads: Downloads, key: BlobKey, tmp_path: Path
+) -> None:
+    downloads.hold.clear()
+    waiting = [asyncio.create_task(cache.get(JOB, key)) for _ in range(2)]
+    await asyncio.wait_for(downloads.begun.wait(), 10)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    downloads.hold.set()  # the next one does not wait for the end of the first
+    assert (await cache.get(JOB, key)).read_bytes() == DATA
+    await until(lambda: downloads.cancelled == 1)
+    assert (downloads.count, cache.references(JOB, key)) == (2, 1)
+    await until(lambda: len(files(tmp_path / "cache")) == 1)
+
+
+async def test_a_download_that_somebody_waits_for_outlives_the_job_that_went_elsewhere_and_came_back(
+    cache: BlobCache, downloads: Downloads, key: BlobKey
+) -> None:
+    """B15: what is held is not taken away."""
+    downloads.hold.clear()
+    waiting = asyncio.create_task(cache.get(JOB, key))
+    await asyncio.wait_for(downloads.begun.wait(), 10)
+    await cache.forget_job(JOB)
+    downloads.hold.set()
+    assert (await waiting).read_bytes() == DATA
+    assert cache.references(JOB, key) == 1
+
+
+async def test_what_is_on_its_way_goes_when_the_cache_closes(
+    cache: BlobCache, downloads: Downloads, key: BlobKey, tmp_path: Path
 ) -> None:
     downloads.hold.clear()
     waiting = asyncio.create_task(cache.get(JOB, key))
     await asyncio.wait_for(downloads.begun.wait(), 10)
-    await (cache.forget_job(JOB) if how == "forget" else cache.aclose())
+    await cache.aclose()
     with pytest.raises(BlobCacheClosed):
         await waiting
-    assert files(tmp_path / "cache") == []
+    assert not (tmp_path / "cache").exists() or files(tmp_path / "cache") == []
     assert cache.references(JOB, key) == 0
 
 
-async def test_a_forgotten_jobs_files_go(cache: BlobCache, downloads: Downloads, key: BlobKey, tmp_path: Path) -> None:
+async def test_a_forgotten_jobs_files_go_but_for_what_is_held(
+    cache: BlobCache, upload: Upload, key: BlobKey, tmp_path: Path
+) -> None:
+    held = await upload(b"held")
+    await cache.get(JOB, held)
     await cache.get(JOB, key)
+    cache.release(JOB, key)
     await cache.forget_job(JOB)
-    assert files(tmp_path / "cache") == []
-    cache.release(JOB, key)  # its task ends after its job was forgotten
+    assert files(tmp_path / "cache") == [f"{JOB}/{held}"]
+    cache.release(JOB, held)
+    await cache.forget_job(JOB)
+    assert not (tmp_path / "cache" / JOB).exists()
     assert (await cache.get(JOB, key)).read_bytes() == DATA
+
+
+class TestCleanup:
+    """B16, with lists that rotate every 50 ms."""
+
+    @pytest.fixture
+    async def cache(self, downloads: Downloads, tmp_path: Path) -> AsyncIterator[BlobCache]:
+        async with BlobCache(directory=tmp_path / "cache", client=downloads, retention=0.05) as cache:
+            yield cache
+
+    async def test_what_nobody_holds_goes_after_a_while_and_what_is_held_stays(
+        self, cache: BlobCache, upload: Upload, key: BlobKey, tmp_path: Path
+    ) -> None:
+        other = await upload(b"other")
+        path, others = await cache.get(JOB, key), await cache.get(JOB, other)
+        cache.release(JOB, key)
+        cache.release(JOB, other)
+        released = asyncio.get_running_loop().time()
+        assert await cache.get(JOB, key) == path  # it leaves the lists
+        await until(lambda: not others.exists())
+        assert asyncio.get_running_loop().time() - released >= 0.05
+        assert path.read_bytes() == DATA
+        cache.release(JOB, key)
+        await until(lambda: cache.statistics().deleted == 2)  # counted once the files are gone
+        assert not path.parent.exists()
+        assert (await cache.get(JOB, key)).read_bytes() == DATA
+
+    async def test_what_nobody_knows_of_goes_too(self, cache: BlobCache, key: BlobKey, tmp_path: Path) -> None:
+        """A file that could not be deleted, or was placed behind the back of one who was cancelled."""
+        stray = tmp_path / "cache" / JOB / str(key)
+        stray.parent.mkdir()
+        stray.write_bytes(DATA)
+        await until(lambda: not stray.parent.exists())
+
+    async def test_one_who_asks_during_a_deletion_gets_the_file(
+        self, cache: BlobCache, downloads: Downloads, key: BlobKey, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The deletion is decided; who asks now must not be given the path of a file that is about to go."""
+        deleting, go_on = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        delete = cache._store.delete
+
+        def slow(job_id: JobId | None, key: BlobKey) -> None:
+            loop.call_soon_threadsafe(deleting.set)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
+            delete(job_id, key)
+
+        monkeypatch.setattr(cache._store, "delete", slow)
+        await cache.get(JOB, key)
+        cache.release(JOB, key)
+        await asyncio.wait_for(deleting.wait(), 10)
+        asking = asyncio.create_task(cache.get(JOB, key))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await asking).read_bytes() == DATA
+        assert downloads.count == 2
 
 
 class TestWithHaStore:
@@ -149,7 +306,7 @@ class TestWithHaStore:
     @pytest.fixture
     async def server(self, ha: Location, tmp_path: Path) -> AsyncIterator[BlobServer]:
         options = BlobOptions(directory=tmp_path / "server")
-        async with BlobServer(options=options, token="cluster-secret", ha_store=ha) as server:
+        async with BlobServer(options=options, token=TOKEN, ha_store=ha) as server:
             yield server
 
     @pytest.fixture
@@ -162,11 +319,19 @@ class TestWithHaStore:
     ) -> None:
         before = _writes(storages.statistics()["file"])
         assert (await cache.get(JOB, key)).read_bytes() == DATA
-        assert downloads.count == 0
+        assert (downloads.count, cache.statistics().ha_bytes) == (0, len(DATA))
         await cache.forget_job(JOB)
         assert _writes(storages.statistics()["file"]) == before
 
-    @pytest.mark.parametrize("copy", ["missing", "corrupt", "longer", "unreadable"])
+    async def test_a_transient_blob_comes_from_the_server(
+        self, cache: BlobCache, downloads: Downloads, client: BlobClient
+    ) -> None:
+        """B2"""
+        key = await client.put_bytes(None, DATA, BlobKind.TRANSIENT)
+        assert (await cache.get(None, key)).read_bytes() == DATA
+        assert downloads.count == 1
+
+    @pytest.mark.parametrize("copy", ["missing", "corrupt", "longer", "unreadable", "slow", "trickling"])
     async def test_a_bad_copy_is_passed_over(
         self,
         cache: BlobCache,
@@ -174,22 +339,100 @@ class TestWithHaStore:
         key: BlobKey,
         ha: Location,
         copy: str,
+        tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(cache_module, "HA_PATIENCE", 0.05)
         place = ha.child(JOB, str(key))
+        wrong = {"corrupt": DATA[:-1] + bytes([DATA[-1] ^ 1]), "longer": DATA + b"more"}
+        reads = {"unreadable": _unreadable, "slow": _slow, "trickling": _trickling}
         if copy == "missing":
             await place.delete()
-        elif copy == "unreadable":
-            monkeypatch.setattr(place.storage, "open_read", _unreadable)
+        elif copy in reads:
+            monkeypatch.setattr(place.storage, "open_read", reads[copy])
         else:
-            await place.write_bytes(DATA[:-1] if copy == "corrupt" else DATA + b"more")
+            await place.write_bytes(wrong[copy])
         assert (await cache.get(JOB, key)).read_bytes() == DATA
-        assert downloads.count == 1
+        assert (downloads.count, cache.statistics().ha_failures) == (1, 1)
+        assert files(tmp_path / "cache") == [f"{JOB}/{key}"]
+
+    async def test_a_store_that_is_away_is_not_asked_for_each_blob(
+        self, cache: BlobCache, upload: Upload, key: BlobKey, ha: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        second = await upload(b"second")
+        monkeypatch.setattr(ha.storage, "open_read", _unreadable)
+        await cache.get(JOB, key)
+        await cache.get(JOB, second)
+        assert (cache.statistics().ha_failures, cache.statistics().from_server) == (1, 2)
+
+    async def test_without_a_good_copy_anywhere_nothing_is_delivered(
+        self, cache: BlobCache, key: BlobKey, ha: Location, tmp_path: Path
+    ) -> None:
+        for path in (tmp_path / "server" / JOB / str(key), tmp_path / "ha" / JOB / str(key)):
+            flip(path)
+        with pytest.raises(BlobNotFound):
+            await cache.get(JOB, key)
+        assert (cache.references(JOB, key), files(tmp_path / "cache")) == (0, [])
+
+
+async def test_in_any_order_what_is_held_is_there_and_all_else_goes(
+    downloads: Downloads, upload: Upload, tmp_path: Path
+) -> None:
+    """B15, B16: gets, cancellations, releases, cleanup runs, damage and the ends of jobs, as they come."""
+    import random
+
+    rng = random.Random(4)
+    directory = tmp_path / "cache"
+    contents = {await upload(data): data for data in (os.urandom(100 * size) for size in range(4))}
+    held: list[tuple[BlobKey, Path]] = []
+    async with BlobCache(directory=directory, client=downloads, retention=0.002, cleanup_interval=0.001) as cache:
+        for _ in range(300):
+            step = rng.choice(["get", "get", "cancel", "release", "release", "damage", "forget", "rest"])
+            if step in ("get", "cancel"):
+                keys = rng.choices(list(contents), k=rng.randint(1, 3))
+                getting = [asyncio.create_task(cache.get(JOB, key)) for key in keys]
+                if step == "cancel":
+                    for _ in range(rng.randint(0, 30)):
+                        await asyncio.sleep(0)
+                    getting[0].cancel()
+                for key, task in zip(keys, getting, strict=True):
+                    with suppress(asyncio.CancelledError):
+                        held.append((key, await task))
+            elif step == "release" and held:
+                key, _ = held.pop(rng.randrange(len(held)))
+                cache.release(JOB, key)
+            elif step == "damage":
+                unheld = {str(key) for key in contents} - {str(key) for key, _ in held}
+                for path in directory.glob(f"{JOB}/*"):
+                    if path.name in unheld:
+                        with suppress(FileNotFoundError):
+                            path.write_bytes(b"damaged")
+            elif step == "forget":
+                await cache.forget_job(JOB)
+            elif step == "rest":
+                await asyncio.sleep(0.004)
+            for key, path in held:
+                assert path.read_bytes() == contents[key], step
+        for key, _ in held:
+            cache.release(JOB, key)
+        await until(lambda: not (directory / JOB).exists())
+        await until(lambda: list((directory / "incoming").iterdir()) == [])
 
 
 async def _unreadable(*_: object) -> AsyncIterator[bytes]:
     yield b"some"
     raise StorageUnavailable("file: away")
+
+
+async def _slow(*_: object) -> AsyncIterator[bytes]:
+    yield DATA[:50_000]
+    await asyncio.Event().wait()
+
+
+async def _trickling(*_: object) -> AsyncIterator[bytes]:
+    for byte in DATA:
+        yield bytes([byte])
+        await asyncio.sleep(0.01)
 
 
 def _writes(statistics: StorageStatistics) -> dict[str, int]:

@@ -1,12 +1,21 @@
 import asyncio
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from minflinkd.blob.client import BlobClient
-from minflinkd.blob.errors import BlobNotFound, BlobServerUnreachable, BlobUnauthorized
+from minflinkd.blob.errors import (
+    BlobNotFound,
+    BlobPermanent,
+    BlobServerBusy,
+    BlobServerUnreachable,
+    BlobUnauthorized,
+)
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.runtime.ids import JobId
@@ -56,6 +65,111 @@ async def test_a_set_of_artifacts_is_uploaded_as_one(client: BlobClient, tmp_pat
     assert artifacts["a.py"].key == artifacts["same"].key
     with pytest.raises(ObjectNotFound, match="nowhere"):
         await client.upload_all(JOB, {"a.py": tmp_path / "1", "b.py": tmp_path / "nowhere"})
+
+
+async def test_a_set_is_complete_after_its_last_blob_and_not_before(
+    client: BlobClient, server: BlobServer, tmp_path: Path
+) -> None:
+    """B6: what a client leaves that dies, or fails, before the end stays in a set that is not complete."""
+    with pytest.raises(ObjectNotFound):
+        await client.upload_all(JOB, {"a.py": blob(tmp_path, 10, "1"), "b.py": tmp_path / "nowhere"})
+    assert {info.state for info in await server.blobs()} <= {"uploaded"}
+    await client.upload_all(JOB, {"a.py": tmp_path / "1", "c.py": blob(tmp_path, 10, "3")})
+    states = {info.key[2:66]: info.state for info in await server.blobs()}
+    sha256 = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("1", "3")}
+    assert states[sha256["3"]] == "staged"
+    upload_set = "5" * 32
+    await client.upload(JOB, blob(tmp_path, 10, "4"), upload_set=upload_set)
+    for _ in range(2):
+        await client.complete(JOB, upload_set)  # may be repeated
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 1_500_000])
+async def test_bytes_make_the_round_trip(client: BlobClient, wire: Any, size: int) -> None:
+    """B3"""
+    data = os.urandom(size)
+    key = await client.put_bytes(None, data, BlobKind.TRANSIENT)
+    assert await client.get_bytes(None, key) == data
+    wire.damage = 1 if size > 50_000 else 0
+    async with BlobClient(wire.url, token=TOKEN, retries=3, pause=0.01) as damaged:
+        assert await damaged.get_bytes(None, key) == data
+    assert wire.damage == 0
+
+
+async def test_a_download_may_break_at_any_byte(client: BlobClient, wire: Any, tmp_path: Path) -> None:
+    """B8: in the head of the answer, in its body, at its end."""
+    source = blob(tmp_path, 900)
+    key = BlobKey.parse((await client.upload(JOB, source)).key)
+    async with BlobClient(wire.url, token=TOKEN, retries=3, pause=0.001) as cut:
+        for at in range(0, 1300, 61):
+            wire.cuts = [at, at]
+            await cut.download_to(JOB, key, tmp_path / "copy")
+            assert same(source, tmp_path / "copy"), at
+            await cut.aclose()  # the next one begins with a new connection
+    assert files(tmp_path) == ["blob", "copy", f"server/{JOB}/{key}"]
+
+
+async def test_progress_is_told_in_bytes(client: BlobClient, wire: Any, tmp_path: Path) -> None:
+    source, size = blob(tmp_path, 3_000_000), 3_000_000
+    up: list[int] = []
+    key = BlobKey.parse((await client.upload(JOB, source, progress=up.append)).key)
+    assert (up[0], up[-1], up == sorted(up)) == (0, size, True)
+    again: list[int] = []
+    await client.upload(JOB, source, progress=again.append)
+    assert again == [size], "nothing had to be sent"
+    down: list[int] = []
+    wire.cuts = [1_500_000]
+    async with BlobClient(wire.url, token=TOKEN, retries=1, pause=0.01) as cut:
+        await cut.download_to(JOB, key, tmp_path / "copy", progress=down.append)
+    assert (down[0], down[-1], down == sorted(down)) == (0, size, True), "it went on where it broke off"
+
+
+async def test_a_file_that_changes_while_it_is_sent_is_hashed_again(client: BlobClient, tmp_path: Path) -> None:
+    source = blob(tmp_path, 200_000)
+    changes = [150_000, 300_000]
+
+    def change(sent: int) -> None:
+        if sent == 0 and changes:
+            blob(tmp_path, changes.pop(0))
+
+    stored = await client.upload(JOB, source, progress=change)
+    await client.download_to(JOB, BlobKey.parse(stored.key), tmp_path / "copy")
+    assert (stored.size, changes) == (300_000, [])
+    assert same(source, tmp_path / "copy")
+
+
+async def test_a_busy_server_says_when_to_come_again() -> None:
+    """B9"""
+    asked: list[float] = []
+
+    async def busy_once(_: web.Request) -> web.Response:
+        asked.append(asyncio.get_running_loop().time())
+        if len(asked) == 1:
+            error = BlobServerBusy("50 transfers run").info()
+            return web.Response(status=503, body=msgspec.json.encode(error), headers={"Retry-After": "1"})
+        return web.Response(body=b"content")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", busy_once)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    key = BlobKey.new(BlobKind.TRANSIENT, hashlib.sha256(b"content").hexdigest())
+    async with BlobClient(f"http://127.0.0.1:{runner.addresses[0][1]}", retries=1, pause=0.001) as client:
+        assert await client.get_bytes(None, key) == b"content"
+    await runner.cleanup()
+    assert asked[1] - asked[0] >= 1.0
+
+
+async def test_transient_blobs_alone_are_deleted_one_by_one(client: BlobClient, server: BlobServer) -> None:
+    """B2"""
+    permanent = await client.put_bytes(JOB, b"kept", BlobKind.PERMANENT)
+    transient = await client.put_bytes(JOB, b"gone", BlobKind.TRANSIENT)
+    with pytest.raises(BlobPermanent):
+        await client.delete(JOB, permanent)
+    for _ in range(2):
+        await client.delete(JOB, transient)
+    assert [info.key for info in await server.blobs()] == [str(permanent)]
 
 
 async def test_a_broken_download_goes_on_where_it_broke_off(client: BlobClient, wire: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from minflinkd.blob.references import NotReferenced, References
 from minflinkd.runtime.ids import JobId
 
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
-KEY = BlobKey.new(BlobKind.PERMANENT, "0" * 64)
+KEY, SECOND = BlobKey.new(BlobKind.PERMANENT, "0" * 64), BlobKey.new(BlobKind.PERMANENT, "1" * 64)
 
 
 def test_the_last_release_says_that_nobody_needs_the_blob() -> None:
@@ -17,18 +17,24 @@ def test_the_last_release_says_that_nobody_needs_the_blob() -> None:
     assert references.count((JOB, KEY)) == 0
 
 
-def test_jobs_do_not_share_counts() -> None:
+def test_a_jobs_directory_is_needed_while_one_of_its_blobs_is() -> None:
+    """B15"""
+    references = References()
+    for blob in ((JOB, KEY), (JOB, KEY), (JOB, SECOND), (OTHER, KEY)):
+        references.acquire(blob)
+    counts = [references.count_of_job(JOB)]
+    for key in (KEY, SECOND, KEY):
+        references.release((JOB, key))
+        counts.append(references.count_of_job(JOB))
+    assert counts == [3, 2, 1, 0]
+    assert (references.count((OTHER, KEY)), references.count_of_job(OTHER)) == (1, 1)
+
+
+def test_one_release_too_many_is_a_bug() -> None:
     references = References()
     references.acquire((JOB, KEY))
-    references.acquire((OTHER, KEY))
-    references.forget_job(JOB)
-    assert (references.count((JOB, KEY)), references.count((OTHER, KEY))) == (0, 1)
-
-
-def test_one_release_too_many_is_a_bug_unless_the_job_was_forgotten() -> None:
-    references, second = References(), BlobKey.new(BlobKind.PERMANENT, "1" * 64)
-    references.acquire((JOB, KEY))
     with pytest.raises(NotReferenced):
-        references.release((JOB, second))
-    references.forget_job(JOB)
-    assert references.release((JOB, KEY))
+        references.release((JOB, SECOND))
+    references.release((JOB, KEY))
+    with pytest.raises(NotReferenced):
+        references.release((JOB, KEY))

@@ -13,6 +13,7 @@ from yarl import URL
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer, PortsTaken
 from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
@@ -26,7 +27,8 @@ def sha256(data: bytes) -> str:
 
 
 def files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    found = (Path(where) / name for where, _, names in os.walk(directory) for name in names)
+    return sorted(str(path.relative_to(directory)) for path in found)
 
 
 @pytest.fixture
@@ -314,3 +316,14 @@ async def test_a_blob_without_its_copy_is_not_accepted(tmp_path: Path) -> None:
             assert (await response.json())["code"].startswith("storage")
         assert files(tmp_path / "server") == []
         assert not await server.contains(JOB, BlobKey.new(BlobKind.PERMANENT, sha256(DATA)))
+
+
+async def test_who_asks_a_server_that_has_ended_is_told_so(tmp_path: Path) -> None:
+    """Parts of the daemon may outlive it by a moment."""
+    server = BlobServer(options=BlobOptions(directory=tmp_path))
+    async with server:
+        key = await server.put(JOB, b"x", BlobKind.PERMANENT)
+        await server.hold(JOB, [key])
+    server._store.doubt(JOB, key)
+    with pytest.raises(StorageUnavailable, match="ends"):
+        await server.read(JOB, key)

@@ -1,12 +1,15 @@
+import errno
 import hashlib
 import os
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
+from minflinkd.blob import store as store_module
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind
-from minflinkd.blob.store import BlobStore
+from minflinkd.blob.store import KEPT_ASIDE, BlobStore
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageError
@@ -66,6 +69,65 @@ def test_a_blob_is_no_larger_than_allowed(store: BlobStore) -> None:
     with pytest.raises(BlobTooLarge, match="larger than 5 bytes"):
         incoming.write(b"6")
     incoming.discard()
+
+
+def test_a_small_blob_waits_in_memory_for_its_place(store: BlobStore) -> None:
+    incoming = store.incoming(JOB, new_key())
+    assert incoming.keep(DATA[:5])
+    assert incoming.keep(DATA[5:])
+    assert files(store.directory) == []
+    path = incoming.place()
+    assert path.read_bytes() == DATA
+    assert incoming.closed
+    assert not incoming.keep(b"more")
+
+
+def test_what_waited_comes_before_what_is_written(store: BlobStore) -> None:
+    incoming = store.incoming(JOB, new_key())
+    assert incoming.keep(DATA[:5])
+    incoming.write(DATA[5:7])
+    assert not incoming.keep(DATA[7:])
+    incoming.write(DATA[7:])
+    incoming.sync()
+    assert incoming.size == len(DATA)
+    assert incoming.place().read_bytes() == DATA
+
+
+def test_what_waited_is_forgotten_with_the_rest(store: BlobStore) -> None:
+    incoming = store.incoming(JOB, new_key())
+    assert incoming.keep(b"garbage")
+    incoming.restart()
+    incoming.write(DATA)
+    assert incoming.place().read_bytes() == DATA
+
+
+def test_a_small_blob_is_no_larger_than_allowed(store: BlobStore) -> None:
+    """B5"""
+    incoming = store.incoming(JOB, new_key(), max_size=5)
+    assert incoming.keep(b"12345")
+    assert not incoming.keep(b"6")
+    with pytest.raises(BlobTooLarge, match="larger than 5 bytes"):
+        incoming.write(b"6")
+    incoming.discard()
+    assert files(store.directory) == []
+
+
+def test_a_disk_that_failed_once_does_not_lose_what_waited(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: tried again, it has no place either, since a part of it may be missing."""
+    incoming = store.incoming(JOB, new_key())
+    assert incoming.keep(DATA)
+
+    def full(fd: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        with pytest.raises(StorageError):
+            incoming.place()
+    with pytest.raises(StorageError):
+        incoming.place()
+    incoming.discard()
+    assert files(store.directory) == []
 
 
 def test_what_was_being_received_goes_with_a_restart(store: BlobStore) -> None:
@@ -136,3 +198,80 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file"):
         BlobStore(tmp_path / "file").open()
+
+
+def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is empty until the file gets its name."""
+    make, cleanups = store_module._make_directory, 0
+
+    def made(path: Path, follow_links: bool) -> int:
+        nonlocal cleanups
+        descriptor = make(path, follow_links)
+        if cleanups < 3:
+            cleanups += 1
+            store.delete_empty()
+        return descriptor
+
+    monkeypatch.setattr(store_module, "_make_directory", made)
+    key = put(store)
+    assert cleanups == 3
+    assert store.get(JOB, key).read_bytes() == DATA
+
+
+def test_a_good_file_that_took_the_place_of_a_corrupt_one_stays(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: what was hashed is what is moved aside, not what has its name now."""
+    key = put(store)
+    path = store.path(JOB, key)
+    path.write_bytes(b"damaged")
+    digest, replaced = hashlib.file_digest, False
+
+    def replace_then(file: FileIO, name: str) -> object:
+        nonlocal replaced
+        found = digest(file, name)
+        if not replaced:
+            replaced = True
+            good = store.directory / "good"
+            good.write_bytes(DATA)
+            good.rename(path)
+        return found
+
+    monkeypatch.setattr(store_module.hashlib, "file_digest", replace_then)
+    with store.reader(JOB, key) as file:
+        assert file.read() == DATA
+    assert (path.read_bytes(), store.moved_aside) == (DATA, 0)
+
+
+def test_a_job_is_deleted_as_a_whole_while_others_delete_parts_of_it(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B17: it never reports what it did not do."""
+    keys = [put(store, bytes([i])) for i in range(5)]
+    unlink = os.unlink
+    others = 3
+
+    def first_by_another(path: str, *, dir_fd: int | None = None) -> None:
+        nonlocal others
+        unlink(path, dir_fd=dir_fd)
+        if others:
+            others -= 1
+            raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "unlink", first_by_another)
+    store.delete_job(JOB)
+    assert not store.path(JOB, keys[0]).parent.exists()
+    assert others == 0, "else this shows nothing"
+
+
+def test_the_newest_corrupt_files_are_kept(store: BlobStore) -> None:
+    for i in range(KEPT_ASIDE + 3):
+        key = put(store, bytes([i]))
+        store.path(JOB, key).write_bytes(f"damaged {i}".encode())
+        with pytest.raises(BlobNotFound, match="moved aside"):
+            store.reader(JOB, key)
+    kept = {path.read_bytes() for path in (store.directory / "corrupt").iterdir()}
+    assert len(kept) == KEPT_ASIDE
+    assert f"damaged {KEPT_ASIDE + 2}".encode() in kept

@@ -1,9 +1,12 @@
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
 
 from minflinkd.blob.errors import BlobServerBusy
-from minflinkd.blob.transfer import TransferGate
+from minflinkd.blob.transfer import CHUNK, TransferGate, pieces, pump
 
 
 async def test_more_transfers_than_allowed_wait_and_more_than_may_wait_are_refused() -> None:
@@ -41,3 +44,45 @@ async def test_who_gives_up_waiting_leaves_room() -> None:
         assert gate.waiting == 0
     await transfer()
     assert gate.running == 0
+
+
+async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
+    """B40: also one with chunks of the transfer encoding, whose ends are no end of the stream."""
+    loop = asyncio.get_running_loop()
+    protocol = BaseProtocol(loop)
+    protocol.connection_made(asyncio.Transport())
+    stream = StreamReader(protocol, 2**24, loop=loop)
+    data = [bytes([n]) * size for n, size in enumerate([1, CHUNK // 2, CHUNK // 2, 3, CHUNK])]
+
+    async def collect() -> list[bytes]:
+        return [piece async for piece in pieces(stream, idle_timeout=10)]
+
+    collecting = asyncio.create_task(collect())
+    for chunk in data:
+        stream.begin_http_chunk_receiving()
+        stream.feed_data(chunk)
+        for _ in range(10):  # the end of the chunk is seen after its data was read
+            await asyncio.sleep(0)
+        stream.end_http_chunk_receiving()
+    stream.feed_eof()
+    found = await asyncio.wait_for(collecting, 10)
+    assert b"".join(found) == b"".join(data)
+    assert len(found) == 2
+
+
+async def test_what_came_before_a_stream_broke_off_is_written() -> None:
+    """B8: so that the next try can go on behind it."""
+    written = list[bytes]()
+
+    async def source() -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+        raise ConnectionError("broke off")
+
+    async def write(piece: bytes) -> None:
+        await asyncio.sleep(0)
+        written.append(piece)
+
+    with pytest.raises(ConnectionError, match="broke off"):
+        await pump(source(), write)
+    assert written == [b"1", b"2"]

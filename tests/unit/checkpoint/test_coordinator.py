@@ -380,3 +380,32 @@ def test_a_file_of_two_checkpoints_goes_with_the_metadata_of_the_second() -> Non
     assert sorted(story.state.discarding) == [1, 2]
     assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, B1)}))]
     assert story.tell(e.MetadataDiscarded(2)) == [e.DeleteFiles(frozenset({name(1, A1), name(2, A1), name(2, B1)}))]
+
+
+def with_an_unpublished_checkpoint() -> Story:
+    story = Story().running().pending(1)
+    for task, attempt in TASKS.items():
+        story.tell(e.Acknowledged(snapshot(1, task, attempt)))
+    story.tell(e.MetadataWritten(1))
+    return story
+
+
+def test_a_survivor_of_a_failover_is_told_of_what_was_aborted_and_still_publishes_itself() -> None:
+    """R16, C13, C22: B was restored, so that 1 was published for it before it runs; A runs on, and owes it still."""
+    story = with_an_unpublished_checkpoint().pending(2)
+    commands = story.tell(e.TasksStopped(frozenset({A1})))
+    assert [c for c in commands if isinstance(c, e.NotifyAborted)] == [e.NotifyAborted(A1, 2)]
+    assert owed_to(story.state, A1) is None  # until all tasks run again
+    assert story.tell(e.RestorePointTaken(1), e.TasksRunning({A: A1, B: B2})) == [e.NotifyComplete(A1, 1)]
+    assert owed_to(story.state, B2) is None
+    story.tell(e.TaskNotified(1, A1))
+    assert story.state.unconfirmed == {}
+
+
+def test_a_survivor_that_fails_before_all_tasks_run_is_none() -> None:
+    """R16: nor is one that came up meanwhile, which was restored itself."""
+    story = with_an_unpublished_checkpoint()
+    story.tell(e.TasksStopped(frozenset({A1})), e.RestorePointTaken(1))
+    story.tell(e.TasksStopped(frozenset({B2})), e.RestorePointTaken(1))
+    assert story.tell(e.TasksRunning({A: A2, B: B2})) == []
+    assert story.state.unconfirmed == {}

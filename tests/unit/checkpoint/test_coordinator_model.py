@@ -46,6 +46,7 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.state = coordinator.initial(JOB, self.options, stored, last_id=max(self.ids, default=0))
         self.todo: list[e.Command] = []
         self.attempts: dict[TaskId, AttemptId] = {}
+        self.survivors: dict[TaskId, AttemptId] = {}  # run on while others are restarted
         self.triggered: list[tuple[TaskId, AttemptId, int]] = []
         self.sent: list[TaskSnapshot] = []
         self.confirmed: dict[TaskId, frozenset[str]] = {A: frozenset(), B: frozenset()}
@@ -163,26 +164,38 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.tell(e.Declined(number, attempt, ERROR))
 
     @precondition(lambda self: self.attempts)
+    @rule(luck=RARELY, survivor=st.sampled_from([A, B, None]))
+    def a_task_fails(self, luck: int, survivor: TaskId | None) -> None:
+        if luck == 5:
+            self.failover(survivor)
+
+    def failover(self, survivor: TaskId | None = None) -> None:
+        """Of all tasks, or (R16) of one region, while the other runs on."""
+        running = self.attempts or self.survivors
+        self.attempts, self.survivors = {}, {t: a for t, a in running.items() if t == survivor}
+        self.triggered = [t for t in self.triggered if t[1] in self.survivors.values()]
+        self.tell(e.TasksStopped(frozenset(self.survivors.values())))
+
+    @precondition(lambda self: self.survivors)
     @rule(luck=RARELY)
-    def a_task_fails(self, luck: int) -> None:
+    def a_survivor_fails(self, luck: int) -> None:
         if luck == 5:
             self.failover()
-
-    def failover(self) -> None:
-        self.attempts, self.triggered = {}, []
-        self.tell(e.TasksStopped())
 
     @precondition(lambda self: not self.attempts and may_restore(self.state))
     @rule()
     def the_tasks_run_from_the_latest_checkpoint(self) -> None:
         self.generation += 1
-        self.attempts = {t: AttemptId(f"{t}{self.generation:031d}") for t in (A, B)}
-        self.confirmed = {A: frozenset(), B: frozenset()}
+        fresh = [t for t in (A, B) if t not in self.survivors]
+        self.attempts = self.survivors | {t: AttemptId(f"{t}{self.generation:031d}") for t in fresh}
+        self.survivors = {}
+        self.confirmed |= dict.fromkeys(fresh, frozenset())
         if self.state.completed:
             latest = self.state.completed[-1]
             self.tell(e.RestorePointTaken(latest.checkpoint_id))
             for task in latest.tasks:
-                self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
+                if task.task_id in fresh:
+                    self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
         self.tell(e.TasksRunning(self.attempts))
 
     @rule(data=st.data(), luck=RARELY)
@@ -228,6 +241,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Once quiet, nothing is left but what the retained checkpoints refer to."""
         self.attempts = {}
+        self.triggered = []
         self.tell(e.TasksStopped())
         while self.todo:
             self.carry_out(self.todo.pop(0))

@@ -41,6 +41,7 @@ class RunningDaemon:
             metrics=Metrics(version="0.1.0"),
             config_items=list,
             blob_url=lambda: self.blobs.url,
+            blobs=self.blobs,
         )
         self.call(self.blobs.start())
         self.call(self.rest.start())

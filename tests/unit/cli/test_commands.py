@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -32,14 +33,14 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_examples(name: str) -> None:
-    """E10: `--help` with examples, and --json everywhere but where the daemon itself runs."""
+    """E10: `--help` with examples, and --json everywhere but where a daemon or a TaskManager itself runs."""
     if name == "demo":
         pytest.importorskip("minflinkd.cli.demo")
     shown = CliRunner().invoke(main, [name, "--help"])
     assert shown.exit_code == 0, shown.output
     assert "Examples:" in shown.output
     assert f"minflinkd {name}" in shown.output
-    if name not in ("serve", "demo"):
+    if name not in ("serve", "taskmanager", "demo"):
         assert "--json" in shown.output
 
 
@@ -64,8 +65,9 @@ def test_info_without_a_job_is_about_the_cluster(command: Command) -> None:
     assert json.loads(command("info", "--json").output)["slots-total"] == 2
 
 
-def test_info_shows_tasks_checkpoints_recoveries_and_the_last_failure(command: Command) -> None:
+def test_info_shows_tasks_checkpoints_recoveries_what_is_waited_for_and_the_last_failure(command: Command) -> None:
     shown = command("info", RUNNING).output
+    assert "Waiting for slots: 2 slots of one TaskManager are needed; 1 TaskManager is registered" in shown
     assert "flights -> delays" in shown
     assert "Checkpoints: 7 completed, 1 failed, the last took 300 ms, 4.0 KiB" in shown
     assert "TaskManager lost from checkpoint 3" in shown
@@ -141,6 +143,24 @@ def test_plugins_lists_the_backends_of_the_entry_points() -> None:
     found = json.loads(CliRunner().invoke(main, ["plugins", "--json"]).output)
     assert {"scheme": "file", "problem": ""}.items() <= next(p for p in found if p["scheme"] == "file").items()
     assert "file" in CliRunner().invoke(main, ["plugins"]).output
+
+
+def test_plugins_shows_at_a_place_what_a_backend_declares(tmp_path: Path) -> None:
+    """S1, S5: capabilities are believed if they are shown."""
+    shown = CliRunner().invoke(main, ["plugins", "--check", str(tmp_path), "--json"])
+    assert shown.exit_code == 0
+    holds = {finding["name"]: (finding["declared"], finding["holds"]) for finding in json.loads(shown.stdout)}
+    assert holds["objects"] == holds["exclusive-create"] == holds["atomic-rename"] == (True, True)
+    assert holds["server-side-copy"] == (False, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plugins_tells_what_does_not_hold(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    shown = CliRunner().invoke(main, ["plugins", "--check", f"{tmp_path}/file"])
+    assert shown.exit_code == 2
+    assert "ot a directory" in shown.output
+    assert CliRunner().invoke(main, ["plugins", "--check", "gopher://x"]).exit_code == 2
 
 
 def test_without_a_daemon_the_user_is_told_how_to_start_one() -> None:

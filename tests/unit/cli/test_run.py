@@ -89,6 +89,15 @@ def test_a_job_that_the_daemon_refuses_leaves_no_blob(command: Command, daemon: 
     assert daemon.stored() == []
 
 
+def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    """R5: its artifacts went with it, so a second try would only say that they are missing."""
+    daemon.dispatcher.no_session = True
+    shown = command("run", str(job))
+    assert shown.exit_code != 0
+    assert "no TaskManager was there to analyse the job" in shown.stderr
+    assert len(daemon.dispatcher.submissions) == 1
+
+
 def test_faults_as_json_have_paths_and_lines(command: Command, daemon: RunningDaemon, job: Path) -> None:
     daemon.dispatcher.faults = (GraphFault(path="vertices.out", problem="wrong", hint="right"),)
     answer = json.loads(command("run", str(job), "--json").stderr)
@@ -153,7 +162,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: Running
             lines.append(running.stderr.readline())
             assert lines[-1], lines
         running.send_signal(signal.SIGINT)
-        _, rest = running.communicate(timeout=10)
+        _, rest = running.communicate(timeout=60)
     job_id = daemon.dispatcher.submissions[0].job_id
     assert (running.returncode, daemon.dispatcher.jobs[job_id].status) == (130, JobStatus.RUNNING)
     assert f"minflinkd cancel {job_id}" in rest

@@ -199,6 +199,8 @@ def test_secrets_do_not_appear_in_errors() -> None:
         ("rest.bind-address: '::'", "rest.bind-address", "security.allow-unauthenticated"),
         ("rest.bind-address: daemon.example", "rest.bind-address", "security.allow-unauthenticated"),
         ("blob.server.port: 8081", "blob.server.port", "cannot both be 8081"),
+        ("taskmanager.spark.master: spark://a:7077", "taskmanager.spark.master", "taskmanager.state.local.root-dir"),
+        ("resourcemanager.driver: standalone", "resourcemanager.driver", "jobmanager.rpc.port (0) must be one port"),
     ],
 )
 def test_values_that_are_impossible_together_are_refused_where_they_were_set(text: str, key: str, words: str) -> None:
@@ -208,12 +210,23 @@ def test_values_that_are_impossible_together_are_refused_where_they_were_set(tex
     assert words in fault.problem
 
 
+def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
+    """R7: TaskManagers of other hosts are told one that leads to the daemon."""
+    wildcard = "security.allow-unauthenticated: true\njobmanager.bind-host: 0.0.0.0"
+    (fault,) = faults(wildcard)
+    assert fault.key == "jobmanager.bind-host"
+    assert "jobmanager.rpc.address" in fault.problem
+    parse_config(f"{wildcard}\njobmanager.rpc.address: daemon.example", {}, {})
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "rest.bind-address: '::1'",
         "rest.bind-address: localhost",
         "rest.bind-address: 0.0.0.0\nsecurity.allow-unauthenticated: true",
+        "resourcemanager.driver: standalone\njobmanager.rpc.port: 6123",
+        "jobmanager.rpc.address: daemon.example",
         "blob.server.port: 8081-8090",
         "jobmanager.rpc.port: 0\nblob.server.port: 0\nrest.port: 0",
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.dispatcher.dispatcher import Dispatcher, DispatcherOptions
@@ -42,9 +45,31 @@ class FakeBlobs:
 
     deleted: list[JobId] = field(default_factory=list)
     failures: int = 0
+    uploaded: set[BlobKey] = field(default_factory=set)
+    stock: list[Mapping[JobId, Collection[BlobKey] | None]] = field(default_factory=list)
+    events: list[tuple[str, JobId]] = field(default_factory=list)  # what became of holds
+    files: dict[BlobKey, Path] = field(default_factory=dict)
 
-    async def contains(self, job_id: JobId, key: BlobKey) -> bool:
-        return False
+    async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
+        self.stock.append(dict(jobs))
+
+    async def hold(self, job_id: JobId, keys: Collection[BlobKey]) -> frozenset[BlobKey]:
+        self.events.append(("hold", job_id))
+        return frozenset(keys) - self.uploaded
+
+    async def path(self, job_id: JobId, key: BlobKey) -> Path:
+        return self.files[key]
+
+    def let_go(self, job_id: JobId) -> None:
+        self.events.append(("let go", job_id))
+
+    def failed(self, job_id: JobId) -> None:
+        self.events.append(("failed", job_id))
+
+    async def recover(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
+        self.events.append(("recover", job_id))
+        if lost := frozenset(keys) - self.uploaded:
+            raise BlobNotFound(f"there is no good copy of {sorted(map(str, lost))}")
 
     async def delete_job(self, job_id: JobId) -> None:
         if self.failures:
@@ -57,31 +82,43 @@ class FakeBlobs:
 class Cluster:
     directory: Path
     network: LocalNetwork = field(default_factory=LocalNetwork)
+    resource_manager: Mailbox = field(default_factory=lambda: Mailbox(RESOURCE_MANAGER))
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     storages: Storages = field(default_factory=Storages)
+    ids: IdSource = field(default_factory=lambda: IdSource(random.Random(1)))
     faults: tuple[Any, ...] = ()  # that the analysis finds
     analyzed: list[JobId] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
+    freed: list[m.FreeSlots] = field(default_factory=list)
+    declared: list[m.DeclareNeeds] = field(default_factory=list)
+    wanted: list[tuple[m.Library, ...]] = field(default_factory=list)  # of sessions, by each question for one
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        rm, tm = Mailbox(RESOURCE_MANAGER), Mailbox(TM)
+        rm, tm = self.resource_manager, Mailbox(TM)
         rm.on(m.FindSession, self._find_session)
         rm.on(m.DeclareNeeds, self._declare_needs)
         rm.on(m.JobMasterEnded, self._job_master_ended)
+        tm.on(m.FreeSlots, self._free_slots)
         tm.on(m.AnalyzeJob, self._analyze)
         for mailbox in (rm, tm):
             self.network.attach(mailbox)
         self.store = JobStore(self.storages.at(str(self.directory / "jobstore")))
 
     async def _find_session(self, request: m.FindSession) -> m.SessionFound:
+        self.wanted.append(request.libraries)
         return m.SessionFound(address=TM)
 
     async def _declare_needs(self, request: m.DeclareNeeds) -> m.NeedsAnswer:
+        self.declared.append(request)
         return m.NeedsAnswer()
 
     async def _job_master_ended(self, request: m.JobMasterEnded) -> m.Done:
         self.ended.append(request.job_id)
+        return m.Done()
+
+    async def _free_slots(self, request: m.FreeSlots) -> m.Done:
+        self.freed.append(request)
         return m.Done()
 
     async def _analyze(self, request: m.AnalyzeJob) -> m.Analysis:
@@ -97,13 +134,16 @@ class Cluster:
             storages=self.storages,
             blobs=self.blobs,
             clock=SystemClock(),
-            ids=IdSource(random.Random(1)),
+            ids=self.ids,
             rng=random.Random(1),
             options=DispatcherOptions(
                 checkpoint_root=f"file://{self.directory}/checkpoints",
                 session_timeout=1.0,
                 job_master=JobMasterOptions(
-                    restart_strategy=RestartStrategy(), checkpoints=CheckpointOptions(), heartbeat_interval=0.05
+                    restart_strategy=RestartStrategy(),
+                    checkpoints=CheckpointOptions(),
+                    heartbeat_interval=0.05,
+                    heartbeat_timeout=0.5,
                 ),
             ),
         )
@@ -117,6 +157,9 @@ class Cluster:
         request = j.SubmitJob(job_id=job_id, document=msgspec.json.encode(document), dry_run=dry_run)
         return await self.network.ask(DISPATCHER, request, timeout=10)
 
+    async def cancel(self, job_id: JobId) -> None:
+        await self.network.ask(DISPATCHER, j.CancelJob(job_id=job_id), timeout=5)
+
     async def job(self, job_id: JobId) -> j.JobDetails:
         return await self.network.ask(DISPATCHER, j.GetJob(job_id=job_id), timeout=5)
 
@@ -125,8 +168,15 @@ class Cluster:
         return {job.job_id: job.status for job in jobs}
 
     def files(self) -> list[str]:
-        """Everything that lies in the storage."""
-        return sorted(str(p.relative_to(self.directory)) for p in self.directory.rglob("*") if p.is_file())
+        """Everything that lies in the storage, which may be at work meanwhile."""
+        found = [Path(directory) / name for directory, _, names in os.walk(self.directory) for name in names]
+        return sorted(str(path.relative_to(self.directory)) for path in found)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in threads
+            await asyncio.sleep(0.002)
 
 
 @pytest.fixture

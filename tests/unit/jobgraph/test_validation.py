@@ -280,6 +280,16 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "artifacts[0]",
         "cannot be loaded",
     ),
+    "an artifact with the name of a standard module": (
+        lambda d: d.update(artifacts=["queue.py"]),
+        "artifacts[0]",
+        '"queue.py" has the name of a module that is never replaced',
+    ),
+    "an artifact with the name of pyspark": (
+        lambda d: d.update(artifacts=[{"name": "pyspark.py", "path": "x.py"}]),
+        "artifacts[0]",
+        '"pyspark.py" has the name of a module that is never replaced',
+    ),
     "an artifact with a path for a name": (
         lambda d: d.update(artifacts=[{"name": "../x.py", "path": "x.py"}]),
         "artifacts[0]",

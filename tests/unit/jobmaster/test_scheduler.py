@@ -12,8 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.failover import SESSION_LOST
 from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler import SESSION_LOST, Chance, next_wakeup, step
+from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import next_wakeup, step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
@@ -34,11 +37,14 @@ class Job:
     names: tuple[str, ...] = ("a",)
     strategy: RestartStrategy = field(default_factory=RestartStrategy)
     now: float = 0.0
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         rng = random.Random(7)
         self.chance = Chance(IdSource(rng), rng)
-        self.state: JobState = new_job(tuple(task(n) for n in self.names), self.strategy, slot_request_timeout=300)
+        self.state: JobState = new_job(
+            tuple(task(n) for n in self.names), JobMasterOptions(restart_strategy=self.strategy, adaptive=self.adaptive)
+        )
         self.feed(ev.Started())
 
     def feed(self, event: ev.Event) -> list[ev.Command]:
@@ -47,7 +53,7 @@ class Job:
         return list(commands)
 
     def tick_at_wakeup(self) -> list[ev.Command]:
-        wakeup = next_wakeup(self.state)
+        wakeup = next_wakeup(self.state, self.now)
         assert wakeup is not None
         self.now = max(self.now, wakeup)
         return self.feed(ev.Tick())
@@ -118,7 +124,7 @@ def test_a_lost_task_manager_leads_to_a_restart_on_another_one() -> None:
     job.run()
     first = job.attempt()
     commands = job.feed(ev.TaskManagerGone(TM1, "exit code -9"))
-    assert kinds(commands) == ["StopCheckpoints", "Declare"]
+    assert kinds(commands) == ["StopCheckpoints"]
     assert job.state.status is JobStatus.RESTARTING
     assert job.offer(TM2) == []
     assert kinds(job.tick_at_wakeup()) == ["FindRestorePoint"]
@@ -138,7 +144,7 @@ def test_a_failed_task_restarts_on_the_slots_that_the_job_still_holds() -> None:
     commands = job.report(TaskState.FAILED, error=BOOM)
     assert kinds(commands) == ["StopCheckpoints"]
     assert kinds(job.tick_at_wakeup()) == ["FindRestorePoint"]
-    assert job.state.failures[-1].error.message == "boom"
+    assert job.state.failures[-1].record.error.message == "boom"
 
 
 def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
@@ -147,7 +153,7 @@ def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
     job.run()
     error = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
     commands = job.report(TaskState.FAILED, error=error)
-    assert kinds(commands) == ["StopCheckpoints", "FreeAllocations", "Declare"]
+    assert kinds(commands) == ["StopCheckpoints", "FreeAllocations"]
     assert not job.state.pool.held
 
 
@@ -161,15 +167,16 @@ def test_two_tasks_that_fail_together_cost_one_restart() -> None:
     assert len(job.state.failures) == 2
 
 
-def test_the_other_tasks_are_cancelled_and_awaited_before_a_restart() -> None:
+def test_tasks_that_are_to_stop_are_awaited_before_a_restart() -> None:
     """Two attempts of one task never run at once."""
     job = Job(names=("a", "b"))
     job.run()
-    survivor = job.attempt("b")
-    commands = job.report(TaskState.FAILED, "a", BOOM)
-    assert ev.Cancel(survivor, "taskmanager/tm-1") in commands
-    assert kinds(job.tick_at_wakeup()) == []
-    assert kinds(job.feed(ev.AttemptGone(survivor))) == ["FindRestorePoint"]
+    attempts = [job.attempt("a"), job.attempt("b")]
+    commands = job.feed(ev.CheckpointsFailed(BOOM))
+    assert commands[1:] == [ev.Cancel(a, "taskmanager/tm-1") for a in attempts]
+    assert job.tick_at_wakeup() == []
+    assert job.feed(ev.AttemptGone(attempts[0])) == []
+    assert kinds(job.feed(ev.AttemptGone(attempts[1]))) == ["FindRestorePoint"]
 
 
 @pytest.mark.parametrize("consequence", [Consequence.REFUSED, Consequence.FATAL])
@@ -181,7 +188,7 @@ def test_a_hopeless_failure_is_not_retried(consequence: Consequence) -> None:
     assert kinds(job.report(TaskState.FAILED, error=error)) == ["StopCheckpoints", "FreeAllocations", "SettleSinks"]
     assert kinds(job.feed(ev.SinksSettled())) == ["End"]
     assert job.state.status is JobStatus.FAILED
-    assert "not restarted" in job.state.failures[-1].error.message
+    assert "not restarted" in job.state.failures[-1].record.error.message
 
 
 def test_restarts_end_when_the_strategy_says_so() -> None:
@@ -232,28 +239,48 @@ def test_cancel_waits_for_the_tasks_and_then_frees_the_slots() -> None:
     assert job.state.status is JobStatus.CANCELED
 
 
+def test_sinks_that_cannot_be_settled_end_the_job_and_say_that_its_checkpoints_stay() -> None:
+    """J12, R26: what they promised can still be published by hand."""
+    job = Job()
+    job.run()
+    job.feed(ev.CancelRequested())
+    job.feed(ev.AttemptGone(job.attempt()))
+    error = ErrorInfo(code="storage-corrupt", message="a staged file is gone", consequence=Consequence.FATAL)
+    assert kinds(job.feed(ev.SinksSettled(error))) == ["End"]
+    assert job.state.status is JobStatus.CANCELED
+    assert job.state.sinks_error == error
+    assert "so do the job's checkpoints: a staged file is gone" in job.state.failures[-1].record.error.message
+
+
 def test_cancel_while_waiting_for_slots_withdraws_the_needs() -> None:
     """m13 CancelRequest: an empty declaration."""
     job = Job()
-    assert "Declare" in kinds(job.feed(ev.CancelRequested()))
+    before = job.state.pool.version
+    job.feed(ev.CancelRequested())
+    assert job.state.pool.version > before
     assert job.state.pool.declaration() == ()
 
 
 def test_refused_needs_fail_the_job_and_name_the_reason() -> None:
     """R5: what was asked, and why it cannot be had."""
-    job = Job()
-    job.feed(ev.NeedsRefused({job.need(): "9 slots of one TaskManager wanted; the largest has 4"}))
+    job = Job(adaptive=False)
+    job.feed(ev.NeedsAnswered({job.need(): "9 slots of one TaskManager wanted; the largest has 4"}))
     job.feed(ev.SinksSettled())
     assert job.state.status is JobStatus.FAILED
-    assert "the largest has 4" in job.state.failures[-1].error.message
+    assert "the largest has 4" in job.state.failures[-1].record.error.message
 
 
 def test_needs_that_nobody_serves_in_time_are_a_failure_and_are_asked_for_anew() -> None:
     """R5: `slot.request.timeout`."""
-    job = Job()
+    job = Job(adaptive=False)
     old = job.need()
-    job.tick_at_wakeup()
+    job.feed(ev.NeedsAnswered({}, {old: "no more than 2 TaskManagers may run"}))
+    while job.state.status is JobStatus.CREATED:
+        job.tick_at_wakeup()
     assert job.now == 300
+    (failure,) = job.state.failures
+    for told in ("2 slots for group 'default'", "holds none", "300 s (slot.request.timeout)", "no more than 2"):
+        assert told in failure.record.error.message
     assert job.state.status is JobStatus.RESTARTING
     assert job.need() != old
 
@@ -340,7 +367,7 @@ class RandomWalk(RuleBasedStateMachine):
             job.feed(ev.SinksSettled())
             if job.state.pool.needs:
                 job.offer()
-            if next_wakeup(job.state) is not None:
+            if next_wakeup(job.state, job.now) is not None:
                 job.tick_at_wakeup()
             job.found()
             for execution in job.state.live:

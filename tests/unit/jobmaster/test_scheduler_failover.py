@@ -6,8 +6,11 @@ import random
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.failover import SESSION_LOST
 from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler import SESSION_LOST, Chance, step
+from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
@@ -27,7 +30,9 @@ class Job:
         rng = random.Random(7)
         self.chance = Chance(IdSource(rng), rng)
         self.now = 0.0
-        self.state: JobState = new_job(tuple(map(task, names)), strategy or RestartStrategy(), slot_request_timeout=300)
+        self.state: JobState = new_job(
+            tuple(map(task, names)), JobMasterOptions(restart_strategy=strategy or RestartStrategy())
+        )
 
     def feed(self, event: ev.Event) -> list[ev.Command]:
         self.state, commands = step(self.chance, self.state, event, self.now)
@@ -48,7 +53,7 @@ class Job:
         return self.feed(ev.SlotsOffered(TM, ADDRESS, offers))
 
     def refuse(self) -> list[ev.Command]:
-        return self.feed(ev.NeedsRefused(dict.fromkeys(self.state.pool.needs, "three starts in a row failed")))
+        return self.feed(ev.NeedsAnswered(dict.fromkeys(self.state.pool.needs, "three starts in a row failed")))
 
     def attempt(self, name: str) -> AttemptId:
         attempt = self.state.executions[TaskId(name)].attempt_id
@@ -97,7 +102,7 @@ def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() ->
     job.now = job.state.restart_at or job.now
     job.feed(ev.Tick())
     job.offer()
-    assert job.state.finding_restore_point
+    assert job.state.finding
 
 
 def test_repeated_refusals_while_a_restart_is_due_are_one_failure() -> None:

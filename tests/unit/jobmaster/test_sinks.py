@@ -6,14 +6,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.jobmaster import sinks as job_sinks
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId, VertexId
-from minflinkd.storage.interface import StorageCorrupt
+from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
 from minflinkd.storage.publication import SinkTransaction, StagedFile, final_name, staged_directory
 from minflinkd.storage.registry import Storages
 
@@ -125,3 +128,62 @@ async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begi
     go.set()
     await asyncio.gather(*rounds)
     assert order == ["begin", "end"] * 2
+
+
+async def test_a_storage_that_hangs_is_an_error_that_may_pass_and_keeps_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A5: neither a restart nor a cancellation waits for ever; and what hung cannot overlap what comes after it."""
+    order: list[str] = []
+    go = asyncio.Event()
+
+    async def hang(*_: object) -> int:
+        order.append("begin")
+        await go.wait()  # as a thread does, which nothing can stop
+        order.append("end")
+        return 0
+
+    sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
+    monkeypatch.setattr(job_sinks, "STEP_TIMEOUT", 0.01)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(job_sinks, "discard_staged", hang)
+        for told in ("step 1 of 1", "an earlier request"):
+            with pytest.raises(StorageUnavailable, match=told) as refused:
+                await sinks.prepare(None)
+            assert refused.value.consequence is Consequence.RETRYABLE
+    staged = stage(tmp_path, 1)
+    monkeypatch.setattr(job_sinks, "STEP_TIMEOUT", 10)
+    after = asyncio.create_task(sinks.prepare(None))
+    await asyncio.sleep(0)
+    assert files(tmp_path) == {staged.staged}
+    go.set()
+    await after
+    assert (order, files(tmp_path)) == (["begin", "end"], set())
+
+
+async def test_many_steps_that_make_progress_have_all_the_time_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A5: what is bounded is a step, not a job with many sinks."""
+
+    async def slow(*_: object) -> int:
+        await asyncio.sleep(0.05)
+        return 0
+
+    monkeypatch.setattr(job_sinks, "STEP_TIMEOUT", 0.2)
+    monkeypatch.setattr(job_sinks, "publish", slow)
+    covered = [stage(tmp_path, epoch) for epoch in range(5)]
+    point = checkpoint(tmp_path, *covered)
+    many = replace(point, tasks=tuple(replace(point.tasks[0], task_id=TaskId(f"t{n}")) for n in range(5)))
+    await JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path)).prepare(many)
+
+
+async def test_the_sinks_of_other_regions_are_left_alone(tmp_path: Path) -> None:
+    """R16: their tasks run on, and what those have staged is of an attempt that counts."""
+    covered = stage(tmp_path, 1)
+    other = stage(tmp_path, 2)
+    sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
+    await sinks.prepare(checkpoint(tmp_path, covered), frozenset({VertexId("elsewhere")}))
+    assert files(tmp_path) == {covered.staged, other.staged}
+    await sinks.prepare(checkpoint(tmp_path, covered), frozenset({VertexId("out")}))
+    assert files(tmp_path) == {covered.final, MANIFEST}

@@ -1,4 +1,4 @@
-"""The slots of one job, and the times of its rollout."""
+"""The slots of one job: what is asked for, what is taken of an offer, what is given up."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ import random
 import pytest
 
 from minflinkd.jobmaster import slot_pool
+from minflinkd.jobmaster.placement import Bounds
 from minflinkd.jobmaster.rollout import Rollout
-from minflinkd.jobmaster.slot_pool import Need, SlotPool
+from minflinkd.jobmaster.slot_pool import Need, SlotPool, Want
 from minflinkd.rpc.messages import SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
+IDS = IdSource(random.Random(1))
 
 
 def asked(**groups: int) -> SlotPool:
-    return slot_pool.ask_for_missing(SlotPool(groups=groups), IdSource(random.Random(1)), now=0.0)
+    pool = SlotPool(groups={g: Bounds(n, n) for g, n in groups.items()})
+    return slot_pool.ask(pool, {g: Want(n, n) for g, n in groups.items()}, IDS)
 
 
-def offer(allocation: AllocationId, slots: int) -> tuple[SlotOffer, ...]:
-    return (SlotOffer(allocation_id=allocation, slots=tuple(range(slots))),)
+def adaptive(desired: int, least: int = 1) -> SlotPool:
+    """A job that has begun anew: it asks for everything, and less will do."""
+    return slot_pool.ask(SlotPool(groups={"a": Bounds(desired, least)}), {"a": Want(desired, desired)}, IDS)
+
+
+def offer(allocation: str, slots: int, first: int = 0) -> tuple[SlotOffer, ...]:
+    return (SlotOffer(allocation_id=AllocationId(allocation), slots=tuple(range(first, first + slots))),)
+
+
+def taken(pool: SlotPool, resource: ResourceId, offers: tuple[SlotOffer, ...]) -> tuple[SlotPool, bool]:
+    pool = slot_pool.offered(pool, resource, f"taskmanager/{resource}", offers)
+    slot_pool.check_invariants(pool)
+    return pool, bool(pool.accepted(resource, offers))
 
 
 def allocation_of(pool: SlotPool, group: str) -> AllocationId:
@@ -29,54 +43,80 @@ def allocation_of(pool: SlotPool, group: str) -> AllocationId:
 
 
 def test_every_group_is_asked_for_once() -> None:
-    """J6, R8: one allocation is all the slots of a slot sharing group."""
+    """J6, R8: the whole need, which repeats change nothing of."""
     pool = asked(a=2, b=1)
-    assert sorted(n.slots for n in pool.declaration()) == [1, 2]
-    assert slot_pool.ask_for_missing(pool, IdSource(random.Random(2)), 9.0) is pool
-    assert (pool.version, pool.complete) == (1, False)
+    assert sorted((n.group, n.slots, n.least) for n in pool.declaration()) == [("a", 2, 0), ("b", 1, 0)]
+    assert slot_pool.ask(pool, {"a": Want(2, 2), "b": Want(1, 1)}, IDS) is pool
+
+
+def test_a_need_that_only_becomes_easier_to_serve_keeps_its_allocation() -> None:
+    """m1: an offer on the old terms may be on its way."""
+    pool = adaptive(4)
+    easier = slot_pool.ask(pool, {"a": Want(4, 1)}, IDS)
+    assert (set(easier.needs), easier.version) == (set(pool.needs), pool.version + 1)
+    elsewhere = slot_pool.ask(pool, {"a": Want(4, 3, TM1, 2)}, IDS)
+    assert set(elsewhere.needs).isdisjoint(pool.needs)
 
 
 def test_an_offer_is_taken_once_and_recognised_when_it_is_repeated() -> None:
     """m9, m10."""
     pool = asked(a=2)
-    mine = allocation_of(pool, "a")
-    pool, accepted = slot_pool.offered(pool, TM1, "taskmanager/tm-1", offer(mine, 2))
-    assert (accepted, pool.complete, pool.declaration()) == ((mine,), True, ())
-    again, accepted = slot_pool.offered(pool, TM1, "taskmanager/tm-1", offer(mine, 2))
-    assert (again, accepted) == (pool, (mine,))
-    assert slot_pool.offered(pool, TM2, "taskmanager/tm-2", offer(mine, 2)) == (pool, ())
+    mine = offer(allocation_of(pool, "a"), 2)
+    pool, accepted = taken(pool, TM1, mine)
+    assert (accepted, pool.declaration()) == (True, ())
+    assert taken(pool, TM1, mine) == (pool, True)
+    assert taken(pool, TM2, mine) == (pool, False)
 
 
-@pytest.mark.parametrize("slots", [0, 1, 3])
-def test_an_offer_of_another_size_is_not_taken(slots: int) -> None:
+@pytest.mark.parametrize("slots", [0, 1])
+def test_an_offer_that_is_too_small_is_not_taken_by_a_job_that_needs_all(slots: int) -> None:
     pool = asked(a=2)
-    assert slot_pool.offered(pool, TM1, "x", offer(allocation_of(pool, "a"), slots)) == (pool, ())
+    assert taken(pool, TM1, offer(allocation_of(pool, "a"), slots)) == (pool, False)
 
 
-def test_lost_slots_are_asked_for_under_a_new_allocation() -> None:
-    """R11: an old allocation never comes back to life."""
+def test_slots_that_an_earlier_jobmaster_held_are_taken_where_they_serve_a_need() -> None:
+    """R13: the job comes back on its warm TaskManager, although its new JobMaster did not ask for this allocation."""
+    pool, accepted = taken(asked(a=2), TM1, offer("of-the-old-one", 2))
+    assert accepted
+    assert not taken(pool, TM2, offer("another", 2))[1]  # nothing is missing any more: the TaskManager frees it
+
+
+def test_fewer_slots_than_wanted_are_taken_and_the_rest_is_asked_for_beside_them() -> None:
+    """R13, R20: a job that ran narrower than it wants."""
+    pool, accepted = taken(adaptive(4), TM1, offer("old", 2))
+    assert accepted
+    pool = slot_pool.ask(pool, {"a": Want(4, 3, TM1, 2)}, IDS)
+    (need,) = pool.declaration()
+    assert (need.slots, need.least, need.beside, need.held) == (4, 3, TM1, 2)
+    assert taken(pool, TM1, offer(need.allocation_id, 1, first=2))[1]
+    assert not taken(pool, TM2, offer("useless", 2))[1]
+    assert taken(pool, TM2, offer(need.allocation_id, 3))[1]
+
+
+def test_slots_below_the_least_parallelism_are_of_no_use() -> None:
+    assert not taken(adaptive(4, least=3), TM1, offer("old", 2))[1]
+
+
+def test_what_was_given_up_is_never_taken_again() -> None:
+    """R11, R8: an old allocation does not come back to life by a late offer."""
     pool = asked(a=2)
-    mine = allocation_of(pool, "a")
-    pool, _ = slot_pool.offered(pool, TM1, "x", offer(mine, 2))
-    pool = slot_pool.ask_for_missing(slot_pool.dropped(pool, pool.on(TM1)), IdSource(random.Random(2)), 5.0)
-    assert allocation_of(pool, "a") != mine
-    assert slot_pool.offered(pool, TM1, "x", offer(mine, 2))[1] == ()
+    mine = offer(allocation_of(pool, "a"), 2)
+    pool, _ = taken(pool, TM1, mine)
+    pool = slot_pool.ask(slot_pool.dropped(pool, pool.on(TM1)), {"a": Want(2, 2)}, IDS)
+    assert allocation_of(pool, "a") != mine[0].allocation_id
+    assert taken(pool, TM1, mine) == (pool, False)
 
 
-def test_a_need_is_overdue_after_its_timeout_and_renewed_with_another_allocation() -> None:
-    """R5."""
-    pool = asked(a=2)
-    assert slot_pool.overdue(pool, 10.0, 9.9) == ()
-    assert [n.group for n in slot_pool.overdue(pool, 10.0, 10.0)] == ["a"]
-    renewed = slot_pool.ask_for_missing(slot_pool.renewed(pool), IdSource(random.Random(2)), 10.0)
-    assert set(renewed.needs).isdisjoint(pool.needs)
-    assert renewed.version > pool.version
+def test_a_slot_that_is_held_is_not_taken_under_another_allocation() -> None:
+    """A late offer of an allocation that the TaskManager has replaced since."""
+    pool, _ = taken(adaptive(4), TM1, offer("new", 2))
+    assert not taken(pool, TM1, offer("old", 2, first=1))[1]
 
 
-def test_a_group_served_twice_is_a_violation() -> None:
-    need = Need("a", 1, 0.0)
-    with pytest.raises(InvariantViolated, match="served twice"):
-        slot_pool.check_invariants(SlotPool({"a": 1}, {AllocationId("x"): need, AllocationId("y"): need}))
+def test_a_group_asked_for_twice_is_a_violation() -> None:
+    need = Need("a", Want(1, 1))
+    with pytest.raises(InvariantViolated, match="asked for twice"):
+        slot_pool.check_invariants(SlotPool({"a": Bounds(1, 1)}, {AllocationId("x"): need, AllocationId("y"): need}))
 
 
 def test_the_first_mark_of_a_phase_counts() -> None:

@@ -79,11 +79,12 @@ def test_requests_are_counted_by_outcome() -> None:
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
-        storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, bytes=10, seconds=0.5)}},
+        storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, retries=3, seconds=0.5)}},
     )
     found = values(metrics)
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1
     assert found["minflinkd_storage_errors_total", ("create", "file")] == 1
+    assert found["minflinkd_storage_retries_total", ("create", "file")] == 3
     assert found["minflinkd_storage_seconds_total", ("create", "file")] == 0.5
 
 

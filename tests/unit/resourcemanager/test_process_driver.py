@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from minflinkd.resourcemanager import process as module
 from minflinkd.resourcemanager.driver import StartFailed
 from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
 
 TM = ResourceId("tm-000000000001")
@@ -25,6 +27,7 @@ OTHER = ResourceId("tm-000000000002")
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(60)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
 FAIL = "import sys\nprint('no such thing as Spark', file=sys.stderr)\nsys.exit(3)"
+EXPLAIN = "import sys\nsys.exit('many lines\\nerror: no such thing as Java')"
 POLITE = (
     "import signal, sys, pathlib\n"
     "def end(*_):\n    print('good bye', flush=True)\n    sys.exit(0)\n"
@@ -66,7 +69,7 @@ class Host:
         """The pid, when the script has said that it is up."""
         self.script = script
         await self.driver.start(resource_id)
-        if script is FAIL:
+        if script in (FAIL, EXPLAIN):
             return 0
         await until(lambda: "up" in self.log(resource_id))
         return next(one.pid for one in self.driver.living() if one.resource_id == resource_id)
@@ -115,6 +118,13 @@ async def test_the_exit_of_a_process_is_told_within_a_second_with_its_code_and_t
     assert resource_id == TM
     assert reason == "its process ended with exit code 3; its log ends:\nno such thing as Spark"
     await until(lambda: host.driver.living() == ())
+
+
+async def test_a_taskmanager_that_cannot_go_on_says_why_in_one_line(host: Host) -> None:
+    """R5: the reason reaches people in the error of a job; of a log that ends with it, the rest says less."""
+    await host.start(EXPLAIN)
+    _, reason = await host.exit()
+    assert reason == "its process ended with exit code 1: no such thing as Java"
 
 
 async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
@@ -205,6 +215,51 @@ async def test_a_cancelled_start_leaves_no_process_that_nobody_watches(host: Hos
     await until(lambda: len(host.driver.living()) == 1)
 
 
+async def test_a_process_that_is_being_launched_is_waited_for_by_whoever_asks_what_lives(host: Host) -> None:
+    """R7: a ResourceManager that takes over in the middle of a start must not start a duplicate, nor kill it."""
+    asked = threading.Event()
+    launch = host.command
+    host.driver._command = lambda *about: launch(*about) if asked.wait(10) else []
+    starting = asyncio.create_task(host.driver.start(TM))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    adopting = asyncio.create_task(host.driver.adopt())
+    reaping = asyncio.create_task(host.driver.reap_leftovers())
+    await asyncio.sleep(0)
+    assert not adopting.done()
+    asked.set()
+    assert [one.resource_id for one in await adopting] == [TM]
+    await reaping
+    assert [one.resource_id for one in host.driver.living()] == [TM]
+
+
+async def test_a_launch_that_hangs_is_waited_for_no_longer_than_is_bearable(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every wait has an end: a disk that does not answer must not keep the daemon from its work."""
+    monkeypatch.setattr(module, "LAUNCH_TIMEOUT", 0.01)
+    go_on = threading.Event()
+    launch = host.command
+    host.driver._command = lambda *about: launch(*about) if go_on.wait(10) else []
+    starting = asyncio.create_task(host.driver.start(TM))
+    await asyncio.sleep(0)
+    try:
+        assert await host.driver.adopt() == ()
+    finally:
+        go_on.set()
+    await starting
+
+
+async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(host: Host) -> None:
+    """A14."""
+    starting = asyncio.create_task(host.driver.start(TM))
+    await asyncio.sleep(0)
+    await host.driver.stop_all()
+    await starting
+    assert host.driver.living() == ()
+
+
 async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
     """R7, A14: by pid, start time and token; their exits are told as those of its own."""
     pid = await host.start()
@@ -272,12 +327,27 @@ async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(
 
 async def test_the_logs_of_the_latest_taskmanagers_are_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory each, for ever, would fill the disk of a host whose TaskManagers keep failing."""
-    monkeypatch.setattr(module, "LOGS_KEPT", 2)
+    monkeypatch.setattr(homes, "LOGS_KEPT", 2)
     for number in range(4):
         resource_id = ResourceId(f"tm-00000000000{number}")
         await host.start(FAIL, resource_id)
         await host.driver.stop(resource_id)
     assert len(list(host.directory.iterdir())) == 2
+
+
+async def test_a_taskmanager_that_was_not_started_here_keeps_its_directory(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R7: standalone TaskManagers may share the state directory; this driver knows nothing of them."""
+    monkeypatch.setattr(homes, "LOGS_KEPT", 0)
+    standalone = host.directory / OTHER
+    for name in ("log", "state"):
+        (standalone / name).mkdir(parents=True)
+    assert await host.driver.adopt() == ()
+    await host.start(FAIL)
+    await host.driver.stop(TM)
+    assert {entry.name for entry in standalone.iterdir()} == {"log", "state"}
+    assert not (host.directory / TM).exists()
 
 
 async def test_systemds_variables_are_not_handed_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,18 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Mailbox, job_master, task_manager
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Mailbox, job_master, task_manager
 from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
 
@@ -205,6 +208,34 @@ async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
         assert (await tm.register()).instance_id != first.instance_id
 
 
+async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
+    """m7: the slots stay marked taken until somebody says what became of them."""
+    async with running() as cluster:
+        await cluster.needs(a=1)
+        tm = await cluster.task_manager()
+        ask, failures = cluster.network.ask, [ValueError("cannot be encoded")]
+
+        async def failing(target: Address, request: m.Request[Any], **more: Any) -> Any:
+            if isinstance(request, m.AllocateSlots) and failures:
+                raise failures.pop()
+            return await ask(target, request, **more)
+
+        cluster.network.ask = failing  # type: ignore[method-assign]
+        await tm.register()
+        async with asyncio.timeout(RESERVATION_TIMEOUT / 2):
+            await until(lambda: tm.slots[0] == (JOB, A))
+
+
+async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
+    """Its state is not to be trusted; another takes its place."""
+    async with running() as cluster:
+        before = cluster.manager.snapshot()
+        cluster.manager.crash(ValueError("a bug"))
+        with pytest.raises(Crashed):
+            await cluster.manager._door.deliver(m.FindSession(request_id="1"), None)
+        assert cluster.manager.snapshot() == before
+
+
 async def test_the_needs_of_a_silent_jobmaster_are_dropped() -> None:
     async with running() as cluster:
         await cluster.needs(a=3)
@@ -229,7 +260,7 @@ async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> No
         async def find() -> m.SessionFound:
             return await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(request_id="1"), timeout=1)
 
-        assert await find() == m.SessionFound()
+        assert await find() == m.SessionFound(waiting="waiting for 1 TaskManager to become ready")
         tm = await cluster.task_manager()
         await tm.register()
         assert await find() == m.SessionFound(address=task_manager(tm.resource_id))

@@ -3,110 +3,33 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.provisioning import FAILED_STARTS, needs_answer, no_start
-from minflinkd.resourcemanager.slot_manager import RESERVATION_TIMEOUT, REST, Setting, step
-from minflinkd.resourcemanager.state import Resources, SlotState, TaskManagerState, check_invariants
-from minflinkd.rpc.messages import (
-    DeclareNeeds,
-    Hardware,
-    NeedsAnswer,
-    RegisterTaskManager,
-    SessionPhase,
-    SlotNeed,
-    SlotStatus,
-    TaskManagerReport,
+from minflinkd.resourcemanager.provisioning import FAILED_STARTS, no_start
+from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
+from minflinkd.resourcemanager.slot_manager import REST, WISH_TIMEOUT, Setting, step
+from minflinkd.resourcemanager.state import Resources, SlotState, TaskManagerState
+from minflinkd.rpc.messages import SessionPhase
+from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId
+from tests.unit.resourcemanager.manager import (
+    JOB1,
+    JOB2,
+    LOST,
+    NO_STANDBY,
+    STARTING,
+    TM1,
+    TM2,
+    TM3,
+    A,
+    B,
+    C,
+    Manager,
+    allocate,
+    leader,
 )
-from minflinkd.runtime.ids import AllocationId, IdSource, InstanceId, JobId, LeaderId, ResourceId
-
-JOB1, JOB2 = JobId("1" * 32), JobId("2" * 32)
-A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
-TM1, TM2, TM3 = ResourceId("tm-1"), ResourceId("tm-2"), ResourceId("tm-3")
-READY, STARTING, LOST = SessionPhase.READY, SessionPhase.STARTING, SessionPhase.LOST
-NO_STANDBY = ResourceManagerOptions(slots_per_tm=2, standby=0)
-
-
-def leader(job: JobId) -> LeaderId:
-    return LeaderId(f"leader of {job[0]}")
-
-
-@dataclass
-class Manager:
-    """Feeds a slot manager and remembers what it commanded. TaskManagers are named tm-1, tm-2, ... as they start."""
-
-    options: ResourceManagerOptions = NO_STANDBY
-    now: float = 0.0
-    state: Resources = field(default_factory=Resources)
-    started: int = 0
-    versions: dict[ResourceId, int] = field(default_factory=dict)
-
-    def feed(self, event: ev.Event) -> list[ev.Command]:
-        self.state, commands = step(Setting(self.options, self.new_id), self.state, event, self.now)
-        check_invariants(self.state)
-        return list(commands)
-
-    def new_id(self) -> ResourceId:
-        self.started += 1
-        return ResourceId(f"tm-{self.started}")
-
-    def tick(self, after: float = 0.0) -> list[ev.Command]:
-        self.now += after
-        return self.feed(ev.Tick())
-
-    def report(self, tm: ResourceId, session: SessionPhase = READY, /, **held: AllocationId) -> TaskManagerReport:
-        """`held` is read as s0=A, s1=A: who holds which slot, all of JOB1."""
-        self.versions[tm] = self.versions.get(tm, 0) + 1
-        slots = tuple(
-            SlotStatus(index=i, job_id=JOB1, allocation_id=held[f"s{i}"]) if f"s{i}" in held else SlotStatus(index=i)
-            for i in range(self.options.slots_per_tm)
-        )
-        return TaskManagerReport(resource_id=tm, slots=slots, session=session, version=self.versions[tm])
-
-    def register(
-        self, tm: ResourceId, session: SessionPhase = READY, pid: int = 1, **held: AllocationId
-    ) -> list[ev.Command]:
-        hello = RegisterTaskManager(
-            address=f"taskmanager/{tm}",
-            pid=pid,
-            hardware=Hardware(cpu_cores=2, memory_bytes=1),
-            log_directory="",
-            report=self.report(tm, session, **held),
-        )
-        return self.feed(ev.TaskManagerRegistered(InstanceId(f"{tm} of {pid} at {self.now}"), hello))
-
-    def needs(
-        self, job: JobId = JOB1, /, version: int = 1, held: tuple[AllocationId, ...] = (), by: str = "", **slots: int
-    ) -> list[ev.Command]:
-        return self.feed(ev.NeedsDeclared(self.declaration(job, version=version, held=held, by=by, **slots)))
-
-    def declaration(
-        self, job: JobId, /, version: int = 1, held: tuple[AllocationId, ...] = (), by: str = "", **slots: int
-    ) -> DeclareNeeds:
-        return DeclareNeeds(
-            job_id=job,
-            leader_id=LeaderId(by) if by else leader(job),
-            address=f"jobmaster/{job}",
-            version=version,
-            needs=tuple(SlotNeed(allocation_id=AllocationId(a), slots=n) for a, n in slots.items()),
-            held=held,
-        )
-
-    def answer(self, job: JobId = JOB1) -> NeedsAnswer:
-        return needs_answer(self.state, self.options, job, self.now)
-
-    def slot_states(self, tm: ResourceId) -> list[SlotState]:
-        return [slot.state for slot in self.state.task_managers[tm].slots]
-
-
-def allocate(
-    tm: ResourceId, slots: tuple[int, ...], allocation: AllocationId, job: JobId = JOB1, *, again: bool = False
-) -> ev.SendAllocate:
-    return ev.SendAllocate(tm, slots, job, allocation, f"jobmaster/{job}", leader(job), again)
 
 
 def test_a_free_slot_is_marked_taken_and_then_asked_for() -> None:
@@ -163,8 +86,23 @@ def test_a_session_that_stays_away_costs_its_taskmanager() -> None:
     manager.register(TM1)
     manager.feed(ev.Reported(manager.report(TM1, LOST)))
     manager.needs(a=1)
-    why = "its session was lost for 120 s"
+    why = "its session was not ready for 120 s"
     assert manager.tick(120) == [ev.StopTaskManager(TM1, why, kill=True), ev.StartTaskManager(ResourceId("tm-1"))]
+
+
+def test_a_session_that_begins_again_and_again_without_becoming_ready_costs_its_taskmanager() -> None:
+    """R6, R11: every attempt is a change of phase, but no progress."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.feed(ev.Reported(manager.report(TM1, LOST)))
+    manager.needs(a=1)
+    for phase in (STARTING, LOST, STARTING, LOST):
+        manager.now += 29
+        assert manager.feed(ev.Reported(manager.report(TM1, phase))) == []
+    assert manager.tick(4) == [
+        ev.StopTaskManager(TM1, "its session was not ready for 120 s", kill=True),
+        ev.StartTaskManager(ResourceId("tm-1")),
+    ]
 
 
 def test_a_job_is_packed_where_it_runs_already_and_standbys_stay_whole() -> None:
@@ -174,8 +112,8 @@ def test_a_job_is_packed_where_it_runs_already_and_standbys_stay_whole() -> None
         manager.register(tm)
     manager.needs(JOB2, b=1)
     manager.needs(JOB1, a=2)
-    holders = {tm: manager.state.task_managers[tm].jobs() for tm in (TM1, TM2, TM3)}
-    assert holders == {TM1: {JOB1, JOB2}, TM2: set(), TM3: set()}
+    holders = {tm: manager.state.task_managers[tm].jobs for tm in (TM1, TM2, TM3)}
+    assert holders == {TM1: (JOB1, JOB2), TM2: (), TM3: ()}
 
 
 def test_the_report_is_the_truth_but_frees_no_younger_reservation() -> None:
@@ -247,10 +185,10 @@ def test_an_older_declaration_or_leader_changes_nothing() -> None:
     manager.register(TM1)
     manager.needs(version=5, held=(A,))
     assert manager.needs(version=4, b=1) == []
-    assert manager.needs(version=1, by="the next leader", c=1) != []
+    assert manager.needs(version=1, by="leader of 1, the next", c=1) != []
     assert manager.needs(version=9, b=1) == []
-    manager.feed(ev.JobMasterGone(JOB1, LeaderId("the next leader"), for_good=True))
-    assert manager.needs(version=2, by="the next leader", b=1) == []
+    manager.feed(ev.JobMasterGone(JOB1, LeaderId("leader of 1, the next"), for_good=True))
+    assert manager.needs(version=2, by="leader of 1, the next", b=1) == []
     assert manager.state.jobs == {}
 
 
@@ -280,7 +218,10 @@ def test_a_need_larger_than_a_taskmanager_is_refused_with_the_sizes() -> None:
     """R5."""
     manager = Manager()
     assert manager.needs(a=3) == []
-    assert manager.answer().refused == {A: "3 slots of one TaskManager are needed; a TaskManager has 2"}
+    assert manager.answer().refused == {
+        A: "3 slots of one TaskManager are needed; no TaskManager is registered; a TaskManager has 2 "
+        "(taskmanager.numberOfTaskSlots)"
+    }
 
 
 def test_starts_are_repeated_with_growing_pauses_and_refused_after_three_failures() -> None:
@@ -328,7 +269,7 @@ def test_idle_taskmanagers_beyond_standby_and_minimum_are_stopped_after_their_ti
     manager.now = 1.0
     manager.register(TM2)
     assert manager.tick(58.5) == []
-    assert manager.tick(0.5) == [ev.StopTaskManager(TM1, "idle for 60 s, and not needed as a standby", kill=False)]
+    assert manager.tick(0.5) == [ev.SendExit(TM1, "idle for 60 s, and not needed as a standby")]
     assert manager.state.task_managers[TM1].state is TaskManagerState.STOPPING
     assert manager.register(TM1) == []
     manager.feed(ev.TaskManagerFailed(TM1, "exit code 0"))
@@ -337,6 +278,14 @@ def test_idle_taskmanagers_beyond_standby_and_minimum_are_stopped_after_their_ti
     minimum = Manager(replace(NO_STANDBY, min=1, taskmanager_timeout=60))
     minimum.register(TM1)
     assert minimum.tick(100) == []
+
+
+def test_no_option_but_standby_starts_taskmanagers_that_nobody_asked_for() -> None:
+    """R6: the minimum keeps those that are there."""
+    assert Manager(replace(NO_STANDBY, min=3)).tick() == []
+    manager = Manager(replace(NO_STANDBY, min=3, standby=1))
+    assert manager.tick() == [ev.StartTaskManager(TM1)]
+    assert manager.register(TM1) == []
 
 
 def test_no_more_taskmanagers_start_than_may_run_and_the_need_is_told_so() -> None:
@@ -363,6 +312,22 @@ def test_a_lost_taskmanager_is_told_to_its_jobs_killed_and_replaced_at_once() ->
     assert manager.needs(version=3, b=2) == []  # the replacement is on its way already
 
 
+def test_nothing_is_started_for_a_job_that_has_noticed_the_loss_before_and_has_slots_elsewhere() -> None:
+    """R3, R11: JobMaster and ResourceManager lose sight of a TaskManager each at its own time."""
+    manager = Manager()
+    manager.register(TM1)
+    manager.needs(a=2)
+    manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A, s1=A)))
+    manager.needs(version=2, held=(A,))
+    manager.register(TM2)
+    manager.needs(version=3, b=2)
+    manager.feed(ev.AllocationAnswered(B, True, manager.report(TM2, s0=B, s1=B)))
+    manager.needs(version=4, held=(B,))
+    commands = manager.feed(ev.TaskManagerFailed(TM1, "no heartbeat"))
+    assert not any(isinstance(command, ev.StartTaskManager) for command in commands)
+    assert manager.state.wishes == {}
+
+
 def test_with_a_standby_the_job_moves_at_once_and_the_standby_is_replaced() -> None:
     """R11."""
     manager = Manager(replace(NO_STANDBY, standby=1))
@@ -377,21 +342,22 @@ def test_with_a_standby_the_job_moves_at_once_and_the_standby_is_replaced() -> N
 
 
 def test_a_new_resourcemanager_learns_who_holds_what_and_starts_nothing_for_it() -> None:
-    """R12."""
+    """R12, R13: the TaskManager is told who leads the job, and knows it already or not."""
+    told = ev.AnnounceJobMaster(JOB1, leader(JOB1), (TM1,))
     manager = Manager()
     manager.register(TM1, s0=A, s1=A)
-    assert manager.needs(held=(A,)) == []
+    assert manager.needs(held=(A,)) == [told]
     assert manager.slot_states(TM1) == [SlotState.ALLOCATED] * 2
     manager = Manager()
     manager.register(TM1, s0=A)
-    assert manager.needs(a=1) == []  # allocated, and not yet accepted by its JobMaster
+    assert manager.needs(a=1) == [told]  # allocated, and not yet accepted by its JobMaster
 
 
 def test_a_wanted_session_starts_one_taskmanager_and_is_forgotten_after_a_while() -> None:
     manager = Manager()
     assert manager.feed(ev.SessionWanted()) == [ev.StartTaskManager(TM1)]
     assert manager.feed(ev.SessionWanted()) == []
-    manager.tick(10)
+    manager.tick(WISH_TIMEOUT)
     assert manager.state.wishes == {}
 
 
@@ -407,5 +373,5 @@ def test_a_taskmanager_that_dies_before_it_was_ready_counts_as_a_failed_start(se
 
 def test_ids_of_started_taskmanagers_come_from_the_injected_source() -> None:
     ids = IdSource(random.Random(1))
-    _, commands = step(Setting(replace(NO_STANDBY, min=1), ids.resource), Resources(), ev.Tick(), 0.0)
+    _, commands = step(Setting(replace(NO_STANDBY, standby=1), ids.resource), Resources(), ev.Tick(), 0.0)
     assert commands == (ev.StartTaskManager(IdSource(random.Random(1)).resource()),)

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.slot_manager import RESERVATION_TIMEOUT, Setting, step
+from minflinkd.resourcemanager.placement import least
+from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
+from minflinkd.resourcemanager.slot_manager import Setting, step
 from minflinkd.resourcemanager.state import Resources, SlotState, check_invariants
 from minflinkd.rpc.messages import (
     DeclareNeeds,
@@ -25,17 +27,20 @@ from minflinkd.rpc.messages import (
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
 
 OPTIONS = ResourceManagerOptions(slots_per_tm=2, standby=1, max=2, start_timeout=30, taskmanager_timeout=20)
-JOBS = tuple(JobId(str(n) * 32) for n in (1, 2))
+JOBS = tuple(JobId(str(n) * 32) for n in (1, 2, 3))
+EXCLUSIVE = JOBS[2]  # wants TaskManagers of its own (R24)
 
 
 @dataclass
 class TrueTaskManager:
-    """What runs in reality: the slot table, and what is under way from it."""
+    """What runs in reality: the slot table, the session, and whose own it is."""
 
     resource_id: ResourceId
     slots: list[tuple[JobId, AllocationId] | None] = field(default_factory=lambda: [None, None])
     session: SessionPhase = SessionPhase.STARTING
     registered: bool = False
+    aged: bool = False
+    dedicated_to: JobId | None = None
     version: int = 0
 
     def report(self) -> TaskManagerReport:
@@ -47,6 +52,8 @@ class TrueTaskManager:
                 for i, h in enumerate(self.slots)
             ),
             session=self.session,
+            session_aged=self.aged,
+            dedicated_to=self.dedicated_to,
             version=self.version,
         )
 
@@ -57,6 +64,11 @@ class TrueTaskManager:
             return held == command.slots
         if any(self.slots[i] is not None for i in command.slots):
             return False
+        others = {h[0] for h in self.slots if h is not None} - {command.job_id}
+        if self.dedicated_to not in (None, command.job_id) or (command.exclusive and others):
+            return False
+        if command.exclusive:
+            self.dedicated_to = command.job_id
         for i in command.slots:
             self.slots[i] = wanted
         return True
@@ -67,9 +79,10 @@ class TrueTaskManager:
 
 @dataclass
 class TrueJob:
-    needs: dict[AllocationId, int] = field(default_factory=dict)
+    needs: dict[AllocationId, SlotNeed] = field(default_factory=dict)
     held: dict[AllocationId, ResourceId] = field(default_factory=dict)
     version: int = 0
+    leaders: int = 1
 
 
 class World(RuleBasedStateMachine):
@@ -101,9 +114,15 @@ class World(RuleBasedStateMachine):
                     self.allocates.append(command)
                 case ev.StartTaskManager(resource_id):
                     self.tms[resource_id] = TrueTaskManager(resource_id)
-                case ev.StopTaskManager(resource_id, _, kill):
-                    assert kill or all(h is None for h in self.state.task_managers[resource_id].slots)
+                case ev.SendExit(resource_id, reason):
+                    self.late.append(ev.ExitAnswered(resource_id, reason))
+                case ev.StopTaskManager(resource_id):
                     self.die(resource_id)
+                case ev.SendRenew(resource_id):
+                    self.renew(resource_id)
+                case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
+                    assert leader_id == self.leader(job_id)
+                    assert all(job_id in self.state.task_managers[r].jobs for r in resource_ids)
                 case ev.NotifyLost():
                     pass
 
@@ -121,25 +140,40 @@ class World(RuleBasedStateMachine):
             for job in self.jobs.values():
                 job.held = {a: r for a, r in job.held.items() if r != resource_id}
 
+    def renew(self, resource_id: ResourceId) -> None:
+        tm = self.tms.get(resource_id)
+        if tm is not None and all(h is None for h in tm.slots):
+            tm.session, tm.aged = SessionPhase.STARTING, False
+
+    def leader(self, job_id: JobId) -> LeaderId:
+        return LeaderId(f"leader of {job_id}, {self.jobs[job_id].leaders:04}")
+
     def declare(self, job_id: JobId) -> ev.NeedsDeclared:
         job = self.jobs[job_id]
         return ev.NeedsDeclared(
             DeclareNeeds(
                 job_id=job_id,
-                leader_id=LeaderId(f"leader of {job_id}"),
+                leader_id=self.leader(job_id),
                 address=f"jobmaster/{job_id}",
                 version=job.version,
-                needs=tuple(SlotNeed(allocation_id=a, slots=n) for a, n in job.needs.items()),
+                needs=tuple(job.needs.values()),
                 held=tuple(job.held),
+                exclusive=job_id == EXCLUSIVE,
             )
         )
 
     def offer(self, tm: TrueTaskManager) -> None:
-        """m9, m10: what the JobMaster does not accept, the TaskManager frees."""
-        for job_id, allocation in {h for h in tm.slots if h is not None}:
+        """m9, m10: what the JobMaster does not accept, the TaskManager frees.
+
+        It accepts what it asked for, and what an earlier JobMaster of the job did where that serves a need (R13).
+        """
+        for job_id, allocation in sorted({h for h in tm.slots if h is not None}):
             job = self.jobs[job_id]
-            if allocation in job.needs:
-                del job.needs[allocation]
+            size = sum(h == (job_id, allocation) for h in tm.slots)
+            here = tm.resource_id
+            fitting = [a for a, n in job.needs.items() if size + (n.held if n.beside == here else 0) >= least(n)]
+            if allocation not in job.held and fitting:
+                del job.needs[allocation if allocation in job.needs else fitting[0]]
                 job.held[allocation] = tm.resource_id
                 job.version += 1
             elif job.held.get(allocation) != tm.resource_id:
@@ -158,12 +192,41 @@ class World(RuleBasedStateMachine):
 
     # --- what may happen ---
 
-    @rule(job=st.sampled_from(JOBS), slots=st.integers(1, 2))
-    def a_job_wants_slots(self, job: JobId, slots: int) -> None:
+    @rule(job=st.sampled_from(JOBS), slots=st.integers(1, 2), at_least=st.integers(0, 2))
+    def a_job_wants_slots(self, job: JobId, slots: int, at_least: int) -> None:
         if len(self.jobs[job].needs) < 2:
-            self.jobs[job].needs[AllocationId(f"a{next(self.numbers)}")] = slots
-            self.jobs[job].version += 1
+            self.wants(job, slots, min(at_least, slots))
             self.feed(self.declare(job))
+
+    def wants(self, job: JobId, slots: int, at_least: int, beside: ResourceId | None = None, held: int = 0) -> None:
+        allocation = AllocationId(f"a{next(self.numbers)}")
+        self.jobs[job].needs[allocation] = SlotNeed(
+            allocation_id=allocation, slots=slots, least=at_least, beside=beside, held=held
+        )
+        self.jobs[job].version += 1
+
+    @precondition(lambda self: any(job.held for job in self.jobs.values()))
+    @rule(data=st.data())
+    def a_job_would_grow(self, data: st.DataObject) -> None:
+        """R20."""
+        job = data.draw(st.sampled_from([j for j in JOBS if self.jobs[j].held]))
+        if len(self.jobs[job].needs) < 2:
+            self.wants(job, 2, 2, beside=data.draw(st.sampled_from(sorted(self.jobs[job].held.values()))), held=1)
+            self.feed(self.declare(job))
+
+    @rule(job=st.sampled_from(JOBS))
+    def a_jobmaster_crashes_and_another_takes_over(self, job: JobId) -> None:
+        """R13: it wants as much, and knows of nothing; what the earlier one still sends changes nothing (R1)."""
+        late = self.declare(job)
+        true = self.jobs[job]
+        sizes = [sum(h == (job, a) for tm in self.tms.values() for h in tm.slots) for a in true.held]
+        self.jobs[job] = TrueJob(leaders=true.leaders + 1)
+        for size in sizes[:2]:
+            self.wants(job, max(1, min(size, 2)), 1)
+        self.feed(self.declare(job))
+        before = self.state
+        self.feed(late)
+        assert self.state.jobs == before.jobs
 
     @rule(job=st.sampled_from(JOBS))
     def a_job_cancels_its_needs(self, job: JobId) -> None:
@@ -195,9 +258,10 @@ class World(RuleBasedStateMachine):
             self.feed(ev.Reported(tm.report()))
 
     @precondition(lambda self: self.tms)
-    @rule(data=st.data(), session=st.sampled_from(SessionPhase))
-    def a_session_changes(self, data: st.DataObject, session: SessionPhase) -> None:
-        self.tms[data.draw(st.sampled_from(sorted(self.tms)))].session = session
+    @rule(data=st.data(), session=st.sampled_from(SessionPhase), aged=st.booleans())
+    def a_session_changes(self, data: st.DataObject, session: SessionPhase, aged: bool) -> None:
+        tm = self.tms[data.draw(st.sampled_from(sorted(self.tms)))]
+        tm.session, tm.aged = session, aged
 
     @precondition(lambda self: self.allocates)
     @rule(data=st.data(), fate=st.sampled_from(["answered", "answered late", "answer lost", "lost"]))
@@ -244,17 +308,38 @@ class World(RuleBasedStateMachine):
         self.late = []
         for _ in range(60):
             self.quiet_second()
-        for job in self.jobs.values():
-            room = max((tm.slots.count(None) for tm in self.tms.values()), default=0)
-            for slots in job.needs.values():
-                assert (len(self.tms), room < slots) == (OPTIONS.max, True)
+        somebody_waits = any(need.beside is None for job in self.jobs.values() for need in job.needs.values())
+        for job_id, job in self.jobs.items():
+            for need in job.needs.values():
+                room = max((self.room(tm, job_id, need) for tm in self.tms.values()), default=0)
+                if need.beside is None:
+                    assert (len(self.tms), room < least(need)) == (OPTIONS.max, True)
+                else:
+                    assert somebody_waits or room < least(need)
+        for job_id, job in self.jobs.items():
             job.needs, job.held = {}, {}
             job.version += 1
+            for tm in self.tms.values():
+                assert tm.dedicated_to in (None, EXCLUSIVE)
+                assert (
+                    job_id == tm.dedicated_to or tm.dedicated_to is None or job_id not in {h[0] for h in tm.slots if h}
+                )
         for _ in range(60):
             self.quiet_second()
         assert set(self.state.task_managers) == set(self.tms)
         assert all(s.state is SlotState.FREE for tm in self.state.task_managers.values() for s in tm.slots)
         assert len(self.tms) == OPTIONS.standby
+        assert not any(tm.aged for tm in self.tms.values())
+        assert self.state.open_needs == {}
+        assert self.state.holdings == {}
+
+    def room(self, tm: TrueTaskManager, job_id: JobId, need: SlotNeed) -> int:
+        """Slots that the job could have there, with those that it has."""
+        others = {h[0] for h in tm.slots if h is not None} - {job_id}
+        if tm.dedicated_to not in (None, job_id) or (job_id == EXCLUSIVE and others):
+            return 0
+        free = tm.slots.count(None)
+        return free + need.held if free and tm.resource_id == need.beside else free
 
     @rule()
     def quiet_second(self) -> None:

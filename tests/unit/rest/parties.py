@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from minflinkd.dispatcher.submission import NoSession
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Input, JobGraph, RestartKind, RestartStrategy, Sink, Source, Task, Vertex
 from minflinkd.rpc.jobs import (
@@ -32,6 +33,7 @@ from minflinkd.rpc.messages import (
     ListLogs,
     ListTaskManagers,
     LogFile,
+    LogMark,
     LogRange,
     ReadLog,
     ResourceOverview,
@@ -115,6 +117,7 @@ def details(
         failures=failures,
         recoveries=(RecoveryRecord(failed_ms=STARTED + 2000, cause="TaskManager lost", checkpoint_id=3),),
         submission={"stored": 0.01, "running": 0.7},
+        waiting=("2 slots of one TaskManager are needed; 1 TaskManager is registered",),
     )
 
 
@@ -155,6 +158,7 @@ class Dispatcher:
         }
         self.faults: tuple[GraphFault, ...] = ()
         self.submissions: list[SubmitJob] = []
+        self.no_session = False
         self.questions = 0
         self.silent = False
         self.broken = False
@@ -215,6 +219,8 @@ class Dispatcher:
 
     async def submit_job(self, question: SubmitJob) -> SubmissionAnswer:
         self.submissions.append(question)
+        if self.no_session:
+            raise NoSession("no TaskManager was there to analyse the job")
         if not self.faults and not question.dry_run:
             self.jobs[question.job_id] = details(question.job_id)
         return SubmissionAnswer(job_id=question.job_id, faults=self.faults)
@@ -276,5 +282,5 @@ class TaskManager:
         if question.name not in self.logs:
             raise NotFound(f"there is no log {question.name}")
         data = self.logs[question.name]
-        first = max(0, len(data) + question.offset) if question.offset < 0 else question.offset
-        return LogRange(data=data[first : first + question.length], size=len(data))
+        mark = LogMark(file="1-1", size=len(data), end="")
+        return LogRange(mark=mark, data=data[question.offset : question.offset + question.length])

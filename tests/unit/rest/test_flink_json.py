@@ -100,6 +100,7 @@ async def test_a_job_has_flinks_details(http: Http) -> None:
     assert job["minflinkd"]["restarts"] == 1
     assert job["minflinkd"]["recoveries"][0]["checkpoint-id"] == 3
     assert job["minflinkd"]["submission"] == {"stored": 0.01, "running": 0.7}
+    assert job["minflinkd"]["waiting"] == ["2 slots of one TaskManager are needed; 1 TaskManager is registered"]
 
 
 async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:

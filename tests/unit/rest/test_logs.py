@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from minflinkd.rest.logs import PIECE
+from minflinkd.rest.log_copies import PIECE
 from tests.unit.rest.parties import LOG, TM, TaskManager
 
 Http = aiohttp.ClientSession
@@ -18,8 +18,10 @@ async def test_a_whole_log_is_read_in_pieces(http: Http, task_manager: TaskManag
         assert await response.read() == LOG
         assert response.headers["X-Log-Size"] == str(len(LOG))
         assert response.content_type == "text/plain"
-    assert len(task_manager.reads) == -(-len(LOG) // PIECE)
-    assert max(read.length for read in task_manager.reads) == PIECE
+    first, *pieces = task_manager.reads
+    assert first.length == 0, "it only asks how long the log is"
+    assert len(pieces) == -(-len(LOG) // PIECE)
+    assert max(read.length for read in pieces) == PIECE
 
 
 async def test_log_and_stdout_take_the_file_of_that_kind(http: Http) -> None:

@@ -54,7 +54,8 @@ class Daemon:
         mailbox = Mailbox(RESOURCE_MANAGER)
         mailbox.on(JobMasterEnded, self._ended)
         self.network.attach(mailbox)
-        self.server = RpcServer(self.network, secret=SECRET, ports=(port,))
+        self.disconnected: list[Address] = []
+        self.server = RpcServer(self.network, secret=SECRET, ports=(port,), on_disconnect=self.disconnected.append)
 
     async def _ended(self, request: JobMasterEnded) -> Done:
         return Done()
@@ -161,6 +162,14 @@ async def test_a_connection_speaks_for_a_taskmanager_and_for_nobody_else(address
             assert not side.uplink.connected.is_set()
 
 
+async def test_an_address_that_names_no_taskmanager_is_refused() -> None:
+    """R1: ids are parsed before they are used."""
+    with capture_logs() as logs:
+        async with daemon() as one, task_manager_side(one.port, address=Address("taskmanager/../x")) as side:
+            await until(lambda: [x for x in logs if "is not a TaskManager id" in str(x)])
+            assert not side.uplink.connected.is_set()
+
+
 @pytest.mark.parametrize("said", [b"\0\0\0\3abc", b"\xff\xff\xff\xff", b"", b"GET / HTTP/1.1\r\n\r\n"])
 async def test_a_stranger_is_sent_away_and_harms_nobody(said: bytes) -> None:
     with capture_logs() as logs:
@@ -210,9 +219,34 @@ async def test_a_second_connection_of_an_address_replaces_the_first() -> None:
             assert second.asked == before + 1
 
 
+async def test_the_end_of_a_taskmanagers_connection_is_told_once() -> None:
+    """R10: who has no connection any more is doubted before its heartbeats are missed."""
+    async with daemon() as one:
+        async with task_manager_side(one.port) as side:
+            await side.connected()
+            await one.reaches(lambda: side.asked)
+            assert one.disconnected == []
+        await until(lambda: one.disconnected)
+        assert one.disconnected == [TM]
+
+
+async def test_the_end_of_a_replaced_connection_is_not_told() -> None:
+    """R10: the TaskManager is there, over the newer one."""
+    async with daemon() as one, task_manager_side(one.port) as first:
+        await first.connected()
+        await one.reaches(lambda: first.asked)
+        async with task_manager_side(one.port) as second:
+            await second.connected()
+            await one.reaches(lambda: second.asked)
+            before = first.asked
+            await one.reaches(lambda: first.asked > before)  # its connection was closed, and its uplink came back
+            assert one.disconnected == []
+
+
 async def test_a_daemon_closes_at_once_with_connections_open() -> None:
     async with daemon() as one, task_manager_side(one.port) as side:
         await side.connected()
         async with asyncio.timeout(2):
             await one.server.aclose()
             await one.server.aclose()
+        assert one.disconnected == []  # it is the daemon that ended

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
-from minflinkd.runtime.component import Component
+from minflinkd.runtime.component import Component, Crashed
 
 
 class Recorder(Component):
@@ -76,3 +77,65 @@ async def test_failing_last_words_do_not_keep_a_component_from_stopping() -> Non
         await component.aclose()
     assert component.calls == ["start", "last words", "stop"]
     assert len(component.tasks) == 0
+
+
+class Decider(Recorder):
+    """Decides in a loop and in a handler; crashes where it is told to."""
+
+    def _on_crash(self) -> None:
+        self.calls.append("crash")
+
+    def decide(self, error: Exception | None) -> None:
+        if error is not None:
+            raise self.crash(error) from error
+
+
+async def test_a_crashed_component_decides_nothing_any_more_and_stops_without_last_words() -> None:
+    """A1: it takes no message from then on, and everything of it is freed when it is closed."""
+    component = Decider()
+    await component.start()
+    bug = ValueError("slot 3 is held twice")
+    with capture_logs() as logs, pytest.raises(Crashed, match="slot 3 is held twice"):
+        component.decide(bug)
+    assert (component.running, component.crashed.is_set(), component.crash_cause) == (False, True, bug)
+    assert [(line["event"], line["error"]) for line in logs] == [("a component crashed", "slot 3 is held twice")]
+    with pytest.raises(RuntimeError, match="closed"):
+        component.tasks.loop("another", asyncio.Event().wait)  # type: ignore[arg-type]
+    await component.aclose()
+    assert component.calls == ["start", "crash", "stop"]
+    assert len(component.tasks) == 0
+
+
+async def test_the_first_crash_of_a_component_is_the_one_that_counts() -> None:
+    async with Decider() as component:
+        first, second = ValueError("first"), ValueError("second")
+        with capture_logs():
+            for error in (first, second):
+                assert isinstance(component.crash(error), Crashed)
+        assert component.crash_cause is first
+        assert component.calls.count("crash") == 1
+
+
+async def test_a_loop_that_crashes_its_component_ends() -> None:
+    """The guard starts failed loops again; not those of a component that has crashed."""
+    component = Decider()
+    await component.start()
+
+    async def body() -> None:
+        component.decide(ValueError("broken"))
+
+    with capture_logs():
+        task = component.tasks.loop("deciding", body)
+        async with asyncio.timeout(1):
+            await asyncio.wait({task})
+    assert task.exception() is None
+    await component.aclose()
+
+
+async def test_a_component_falls_with_its_part() -> None:
+    async with Decider() as whole:
+        async with Decider() as part:
+            part.falls_with = whole.crash
+            with capture_logs():
+                part.crash(bug := ValueError("broken"))
+        assert whole.crash_cause is bug

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken, UnusableSecret, cluster_secret
+from minflinkd.ha.embedded import (
+    StateDirectory,
+    StateDirectoryTaken,
+    UnusableClusterId,
+    UnusableSecret,
+    cluster_id,
+    cluster_secret,
+)
 
 
 def test_a_second_daemon_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
@@ -84,3 +91,19 @@ def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: bytes) -> Non
     (tmp_path / "secret").write_bytes(content)
     with pytest.raises(UnusableSecret, match="at least 32"):
         cluster_secret(tmp_path / "secret")
+
+
+def test_a_cluster_keeps_its_id_which_no_other_has(tmp_path: Path) -> None:
+    """B19: what lies under another one's id in a shared storage is not this cluster's to clean up."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    first = cluster_id(tmp_path / "one")
+    assert cluster_id(tmp_path / "one") == first != cluster_id(tmp_path / "other")
+
+
+@pytest.mark.parametrize("damaged", ["", "../../etc", "0" * 31, "/"])
+def test_a_damaged_cluster_id_is_refused_rather_than_replaced(tmp_path: Path, damaged: str) -> None:
+    """B19: with a new one the artifacts of stored jobs would not be found."""
+    (tmp_path / "cluster.id").write_text(damaged)
+    with pytest.raises(UnusableClusterId):
+        cluster_id(tmp_path)

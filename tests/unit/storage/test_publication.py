@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -246,3 +247,36 @@ async def test_a_file_that_an_earlier_checkpoint_publishes_meanwhile_is_durable_
     await make_durable(storages, second)
     assert await publish(storages, second) == 0
     assert list(visible(tmp_path).values()) == [b"rows"]
+
+
+async def test_a_file_that_its_reader_has_taken_away_is_not_missed(tmp_path: Path) -> None:
+    """J12: checkpoint 2 still carries what 1 published, and a consumer moves files away as soon as it sees them."""
+    storages = Storages()
+    for epoch in (1, 2):
+        stage(tmp_path, epoch, {"part-0.parquet": b"rows"})
+    first = await transaction(storages, tmp_path, 1, [1])
+    both = await transaction(storages, tmp_path, 2, [1, 2])
+    await publish(storages, first)
+    (tmp_path / first.files[0].final).unlink()
+    await make_durable(storages, both)
+    assert await publish(storages, both) == 1
+    assert list(visible(tmp_path)) == [both.files[1].final]
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+async def test_a_file_taken_away_in_the_middle_of_its_publication_is_not_missed(tmp_path: Path, fail_at: int) -> None:
+    """J12: the publisher dies anywhere between the first rename and the manifest; its successor completes it."""
+    faulty, storages = FaultyStorage(LocalStorage()), Storages()
+    storages.add(faulty)
+    stage(tmp_path, 1, {"part-0.parquet": b"one", "part-1.parquet": b"two"})
+    covered = await transaction(storages, tmp_path, 1, [1])
+    faulty.requests, faulty.fail_at = 0, fail_at
+    with contextlib.suppress(StorageUnavailable):
+        await publish(storages, covered)
+    faulty.fail_at = None
+    taken = list(visible(tmp_path))
+    for name in taken:
+        (tmp_path / name).unlink()
+    assert await publish(storages, covered) == 2 - len(taken)
+    assert sorted([*taken, *visible(tmp_path)]) == sorted(file.final for file in covered.files)
+    assert len(list((tmp_path / "_minflinkd").rglob("*.json"))) == 1, "the manifest, and no mark"

@@ -1,11 +1,16 @@
 import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from minflinkd.storage.interface import InvalidPath, ObjectNotFound
 from minflinkd.storage.location import relative_path
-from minflinkd.storage.registry import Storages, UnknownScheme, parse_uri
+from minflinkd.storage.options import InvalidStorageOption
+from minflinkd.storage.registry import GROUP, Storages, UnknownScheme, parse_uri
+from minflinkd.storage.resilient import ResilientStorage
 
 
 @pytest.mark.parametrize(
@@ -19,6 +24,8 @@ from minflinkd.storage.registry import Storages, UnknownScheme, parse_uri
         ("file:///with blank/a%20b", ("file", "/with blank/a%20b")),
         ("s3://bucket/key/", ("s3", "bucket/key")),
         ("hdfs://host:8020/a", ("hdfs", "host:8020/a")),
+        ("hdfs://[::1]:8020/a:b@c", ("hdfs", "[::1]:8020/a:b@c")),
+        ("abfs://container@account.dfs.core.windows.net/a", ("abfs", "container@account.dfs.core.windows.net/a")),
     ],
 )
 def test_a_uri_names_a_scheme_and_a_path(uri: str, parsed: tuple[str, str]) -> None:
@@ -50,10 +57,87 @@ def test_locations_read_as_uris(tmp_path: Path) -> None:
 
 def test_an_unknown_scheme_names_the_known_ones_and_what_to_install() -> None:
     """S1"""
-    with pytest.raises(UnknownScheme, match=r"there are: .*file.*pip install 'minflinkd\[s3\]'"):
-        Storages().at("s3://bucket/x")
     with pytest.raises(UnknownScheme, match=r"there are: .*file"):
         Storages().at("gopher://x/y")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "target", "said"),
+    [
+        ("s3", "no_such_sdk:S3Storage", r"no_such_sdk.*pip install 'minflinkd\[s3\]'"),
+        ("abfs", "no_such_sdk.aio:X", r"pip install 'minflinkd\[azure\]'"),
+        ("other", "no_such_sdk:X", r"other://.*which needs no_such_sdk"),
+        ("file", "minflinkd.storage.interface:Storage", r"is no storage backend for file://"),
+        ("file", "minflinkd.storage.interface:Entry", r"is no storage backend for file://"),
+    ],
+)
+def test_a_backend_that_cannot_be_loaded_says_what_is_missing(scheme: str, target: str, said: str) -> None:
+    """S1"""
+    storages = Storages()
+    storages._plugins[scheme] = EntryPoint(scheme, target, GROUP)
+    with pytest.raises(UnknownScheme, match=said):
+        storages.at(f"{scheme}:///x")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("s3a.endpoint-url", r"storage\.s3a.*those of storage\.s3\."),
+        ("abfss.account-name", r"those of storage\.abfs\."),
+        ("az.account-name", r"those of storage\.abfs\."),
+        ("s33.retries", r"storage\.s33.*there are: .*s3"),
+        ("s3.no-such", r"storage\.s3\.no-such"),
+    ],
+)
+def test_options_that_nobody_would_read_are_refused_at_the_start(option: str, said: str) -> None:
+    """S7"""
+    with pytest.raises(InvalidStorageOption, match=said):
+        Storages({option: "1"})
+
+
+def test_the_backends_that_have_options_are_imported_at_the_start() -> None:
+    """So that their first use does not hold up the event loop."""
+    script = "import sys; from minflinkd.storage.registry import Storages; Storages({'s3.retries': '1'}); "
+    argv = [sys.executable, "-c", script + "print('minflinkd_s3' in sys.modules)"]
+    assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://KEY:s3cr3tvalue@bucket/x", "s3://KEY:s3cr3tvalue/more@b/x", "gs:me:s3cr3tvalue@b/x", "s3://K:s3cr3tvalue@"],
+)
+def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
+    """S4"""
+    with pytest.raises(InvalidPath) as caught:
+        parse_uri(uri)
+    assert "s3cr3tvalue" not in str(caught.value)
+    assert "KEY" not in str(caught.value)
+
+
+async def test_one_backend_under_two_names_is_counted_once() -> None:
+    """S6"""
+    storages = Storages()
+    storages.at("s3a://bucket/x")
+    assert list(storages.statistics()) == ["s3"]
+    assert storages.at("s3://bucket/x").storage is storages.at("s3a://bucket/x").storage
+    await storages.aclose()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("no-such-option", "1"), ("parallelism", "0"), ("request-timeout", "-1"), ("retries", "many"), ("pause", "x")],
+)
+def test_a_wrong_option_is_refused_when_its_backend_is_first_used(option: str, value: str) -> None:
+    """S7"""
+    with pytest.raises(InvalidStorageOption, match=r"storage\.file"):
+        Storages({f"file.{option}": value}).at("/x")
+
+
+async def test_a_backend_of_an_entry_point_is_retried_and_bounded(tmp_path: Path) -> None:
+    """S4, S7: with the options of its scheme."""
+    storage = Storages({"file.retries": "0", "file.deadline": "7", "s3.retries": "9"}).at("/x").storage
+    assert isinstance(storage, ResilientStorage)
+    assert (storage._requests.options.retries, storage._requests.options.deadline) == (0, 7.0)
 
 
 async def test_requests_are_counted_by_kind(tmp_path: Path) -> None:
@@ -71,7 +155,7 @@ async def test_requests_are_counted_by_kind(tmp_path: Path) -> None:
     assert {kind: (one.requests, one.errors, one.bytes) for kind, one in counted.items()} == {
         "create": (1, 0, 5),
         "open_read": (1, 0, 5),
-        "stat": (2, 2, 0),
+        "stat": (3, 2, 0),  # one for the reading, so that its end is known
         "list": (1, 0, 0),
         "delete": (1, 0, 0),
     }

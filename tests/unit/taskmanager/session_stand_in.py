@@ -2,6 +2,7 @@
 
 - `silent-to: N` never answers a ping, in generations up to N
 - `never-ready-to: N` never becomes ready, in generations up to N
+- `leaks-to: N` opens 100 files with the first ping, in generations up to N
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ async def main() -> None:
     config = sp.read_config(arguments.config)
     generation = int(Path(config.working_directory).name.removeprefix("session-"))
     mailbox = Mailbox(sp.SESSION)
+    leaked: list[int] = []
 
     async def ping(_: sp.Ping) -> sp.Pong:
         if generation <= int(config.conf.get("silent-to", 0)):
             await asyncio.Event().wait()
+        if generation <= int(config.conf.get("leaks-to", 0)) and not leaked:
+            leaked.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(100))
         return sp.Pong(attempts=(), threads=1)
 
     mailbox.on(sp.Ping, ping)

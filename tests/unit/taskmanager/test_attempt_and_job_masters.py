@@ -8,17 +8,16 @@ from pathlib import Path
 from unittest.mock import sentinel
 
 import pytest
-from structlog.testing import capture_logs
 
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
-from minflinkd.rpc.network import Fenced, Mailbox, job_master, task_manager
+from minflinkd.rpc.network import Address, Fenced, Mailbox, job_master
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId, TaskId
 from minflinkd.runtime.machine import IllegalTransition
 from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.job_masters import JobMasters, JobMasterSilent
+from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
 
 JOB, TM, LEADER = JobId("1" * 32), ResourceId("tm-1"), LeaderId("leader")
 S = m.TaskState
@@ -58,7 +57,6 @@ def test_an_attempt_makes_no_step_that_the_table_does_not_have() -> None:
 STATUS = m.TaskStateChanged(
     resource_id=TM, status=m.TaskStatus(attempt_id=AttemptId("2" * 32), task_id=TaskId("a"), state=S.RUNNING)
 )
-OFFERS = (m.SlotOffer(allocation_id=AllocationId("x"), slots=(0,)),)
 
 
 class World:
@@ -66,18 +64,18 @@ class World:
         self.wire = FaultyWire(random.Random(1))
         mailbox = Mailbox(job_master(JOB), fence=LEADER)
         mailbox.on(m.TaskStateChanged, self._changed)
-        mailbox.on(m.OfferSlots, self._offered)
         self.wire.party("jm").attach(mailbox)
         self.got: list[m.Message] = []
-        self.masters = JobMasters(self.wire.party("tm"), SystemClock(), resource_id=TM, address=task_manager(TM))
+        self.target: Address | None = job_master(JOB)
 
     async def _changed(self, request: m.TaskStateChanged) -> m.Done:
         self.got.append(request)
         return m.Done()
 
-    async def _offered(self, request: m.OfferSlots) -> m.OffersAccepted:
-        self.got.append(request)
-        return m.OffersAccepted(accepted=tuple(o.allocation_id for o in request.offers))
+    async def deliver(self, *, fence: LeaderId = LEADER, patience: float = 60) -> None:
+        await deliver(
+            self.wire.party("tm"), SystemClock(), STATUS, target=lambda: self.target, fence=fence, patience=patience
+        )
 
 
 @pytest.mark.looptime
@@ -90,7 +88,7 @@ async def test_what_must_arrive_is_sent_until_it_is_answered() -> None:
         return len(lost) <= 2
 
     world.wire.faults.drop_if = drop_two
-    await world.masters.deliver(job_master(JOB), STATUS, LEADER, patience=60)
+    await world.deliver()
     assert world.got == [STATUS]
     await world.wire.aclose()
 
@@ -102,11 +100,8 @@ async def test_silence_ends_the_patience_in_time() -> None:
     world.wire.faults.drop = 1.0
     began = clock()
     with pytest.raises(JobMasterSilent):
-        await world.masters.deliver(job_master(JOB), STATUS, LEADER, patience=30)
+        await world.deliver(patience=30)
     assert 25 < clock() - began < 36
-    with capture_logs():
-        answer = await world.masters.offer(job_master(JOB), OFFERS, LEADER, patience=10)
-    assert answer.accepted == ()
     await world.wire.aclose()
 
 
@@ -115,8 +110,23 @@ async def test_a_replaced_job_master_is_no_silence() -> None:
     """R1: what it refuses is refused at once."""
     world = World()
     with pytest.raises(Fenced):
-        await world.masters.deliver(job_master(JOB), STATUS, LeaderId("old"), patience=60)
-    with capture_logs():
-        assert (await world.masters.offer(job_master(JOB), OFFERS, LeaderId("old"), 60)).accepted == ()
-    assert (await world.masters.offer(job_master(JOB), OFFERS, LEADER, 60)).accepted == ("x",)
+        await world.deliver(fence=LeaderId("old"))
+    await world.wire.aclose()
+
+
+@pytest.mark.looptime
+async def test_nothing_is_sent_to_a_job_master_that_leads_the_job_no_longer() -> None:
+    """R13: also where that is learnt of between two tries."""
+    world, clock = World(), asyncio.get_running_loop().time
+
+    def drop_and_replace(source: str, target: str, message: m.Message) -> bool:
+        world.target = None
+        return True
+
+    world.wire.faults.drop_if = drop_and_replace
+    began = clock()
+    with pytest.raises(JobMasterSilent):
+        await world.deliver()
+    assert clock() - began < 6
+    assert world.got == []
     await world.wire.aclose()

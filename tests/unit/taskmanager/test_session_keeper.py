@@ -18,6 +18,7 @@ from minflinkd.rpc.messages import SessionPhase
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.taskmanager import session_keeper
 from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.session_age import Figures
 from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_process import SessionLost
@@ -49,6 +50,7 @@ async def keeping(
     *,
     conf: dict[str, str] | None = None,
     limits: Limits = Limits(silent=30.0, stopped=30.0),  # noqa: B008 - frozen
+    bounds: Figures = Figures(threads=1000, open_files=1000, memory=2**40),  # noqa: B008 - frozen
     start_timeout: float = 20.0,
     command: tuple[str, ...] = STAND_IN,
 ) -> AsyncIterator[tuple[SessionKeeper, Listener]]:
@@ -63,6 +65,7 @@ async def keeping(
     keeper = SessionKeeper(
         config=config,
         limits=limits,
+        bounds=bounds,
         start_timeout=start_timeout,
         clock=SystemClock(),
         listener=lambda: listener,
@@ -91,6 +94,7 @@ async def ready(keeper: SessionKeeper, generation: int = 1) -> int:
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_keeper, "WATCH_INTERVAL", 0.02)
     monkeypatch.setattr(session_keeper, "PING_INTERVAL", 0.05)
+    monkeypatch.setattr(session_keeper, "AGE_INTERVAL", 0.05)
     monkeypatch.setattr(session_keeper, "PAUSE_AFTER_FAILED_START", 0.05)
 
 
@@ -120,7 +124,7 @@ async def test_a_killed_child_is_told_once_and_replaced(tmp_path: Path) -> None:
             SessionPhase.STARTING,
             SessionPhase.READY,
         ]
-        await asyncio.wait_for(keeper.gone(1), 1)
+        assert await keeper.gone(1, timeout=1)
 
 
 async def test_the_exit_code_of_a_killed_child_is_its_own(tmp_path: Path) -> None:
@@ -177,7 +181,8 @@ async def test_a_condemned_child_goes_and_a_late_verdict_harms_no_successor(tmp_
         await ready(keeper)
         keeper.condemn(1, "it hangs")
         keeper.condemn(1, "it hangs still")
-        await asyncio.wait_for(keeper.gone(1), 10)
+        assert not await keeper.gone(1, timeout=0.0), "nobody waits for ever"
+        assert await keeper.gone(1, timeout=10)
         await ready(keeper, 2)
         keeper.condemn(1, "late")
         assert (await keeper.session().ask(sp.Ping(), timeout=10)).threads == 1
@@ -189,3 +194,38 @@ async def test_a_child_that_ends_at_once_is_started_again_after_a_pause(tmp_path
         await until(lambda: len(listener.lost) >= 2)
         assert [(g, "exit code 3" in why) for g, why in listener.lost[:2]] == [(1, True), (2, True)]
         assert SessionPhase.READY not in listener.phases
+
+
+async def test_a_child_beyond_a_bound_is_told_as_aged_and_renewed(tmp_path: Path) -> None:
+    """R6a: told once, while it goes on; renewed when asked to, as a start and not as a loss."""
+    bounds = Figures(threads=1000, open_files=100, memory=2**40)
+    async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, listener):
+        pid = await ready(keeper)
+        await until(lambda: keeper.aged)
+        assert "open files, more than 100" in keeper.aged
+        assert (await keeper.session().ask(sp.Ping(), timeout=5)).threads == 1
+        assert listener.phases == [SessionPhase.STARTING, SessionPhase.READY, SessionPhase.READY]
+        keeper.renew(keeper.aged)
+        keeper.renew("asked twice")
+        with pytest.raises(SessionLost):
+            keeper.session()
+        successor = await ready(keeper, 2)
+        assert successor != pid
+        assert not psutil.pid_exists(pid)
+        assert keeper.aged == ""
+        assert SessionPhase.LOST not in listener.phases
+        assert [(generation, "open files" in why) for generation, why in listener.lost] == [(1, True)]
+
+
+async def test_bounds_below_a_fresh_child_do_not_renew_for_ever(tmp_path: Path) -> None:
+    """R6a: its successor would be as old; so it ages by what comes on top of a fresh one."""
+    bounds = Figures(threads=1, open_files=1, memory=1)
+    async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, _):
+        await ready(keeper)
+        await until(lambda: "open files" in keeper.aged)
+        keeper.renew(keeper.aged)
+        await ready(keeper, 2)
+        for _ in range(5):  # looks at its age, between pings
+            await keeper.session().ask(sp.Ping(), timeout=5)
+            await asyncio.sleep(session_keeper.AGE_INTERVAL)
+        assert keeper.aged == ""

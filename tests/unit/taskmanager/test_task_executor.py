@@ -11,20 +11,35 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.references import References
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
-from minflinkd.rpc.network import Address, Mailbox, job_master, task_manager
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, RpcTimeout, job_master, task_manager
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
-from minflinkd.storage.registry import Storages
+from minflinkd.runtime.errors import ErrorInfo, RemoteError
+from minflinkd.runtime.ids import (
+    AllocationId,
+    AttemptId,
+    InstanceId,
+    JobId,
+    LeaderId,
+    ResourceId,
+    TaskId,
+    VertexId,
+)
 from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.core import TaskManagerOptions
 from minflinkd.taskmanager.deployment import Deployer
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.task_executor import TaskExecutor
+from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
 JOB, TM = JobId("1" * 32), ResourceId("tm-1")
@@ -51,6 +66,14 @@ class Session:
     generation: int = 1
     phase: m.SessionPhase = m.SessionPhase.READY
     stop_takes: float = 0.0
+    snapshot: sp.SnapshotTaken | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    aged: str = ""
+    start_error: str = ""
+    refuses: bool = False
+
+    def renew(self, reason: str) -> None:
+        self.asked.append("renew")
 
     def session(self) -> Session:
         return self
@@ -58,24 +81,48 @@ class Session:
     def condemn(self, generation: int, reason: str) -> None:
         self.asked.append("condemn")
 
-    async def gone(self, generation: int) -> None: ...
+    async def gone(self, generation: int) -> bool:
+        return True
 
     async def ask(self, request: m.Message, timeout: float) -> Any:
         self.asked.append(type(request).__name__)
+        if self.refuses and isinstance(request, sp.RunTask | sp.AnalyzeTasks):
+            raise sp.UnknownAttempt("not now")
         if isinstance(request, sp.RunTask):
             return sp.TaskRunning(phases={})
+        if isinstance(request, sp.TakeSnapshot):
+            if self.snapshot is not None:
+                return self.snapshot
+            raise sp.UnknownAttempt("no snapshot now")
+        if self.stop_takes > timeout:
+            await asyncio.sleep(timeout)
+            raise RpcTimeout("user code does not come back")
         await asyncio.sleep(self.stop_takes)
         return sp.TaskStopped(ended=True, unloaded=True)
 
 
 @dataclass
 class Blobs:
+    """Counts references as the cache does. A blob in `missing` is nowhere; one in `slow` never comes."""
+
     forgotten: list[JobId] = field(default_factory=list)
+    references: References = field(default_factory=References)
+    missing: set[BlobKey] = field(default_factory=set)
+    slow: set[BlobKey] = field(default_factory=set)
+
+    async def get(self, job_id: JobId, key: BlobKey) -> Path:
+        if key in self.slow:
+            await asyncio.Event().wait()
+        if key in self.missing:
+            raise BlobNotFound("nowhere")
+        self.references.acquire((job_id, key))
+        return Path("/nowhere")
 
     async def forget_job(self, job_id: JobId) -> None:
         self.forgotten.append(job_id)
 
-    def release(self, job_id: JobId, key: object) -> None: ...
+    def release(self, job_id: JobId, key: BlobKey) -> None:
+        self.references.release((job_id, key))
 
 
 class SlowDeployer(Deployer):
@@ -95,9 +142,12 @@ class World:
     wire: FaultyWire
     accepts: Callable[[m.OfferSlots], Awaitable[m.OffersAccepted]] | None = None
     statuses: list[m.TaskState] = field(default_factory=list)
+    reports: list[m.TaskManagerReport] = field(default_factory=list)
+    exits: list[tuple[str, bool]] = field(default_factory=list)
+    logs: list[Any] = field(default_factory=list)
 
     async def ask(self, request: m.Request[Any], *, timeout: float = 5.0) -> Any:
-        fence = RM if isinstance(request, m.AllocateSlots) else JM
+        fence = RM if isinstance(request, m.AllocateSlots | m.RenewSession | m.ExitTaskManager) else JM
         return await self.wire.party("daemon").ask(task_manager(TM), request, timeout=timeout, fence=fence)
 
     async def allocate(self, allocation: AllocationId = X, slot: int = 0) -> None:
@@ -120,27 +170,42 @@ class World:
 
 @asynccontextmanager
 async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncIterator[World]:
-    wire, session, blobs, storages = FaultyWire(random.Random(1)), Session(), Blobs(), Storages()
+    wire, session, blobs, storages = FaultyWire(random.Random(1)), Session(), Blobs(), untimed_storages()
     snapshots = LocalSnapshots(tmp_path / "snapshots")
+    hello = m.RegisterTaskManager(
+        address=task_manager(TM),
+        pid=1,
+        hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
+        log_directory="",
+        report=m.TaskManagerReport(resource_id=TM, slots=(), session=m.SessionPhase.STARTING),
+    )
+    exits: list[tuple[str, bool]] = []
     executor = TaskExecutor(
-        resource_id=TM,
+        hello=hello,
+        slots=2,
+        options=TaskManagerOptions(),
         network=wire.party("tm"),
         clock=SystemClock(),
-        slots=2,
         keeper=cast(SessionKeeper, session),
         deployer=deployer(storages, cast(Any, blobs), snapshots),
         state_directory=tmp_path,
         max_file_size=1024,
         cancellation_timeout=30.0,
-        heartbeat_timeout=5.0,
-        slot_hold_timeout=30.0,
-        on_change=lambda: None,
-        resource_manager=lambda: RM,
-        on_exit=lambda _: None,
-        metrics=dict,
+        on_exit=lambda why, failed: exits.append((why, failed)),
+        on_registered=lambda _: None,
+        metrics=lambda: {"figure": 1.0},
     )
-    world = World(executor, session, blobs, snapshots, wire)
-    mailbox = Mailbox(job_master(JOB))
+    world = World(executor, session, blobs, snapshots, wire, exits=exits)
+    manager, mailbox = Mailbox(RESOURCE_MANAGER), Mailbox(job_master(JOB))
+
+    async def register(request: m.RegisterTaskManager) -> m.Registered:
+        world.reports.append(request.report)
+        instance = InstanceId("instance")
+        return m.Registered(instance_id=instance, leader_id=RM, heartbeat_interval=1.0, heartbeat_timeout=5.0)
+
+    async def heartbeat(request: m.HeartbeatFromTaskManager) -> m.HeartbeatAnswer:
+        world.reports.append(request.report)
+        return m.HeartbeatAnswer()
 
     async def offered(request: m.OfferSlots) -> m.OffersAccepted:
         if world.accepts is not None:
@@ -151,11 +216,17 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         world.statuses.append(request.status.state)
         return m.Done()
 
+    manager.on(m.RegisterTaskManager, register)
+    manager.on(m.HeartbeatFromTaskManager, heartbeat)
+    wire.party("rm").attach(manager)
     mailbox.on(m.OfferSlots, offered)
     mailbox.on(m.TaskStateChanged, changed)
     wire.party("jm").attach(mailbox)
-    with capture_logs():
+    with capture_logs() as logs:
+        world.logs = logs
         async with executor:
+            executor.session_changed(session.phase)
+            await asyncio.sleep(0.1)
             yield world
         await wire.aclose()
     await storages.aclose()
@@ -173,6 +244,49 @@ async def test_an_attempt_that_is_cancelled_while_it_comes_up_starts_no_query_la
         assert world.executor.attempts == {}
 
 
+FIRST, SECOND = (BlobKey.new(BlobKind.PERMANENT, digit * 64) for digit in "01")
+ARTIFACTS = tuple(m.ArtifactRef(name=f"{key}.py", key=str(key), size=1) for key in (FIRST, SECOND))
+WITH_ARTIFACTS = replace(DEPLOY, job=replace(CONTEXT, artifacts=ARTIFACTS))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed", "session lost", "missing", "slow", "not started"])
+async def test_a_tasks_end_gives_its_artifacts_back(tmp_path: Path, how: str) -> None:
+    """B15: finished, failed, cancelled, or never started."""
+    async with running(tmp_path) as world:
+        references = world.blobs.references
+        world.blobs.missing = {SECOND} if how == "missing" else set()
+        world.blobs.slow = {SECOND} if how == "slow" else set()
+        world.session.refuses = how == "not started"
+        await world.allocate()
+        await world.ask(WITH_ARTIFACTS)
+        await asyncio.sleep(1.0)
+        runs = how in ("cancelled", "failed", "session lost")
+        assert references.count_of_job(JOB) == (2 if runs else 1 if how == "slow" else 0)
+        if how in ("cancelled", "slow"):
+            await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT))
+        elif how == "failed":
+            error = ErrorInfo(code="user-code", message="division by zero")
+            world.executor.task_failed(1, sp.TaskFailed(attempt_id=ATTEMPT, error=error))
+        elif how == "session lost":
+            world.executor.session_lost(1, "killed")
+        await asyncio.sleep(1.0)
+        assert references.count_of_job(JOB) == 0
+        assert world.statuses[-1] is (m.TaskState.CANCELED if how in ("cancelled", "slow") else m.TaskState.FAILED)
+
+
+async def test_an_analysis_gives_its_artifacts_back(tmp_path: Path) -> None:
+    """B15"""
+    async with running(tmp_path) as world:
+        world.session.refuses = True
+        request = m.AnalyzeJob(job=WITH_ARTIFACTS.job, tasks=(TASK,))
+        with pytest.raises(RemoteError):
+            await world.ask(request)
+        world.blobs.missing = {SECOND}
+        with pytest.raises(RemoteError):
+            await world.ask(request)
+        assert world.blobs.references.count_of_job(JOB) == 0
+
+
 async def test_a_heartbeat_is_answered_while_user_code_is_slow_to_end(tmp_path: Path) -> None:
     """R10: one allocation that the JobMaster does not know must not cost it all its slots here."""
     async with running(tmp_path) as world:
@@ -184,9 +298,9 @@ async def test_a_heartbeat_is_answered_while_user_code_is_slow_to_end(tmp_path: 
         for _ in range(20):
             await world.beat(Y)
             await asyncio.sleep(1.0)
-        assert X in world.executor.slots.bindings
+        assert X in world.executor.core.slots.table.bindings
         await world.beat_for(30, Y)
-        assert list(world.executor.slots.bindings) == [Y]
+        assert list(world.executor.core.slots.table.bindings) == [Y]
         assert world.session.asked.count("StopTask") == 1
 
 
@@ -203,7 +317,7 @@ async def test_an_offer_that_is_not_answered_costs_no_slot_that_was_accepted_bef
         world.accepts = never
         await world.allocate(Y, 1)
         await world.beat_for(30, X)
-        assert list(world.executor.slots.bindings) == [X]
+        assert list(world.executor.core.slots.table.bindings) == [X]
         assert world.executor.attempts[ATTEMPT].status.state is m.TaskState.RUNNING
 
 
@@ -230,6 +344,89 @@ async def test_tasks_of_a_silent_jobmaster_end_and_its_slots_fall_free_later(tmp
         world.wire.faults.drop_if = lambda _s, target, _m: target == Address(job_master(JOB))
         await asyncio.sleep(10.0)
         assert world.session.asked[-1] == "StopTask"
-        assert X in world.executor.slots.bindings
+        assert X in world.executor.core.slots.table.bindings
         await asyncio.sleep(30.0)
-        assert not world.executor.slots.bindings
+        assert not world.executor.core.slots.table.bindings
+
+
+async def test_a_task_that_does_not_stop_has_ended_before_its_jobmaster_gives_up(tmp_path: Path) -> None:
+    """J7, m12: its session is killed; the JobMaster repeats CancelTask for twice the cancellation's timeout."""
+    async with running(tmp_path, SlowDeployer) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        world.session.stop_takes = 1e6
+        beats = asyncio.create_task(world.beat_for(60, X))
+        began = asyncio.get_running_loop().time()
+        await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT), timeout=60.0)
+        assert 30.0 <= asyncio.get_running_loop().time() - began <= 40.0
+        assert world.session.asked[-1] == "condemn"
+        await beats
+
+
+async def test_an_attempt_ends_in_time_while_a_storage_hangs_in_its_checkpoint(tmp_path: Path) -> None:
+    """J7: a thread that writes cannot be ended; that must cost neither the cancellation nor the slot."""
+    async with running(tmp_path) as world:
+        world.session.snapshot = sp.SnapshotTaken(batch_id=0)
+        released = hang(world.executor)
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await asyncio.sleep(1.0)
+        await world.ask(m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=1, epoch=1))
+        beats = asyncio.create_task(world.beat_for(60, X))
+        began = asyncio.get_running_loop().time()
+        cancel = asyncio.create_task(world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT), timeout=60.0))
+        await asyncio.sleep(1.0)
+        assert "StopTask" in world.session.asked
+        await cancel
+        assert 29.0 <= asyncio.get_running_loop().time() - began <= 31.0
+        assert dict(world.executor.core.slots.attempts) == {}
+        released.set()
+        await beats
+
+
+def hang(executor: TaskExecutor) -> asyncio.Event:
+    """Its uploads hang until this is set, also when they are cancelled."""
+    released = asyncio.Event()
+
+    async def upload(*_: object) -> None:
+        try:
+            await released.wait()
+        finally:
+            await released.wait()
+
+    executor._snapshots._upload = upload  # type: ignore[assignment]
+    return released
+
+
+async def test_slots_given_back_are_free_when_that_is_answered(tmp_path: Path) -> None:
+    """m12: whoever hears that a job has ended finds its slots free, and nothing of it is left."""
+    async with running(tmp_path) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        world.session.stop_takes = 3.0
+        await world.ask(m.FreeSlots(job_id=JOB, allocations=(X,), job_ended=True))
+        assert world.executor.core.slots.table.bindings == {}
+        await asyncio.sleep(0.1)
+        assert world.blobs.forgotten == [JOB]
+
+
+async def test_a_checkpoint_that_nobody_wants_to_hear_of_is_no_failure_of_the_taskmanager(tmp_path: Path) -> None:
+    """C12: the JobMaster is silent, or was replaced, while a snapshot is declined."""
+    async with running(tmp_path) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await world.ask(m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=1, epoch=1))
+        await world.beat_for(60, X)
+        assert any("did not take it" in entry["event"] for entry in world.logs)
+        assert [entry for entry in world.logs if entry["log_level"] == "error"] == []
+
+
+async def test_reports_carry_figures_and_a_session_is_renewed_by_command(tmp_path: Path) -> None:
+    """R6a."""
+    async with running(tmp_path) as world:
+        await asyncio.sleep(2.0)
+        assert world.reports[-1].metrics == {"figure": 1.0}
+        await world.ask(m.RenewSession(reason="aged"))
+        assert world.session.asked == ["renew"]
+        await world.ask(m.ExitTaskManager(reason="idle"))
+        assert world.exits == [("idle", False)]

@@ -1,4 +1,4 @@
-"""A TaskManager's registration, in virtual time (m4 - m6, R10)."""
+"""The driver of a TaskManager's core, by its registration in virtual time (m4 - m6, R10)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,11 +14,13 @@ from structlog.testing import capture_logs
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, Network
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Network, Unreachable
 from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Conflict
 from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
-from minflinkd.taskmanager.registration import Registration
+from minflinkd.taskmanager.core import Exit, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
 
 pytestmark = pytest.mark.looptime
 REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)
@@ -46,38 +49,70 @@ class FakeResourceManager:
         instance = InstanceId(f"{self.leader}-{self.registrations}")
         return m.Registered(instance_id=instance, leader_id=self.leader, heartbeat_interval=1.0, heartbeat_timeout=5.0)
 
-    async def _beat(self, request: m.HeartbeatFromTaskManager) -> m.Done:
+    async def _beat(self, request: m.HeartbeatFromTaskManager) -> m.HeartbeatAnswer:
         if not self.known:
             raise UnknownTaskManager("register again")
         self.beats += 1
-        return m.Done()
+        return m.HeartbeatAnswer()
 
     async def _slots_free(self, notice: m.SlotsFree) -> None:
         self.reports.append(notice.report)
 
 
+class Registering(CoreDriver):
+    """Its first requests fail before they are sent, as many as `broken`."""
+
+    def __init__(self, network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> None:
+        self.broken = broken
+        hello = m.RegisterTaskManager(
+            address="taskmanager/tm-1",
+            pid=1,
+            hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
+            log_directory="log",
+            report=REPORT,
+        )
+        self.exits: list[Exit] = []
+        self.logs: list[Any] = []
+        self.core = TaskManagerCore(
+            hello,
+            slots=0,
+            options=TaskManagerOptions(registration_timeout=give_up_after),
+            now=SystemClock().monotonic(),
+        )
+        super().__init__(
+            self.core,
+            address=Address(hello.address),
+            network=network,
+            clock=SystemClock(),
+            carry_out=self.carry_out,
+            complete=self.complete,
+        )
+
+    @property
+    def leader(self) -> LeaderId | None:
+        registered = self.core.registration.registered
+        return registered.leader_id if registered is not None else None
+
+    def carry_out(self, command: OwnCommand) -> None:
+        assert isinstance(command, Exit)
+        self.exits.append(command)
+
+    def complete(self, request: m.Request[Any]) -> m.Request[Any]:
+        if self.broken:
+            self.broken -= 1
+            raise OSError("too many open files")
+        return request
+
+    def ready(self) -> None:
+        self.decide(lambda now: self.core.session_changed(m.SessionPhase.READY, 1, aged=False, now=now))
+
+
 @asynccontextmanager
-async def registering(network: Network, *, give_up_after: float = 0.0) -> AsyncIterator[tuple[Registration, list[str]]]:
-    given_up: list[str] = []
-    hello = m.RegisterTaskManager(
-        address="taskmanager/tm-1",
-        pid=1,
-        hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
-        log_directory="log",
-        report=REPORT,
-    )
-    registration = Registration(
-        network,
-        clock=SystemClock(),
-        hello=lambda: hello,
-        report=lambda: REPORT,
-        start_phases=dict,
-        give_up_after=give_up_after,
-        on_give_up=given_up.append,
-    )
-    with capture_logs():
-        async with registration:
-            yield registration, given_up
+async def registering(network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> AsyncIterator[Registering]:
+    with capture_logs() as logs:
+        async with Registering(network, give_up_after=give_up_after, broken=broken) as registration:
+            registration.logs = logs
+            yield registration
 
 
 async def until(condition: Callable[[], object]) -> float:
@@ -94,12 +129,11 @@ async def test_it_registers_beats_and_tells_at_once_what_falls_free() -> None:
     """m4, m11."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
-    async with registering(network) as (registration, _):
-        registration.report_now()
+    async with registering(network) as registration:
         await until(lambda: rm.beats == 3)
         assert (rm.registrations, registration.leader) == (1, "one")
-        registration.report_now()
-        await until(lambda: rm.reports == [REPORT])
+        registration.ready()
+        await until(lambda: [r.session for r in rm.reports] == [m.SessionPhase.READY])
 
 
 async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
@@ -116,7 +150,7 @@ async def test_it_follows_a_new_leader() -> None:
     """R1, R12: its beats are fenced, and it registers with the successor."""
     network = LocalNetwork()
     first = FakeResourceManager(network)
-    async with registering(network) as (registration, _):
+    async with registering(network) as registration:
         await until(lambda: first.beats)
         second = FakeResourceManager(network, "two")
         assert await until(lambda: registration.leader == "two") < 1.5
@@ -127,7 +161,7 @@ async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
     """R10: sooner than the heartbeat's timeout."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
-    async with registering(network) as (registration, _):
+    async with registering(network) as registration:
         await until(lambda: rm.beats)
         network.detach(rm.mailbox)
         assert 1.0 < await until(lambda: registration.leader is None) < 2.5
@@ -139,7 +173,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
     """R10: lost beats alone are no failing connections."""
     wire = FaultyWire(random.Random(1))
     rm = FakeResourceManager(wire.party("rm"))
-    async with registering(wire.party("tm")) as (registration, _):
+    async with registering(wire.party("tm")) as registration:
         await until(lambda: rm.beats)
         wire.faults.drop = 1.0
         assert 4.0 < await until(lambda: registration.leader is None) < 9.0
@@ -150,16 +184,45 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
 
 async def test_it_gives_up_after_the_registration_timeout() -> None:
     """R15: so that nothing is left behind for good."""
-    async with registering(LocalNetwork(), give_up_after=30.0) as (_, given_up):
-        assert 30.0 <= await until(lambda: given_up) < 33.0
-        assert "no ResourceManager took the registration" in given_up[0]
+    async with registering(LocalNetwork(), give_up_after=30.0) as registration:
+        assert 30.0 <= await until(lambda: registration.exits) < 33.0
+        (given_up,) = registration.exits
+        assert given_up.failed
+        assert "no ResourceManager took the registration" in given_up.reason
+        assert [e["reason"] for e in registration.logs if e["log_level"] == "warning"] == [given_up.reason]
 
 
 async def test_it_never_gives_up_where_no_timeout_is_set() -> None:
     """R15."""
     network = LocalNetwork()
-    async with registering(network) as (registration, given_up):
+    async with registering(network) as registration:
         await asyncio.sleep(3_000)
-        assert given_up == []
+        assert registration.exits == []
         FakeResourceManager(network)
         assert await until(lambda: registration.leader) < 2.5
+
+
+async def test_a_request_that_fails_on_its_way_has_an_outcome_too() -> None:
+    """m4: whatever goes wrong when it is sent, the registration goes on."""
+    rm = FakeResourceManager(network := LocalNetwork())
+    async with registering(network, broken=2) as registration:
+        assert await until(lambda: rm.beats) < 2.0
+        assert rm.registrations == 1
+        registration.broken = 1
+        await until(lambda: not registration.broken)
+        await until(lambda: rm.beats == 3)
+        assert rm.registrations == 1
+
+
+async def test_a_core_that_fails_in_deciding_takes_no_message_any_more() -> None:
+    """A state that cannot be trusted must not answer; whoever made the process is told to end it."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network) as registration:
+        await until(lambda: rm.beats)
+        with pytest.raises(Crashed):
+            registration.decide(lambda now: 1 / 0)
+        with pytest.raises(Crashed):
+            registration.ready()
+        with pytest.raises(Unreachable):
+            await network.ask(Address("taskmanager/tm-1"), m.ExitTaskManager(reason="test"), timeout=1.0)

@@ -1,0 +1,90 @@
+"""A BlobServer in a process of its own, and what memory it takes.
+
+`python -m benchmarks.blob_server DIRECTORY [HA-DIRECTORY]` prints its URL and serves until stdin ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from minflinkd.blob.server import BlobOptions, BlobServer
+from minflinkd.storage.registry import Storages
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    url: str
+    pid: int
+
+    def resident(self) -> float:
+        """MiB now."""
+        return _status(self.pid, "VmRSS")
+
+    def peak(self) -> float:
+        """MiB, the most since the start or since `forget_peak`."""
+        return _status(self.pid, "VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+
+@asynccontextmanager
+async def served(directory: Path, ha_directory: Path | None = None) -> AsyncIterator[ServerProcess]:
+    arguments = [str(directory)] + ([] if ha_directory is None else [str(ha_directory)])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks.blob_server",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise RuntimeError("the BlobServer did not start; stderr has the reason")
+        yield ServerProcess(url, process.pid)
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(10):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _status(pid: int, name: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024 / MIB
+    raise KeyError(name)
+
+
+async def serve(directory: Path, ha_directory: Path | None) -> None:
+    storages = Storages()
+    ha_store = None if ha_directory is None else storages.at(str(ha_directory))
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    for number in (signal.SIGINT, signal.SIGTERM):  # who measures ends it through stdin
+        signal.signal(number, signal.SIG_IGN)
+    async with BlobServer(options=BlobOptions(directory=directory), ha_store=ha_store) as server:
+        print(server.url, flush=True)
+        await ended.wait()
+    await storages.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None))

@@ -1,0 +1,126 @@
+"""HTTP to the BlobServer: one request, how often it is tried, and the server's errors as what they were there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import stamina
+
+from minflinkd.blob.errors import (
+    BlobInUse,
+    BlobMismatch,
+    BlobNotFound,
+    BlobPermanent,
+    BlobServerBusy,
+    BlobServerUnreachable,
+    BlobTooLarge,
+    BlobUnauthorized,
+)
+from minflinkd.blob.transfer import CHUNK
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+
+LONGEST_WAIT = 60.0  # seconds that a Retry-After is believed for
+LONGEST_PAUSE = 50  # times the first one
+
+_KINDS: tuple[type[MinflinkError], ...] = (
+    BlobInUse,
+    BlobMismatch,
+    BlobNotFound,
+    BlobPermanent,
+    BlobTooLarge,
+    BlobUnauthorized,
+)
+
+
+class BlobConnection:
+    """Speaks to the BlobServer at `url`, which may be learned late. `retries` more tries follow a failed one, after a
+    growing, jittered pause that begins at `pause` seconds, or after as long as the server asks for; `idle_timeout` is
+    in seconds without a byte. To be closed with the process."""
+
+    def __init__(self, url: str, *, token: str | None, retries: int, pause: float, idle_timeout: float) -> None:
+        self.url = url
+        self.idle_timeout = idle_timeout
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._retries = retries
+        self._pause = pause
+        self._random = random.SystemRandom()
+        self._session: aiohttp.ClientSession | None = None
+
+    def attempts(self) -> AsyncIterator[stamina.Attempt]:
+        """`async for attempt in ...: with attempt: ...` tries again what may succeed later."""
+        return stamina.retry_context(
+            on=self._when_again,
+            attempts=self._retries + 1,
+            timeout=None,
+            wait_initial=self._pause,
+            wait_max=self._pause * LONGEST_PAUSE,
+            wait_jitter=self._pause,
+        ).__aiter__()
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: AsyncIterable[bytes] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to one request; 416 is one too. A body is sent once the server has said that it wants it.
+
+        Raises BlobServerUnreachable, and what the server answers.
+        """
+        if not self.url:
+            raise BlobServerUnreachable(
+                f"{method} {path}: the BlobServer's address is not known yet", hint="it comes with the registration"
+            )
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self.idle_timeout)
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, read_bufsize=CHUNK)
+        try:
+            async with self._session.request(
+                method, self.url + path, params=params, headers=headers, data=body, expect100=body is not None
+            ) as response:
+                if response.status >= 400 and response.status != 416:
+                    raise _error(response, await response.read())
+                yield response
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            why = str(error) or type(error).__name__
+            raise BlobServerUnreachable(
+                f"{method} {self.url}{path}: {why}",
+                hint="is the daemon running, and is its BlobServer's address (GET /config) reachable from here?",
+            ) from error
+
+    async def aclose(self) -> None:
+        """Idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _when_again(self, error: Exception) -> bool | float:
+        if isinstance(error, BlobServerBusy) and error.retry_after:
+            return min(error.retry_after, LONGEST_WAIT) * self._random.uniform(1.0, 1.5)  # not all at once again
+        return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+
+
+def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:
+    try:
+        info = msgspec.json.decode(body, type=ErrorInfo)
+    except msgspec.DecodeError:
+        consequence = Consequence.RETRYABLE if response.status >= 500 else Consequence.FATAL
+        message = f"HTTP {response.status} from {response.url.origin()}"
+        info = ErrorInfo(code="blob-http", message=message, consequence=consequence, hint="is it a BlobServer?")
+    if info.code == BlobServerBusy.code:
+        return BlobServerBusy(info.message, hint=info.hint, retry_after=_seconds(response.headers.get("Retry-After")))
+    kind = next((kind for kind in _KINDS if kind.code == info.code), None)
+    return kind(info.message, hint=info.hint) if kind else RemoteError(info)
+
+
+def _seconds(retry_after: str | None) -> float:
+    """0 for one that is not given in seconds."""
+    return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0.0

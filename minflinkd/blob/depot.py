@@ -1,0 +1,438 @@
+"""The blobs of the daemon in both stores (B5, B7, B16, B17): carries out what `lifecycle` decides.
+
+An upload is registered before its first byte is stored, and a blob is condemned before its file is touched, so that
+nothing here needs a lock against the cleanup. Locks only keep two requests from restoring, or publishing, the same
+thing at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from io import FileIO
+from pathlib import Path
+
+import structlog
+
+from minflinkd.blob.errors import BlobMismatch, BlobNotFound, NotLeading
+from minflinkd.blob.ha_store import HaStore
+from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
+from minflinkd.blob.lifecycle import Blob, BlobLifecycle
+from minflinkd.blob.store import BlobStore, Incoming, StoredFile
+from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, pump
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import ObjectNotFound, StorageUnavailable, Writer
+from minflinkd.storage.parallel import for_each
+
+log = structlog.get_logger(__name__)
+
+DELETIONS = 8  # at a time
+LAST_LOOK = 10.0  # seconds at an exit, to find out which copies are good
+HASHERS = 2  # files at a time
+PAGE = 1000  # blobs of a listing
+
+
+class BlobDepot:
+    """`leads`: whether this process may delete in the HA store, which others use as well."""
+
+    def __init__(
+        self,
+        *,
+        store: BlobStore,
+        ha_store: HaStore | None,
+        lifecycle: BlobLifecycle,
+        clock: Clock,
+        max_size: int | None,
+        leads: Callable[[], bool],
+    ) -> None:
+        self.store = store
+        self.lifecycle = lifecycle
+        self.deleted = 0  # blobs, by the cleanup
+        self._ha = ha_store
+        self._clock = clock
+        self._max_size = max_size
+        self._leads = leads
+        self._hashers = ThreadPoolExecutor(HASHERS, "blob-hash")  # not the threads that all of the daemon waits for
+        self._copied: set[Blob] = set()  # of which a copy in the HA store was written or seen
+        self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    # --- uploads -------------------------------------------------------------------------------------------------
+
+    async def find(self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None) -> BlobKey | None:
+        """B1: the key of content that is stored already. It is as if it had been uploaded again."""
+        for key in await asyncio.to_thread(self.store.candidates, job_id, kind, sha256):
+            try:
+                await self._verify(job_id, key)
+                if self.lifecycle.offered((job_id, key), upload_set, self._clock.monotonic()):
+                    await self._verify(job_id, key)  # it may have gone while it was looked at
+                    return key
+            except BlobNotFound:
+                continue
+        return None
+
+    async def find_is_quick(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> bool:
+        """Whether `find` has nothing to hash."""
+        keys = await asyncio.to_thread(self.store.candidates, job_id, kind, sha256)
+        return all([await self.is_verified(job_id, key) for key in keys])
+
+    async def is_verified(self, job_id: JobId | None, key: BlobKey) -> bool:
+        """Whether `reader` has nothing to hash and nothing to fetch."""
+        try:
+            file = await asyncio.to_thread(self.store.verified_reader, job_id, key)
+        except BlobNotFound:
+            return False
+        if file is None:
+            return False
+        file.close()
+        return True
+
+    def complete(self, job_id: JobId | None, upload_set: str) -> None:
+        self.lifecycle.complete(job_id, upload_set, self._clock.monotonic())
+
+    async def receive(
+        self, job_id: JobId | None, key: BlobKey, source: AsyncIterator[bytes], upload_set: str | None
+    ) -> BlobKey:
+        """Store what comes, and beside it a PERMANENT blob's copy; the key under which the content is now known.
+
+        Leaves nothing where it raises: BlobMismatch, BlobTooLarge, BlobInUse, StorageError, and what `source` raises.
+        """
+        blob = (job_id, key)
+        self.lifecycle.receive(blob, upload_set, self._clock.monotonic())
+        try:
+            async with self._incoming(job_id, key) as incoming, self._copy(job_id, key) as copy:
+
+                async def keep(piece: bytes) -> None:
+                    if not incoming.keep(piece):
+                        await asyncio.to_thread(incoming.write, piece)
+
+                async def keep_both(piece: bytes) -> None:
+                    sinks = [keep] if copy is None else [keep, copy.append]
+                    await for_each(sinks, lambda sink: sink(piece), limit=2)
+
+                await pump(source, keep_both)
+                incoming.verify()
+                return await finish(self._publish(blob, incoming, copy, upload_set))
+        except BaseException:
+            if self.lifecycle.is_receiving(blob):  # else it was published after all
+                self.lifecycle.not_received(blob)
+            raise
+
+    async def _publish(self, blob: Blob, incoming: Incoming, copy: Writer | None, upload_set: str | None) -> BlobKey:
+        job_id, key = blob
+        async with self._lock(job_id, key.kind, key.sha256):
+            self.lifecycle.check_not_ending(job_id)
+            try:
+                placed = copy is None and await asyncio.to_thread(self._place_if_new, job_id, key, incoming)
+            except BaseException:
+                await self._forget(blob, copied=False)
+                raise
+            if not placed:
+                known = await self.find(job_id, key.kind, key.sha256, upload_set)
+                if known is not None:
+                    self.lifecycle.not_received(blob)
+                    return known
+                self.lifecycle.check_not_ending(job_id)
+                try:
+                    await self._commit(copy, incoming)
+                    await asyncio.to_thread(incoming.place)
+                except BaseException:
+                    await self._forget(blob, copied=copy is not None)
+                    raise
+            if copy is not None:
+                self._copied.add(blob)
+            self.lifecycle.received(blob, upload_set, self._clock.monotonic())
+            return key
+
+    def _place_if_new(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> bool:
+        """Blocking: both in one visit to a thread. False where the content seems to be stored already."""
+        if any(map(self._can_be_had_of(job_id), self.store.candidates(job_id, key.kind, key.sha256))):
+            return False
+        incoming.place()
+        return True
+
+    async def _commit(self, copy: Writer | None, incoming: Incoming) -> None:
+        """The copy first: where there is a local file there is a copy, also after a crash."""
+        if copy is None:
+            return  # placing it makes it durable
+
+        async def sync() -> None:
+            await asyncio.to_thread(incoming.sync)
+
+        await for_each([sync, copy.commit], lambda step: step(), limit=2)
+
+    async def _forget(self, blob: Blob, *, copied: bool) -> None:
+        """Nobody was told of it. What cannot be deleted now is found by the cleanup."""
+        try:
+            await asyncio.to_thread(self.store.delete, *blob)
+            if copied and self._ha is not None:
+                await self._ha.delete(*blob)
+        except MinflinkError as error:
+            log.warning("a failed upload is left to the cleanup", blob=str(blob[1]), job=blob[0], error=str(error))
+
+    # --- downloads -----------------------------------------------------------------------------------------------
+
+    async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
+        """The verified local file; raises as `reader`."""
+        (await self.reader(job_id, key)).close()
+        return self.store.path(job_id, key)
+
+    async def reader(self, job_id: JobId | None, key: BlobKey) -> FileIO:
+        """The verified local file, open; restored from the HA store where it is missing (B7).
+
+        Raises BlobNotFound, StorageError: whether there is a copy cannot be said now.
+        """
+        blob = (job_id, key)
+        async with self._lock(job_id, key):
+            self._check_can_be_had(blob)
+            try:
+                return await self._open(job_id, key)
+            except BlobNotFound:
+                if self._ha is None or key.kind is not BlobKind.PERMANENT:
+                    raise
+            async with self._incoming(job_id, key) as incoming:
+                try:
+                    await self._ha.fetch(job_id, key, incoming)
+                except (ObjectNotFound, BlobMismatch) as error:
+                    log.error("a blob has no good copy", blob=str(key), job=job_id, error=str(error))
+                    raise BlobNotFound(f"there is no good copy of blob {key} of job {owner_name(job_id)}") from error
+                self._check_can_be_had(blob)
+                await finish(asyncio.to_thread(incoming.place))
+            self._copied.add(blob)
+            return await self._open(job_id, key)
+
+    async def _open(self, job_id: JobId | None, key: BlobKey) -> FileIO:
+        """The verified local file. One request hashes it, in a thread that nobody else waits for; the others of this
+        key wait, and find it verified. Raises BlobNotFound, StorageError."""
+        async with self._lock("verification", job_id, key):
+            if (file := await asyncio.to_thread(self.store.verified_reader, job_id, key)) is not None:
+                return file
+            try:
+                hashing = self._hashers.submit(self.store.reader, job_id, key)
+            except RuntimeError:  # closed
+                raise StorageUnavailable(f"blob {key} is not verified: the blob server ends") from None
+            opened = asyncio.wrap_future(hashing)
+            try:
+                return await asyncio.shield(opened)
+            except asyncio.CancelledError:
+                if not hashing.cancel():  # else it has not begun
+                    await asyncio.wait({opened})
+                    if not opened.cancelled() and opened.exception() is None:
+                        opened.result().close()
+                raise
+
+    async def _verify(self, job_id: JobId | None, key: BlobKey) -> None:
+        (await self._open(job_id, key)).close()
+
+    async def mend_copy(self, job_id: JobId, key: BlobKey) -> None:
+        """Where the HA store's copy is missing or corrupt, write it again from the good local file."""
+        if self._ha is None or not self._leads():
+            return
+        if await self._ha.is_good(job_id, key):
+            self._copied.add((job_id, key))
+            return
+        log.error("a blob's copy in the HA store is missing or corrupt", blob=str(key), job=job_id)
+        file = await self.reader(job_id, key)
+        try:
+            async with await self._ha.create(job_id, key) as writer:
+                while piece := await asyncio.to_thread(file.read, CHUNK):
+                    await writer.append(piece)
+                if not self.lifecycle.can_be_had((job_id, key)):
+                    return
+                await writer.commit()
+        finally:
+            await asyncio.to_thread(file.close)
+        self._copied.add((job_id, key))
+        log.info("a blob's copy in the HA store was written again", blob=str(key), job=job_id)
+
+    async def pages(self) -> AsyncIterator[list[BlobInfo]]:
+        """Every local blob, in the order of jobs and keys; what is deleted meanwhile may be missing."""
+        for owner in await asyncio.to_thread(self.store.owners):
+            files = await asyncio.to_thread(self.store.files, owner)
+            for first in range(0, len(files), PAGE):
+                yield [self._info(file) for file in files[first : first + PAGE]]
+
+    def _info(self, file: StoredFile) -> BlobInfo:
+        blob = (file.job_id, file.key)
+        return BlobInfo(
+            job=owner_name(file.job_id),
+            key=str(file.key),
+            kind=file.key.kind.value,
+            size=file.size,
+            references=self.lifecycle.references(blob),
+            state=self.lifecycle.state(blob).value,
+            modified_ms=file.modified_ms,
+        )
+
+    # --- deletion ------------------------------------------------------------------------------------------------
+
+    async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
+        """A transient one, now. Idempotent. Raises BlobPermanent, BlobInUse, StorageError."""
+        blob = (job_id, key)
+        self.lifecycle.delete(blob)
+        await self._delete(blob)
+        self.lifecycle.deleted(blob)
+
+    async def delete_condemned(self, blobs: Iterable[Blob]) -> None:
+        """Those that the lifecycle condemned. What cannot be deleted now stays condemned, and is tried again."""
+
+        async def delete(blob: Blob) -> None:
+            try:
+                await self._delete(blob)
+            except MinflinkError as error:
+                log.warning("a blob cannot be deleted yet", blob=str(blob[1]), job=blob[0], error=str(error))
+            else:
+                self.deleted += self.lifecycle.deleted(blob)  # two runs may have been at it
+
+        await for_each(blobs, delete, limit=DELETIONS)
+
+    async def _delete(self, blob: Blob) -> None:
+        job_id, key = blob
+        async with self._lock(job_id, key):  # else a restoration that is under way would bring it back
+            if self._ha is not None and key.kind is BlobKind.PERMANENT:
+                self._check_leads()
+                await self._ha.delete(job_id, key)
+            await asyncio.to_thread(self.store.delete, job_id, key)
+            self._copied.discard(blob)
+
+    async def delete_job(self, job_id: JobId) -> None:
+        """The whole directory, in both stores. Idempotent. Raises StorageError; it is to be repeated then."""
+        self.lifecycle.end(job_id)
+        async with self._lock(job_id):
+            self.lifecycle.end(job_id)
+            await self._delete_directory(job_id)
+
+    async def _delete_directory(self, job_id: JobId) -> None:
+        await asyncio.to_thread(self.store.delete_job, job_id)
+        if self._ha is not None:
+            self._check_leads()
+            await self._ha.delete_job(job_id)
+        self._copied = {blob for blob in self._copied if blob[0] != job_id}
+        self.lifecycle.ended(job_id)
+
+    # --- cleanup -------------------------------------------------------------------------------------------------
+
+    async def look_around(self, retention: float) -> None:
+        """Stage what lies in the stores and nobody needs; delete what was left of broken uploads and deletions."""
+        await self._finish_deletions()
+        await asyncio.to_thread(self.store.delete_temporaries, retention)
+        await asyncio.to_thread(self.store.delete_empty)
+        sizes = dict[Blob, int]()
+        for owner in await asyncio.to_thread(self.store.owners):
+            files = await asyncio.to_thread(self.store.files, owner)
+            sizes |= {(owner, file.key): file.size for file in files}
+            self.lifecycle.found([(owner, file.key) for file in files], self._clock.monotonic())
+        if self._ha is not None:
+            await self._look_at_copies(self._ha, sizes)
+
+    async def _finish_deletions(self) -> None:
+        """Of jobs: those that met an error, or whose asker has gone."""
+        for job_id in self.lifecycle.ending():
+            try:
+                async with self._lock(job_id):
+                    # Not where it was done meanwhile, and not where another job of that id has come.
+                    if job_id in self.lifecycle.ending() and not self.lifecycle.is_held(job_id):
+                        await self._delete_directory(job_id)
+            except MinflinkError as error:
+                log.warning("the blobs of a job cannot be deleted yet", job=job_id, error=str(error))
+
+    async def _look_at_copies(self, ha_store: HaStore, sizes: Mapping[Blob, int]) -> None:
+        """`sizes`: of the local files; a copy of another size is one to look at."""
+        before, seen = frozenset(self._copied), set[Blob]()
+        async for blob, size in ha_store.blobs():
+            if sizes.get(blob, size) == size:
+                seen.add(blob)
+            self.lifecycle.found([blob], self._clock.monotonic())
+        self._copied = (self._copied - before) | seen
+        for job_id, key in self.lifecycle.held():
+            # Asked anew each time, since each of them takes long.
+            if (job_id, key) in self._copied or not self.lifecycle.survives((job_id, key)):
+                continue
+            try:
+                await self.mend_copy(job_id, key)
+            except MinflinkError as error:
+                log.warning("the copy of a blob is looked at again later", blob=str(key), job=job_id, error=str(error))
+
+    def close(self) -> None:
+        """Nothing is verified any more."""
+        self._hashers.shutdown(wait=False, cancel_futures=True)
+
+    async def clear(self) -> None:
+        """At an orderly exit: the local store goes, except for what a job needs and the HA store may not have."""
+        needed = set[Blob]()
+        for owner in await asyncio.to_thread(self.store.owners):
+            files = await asyncio.to_thread(self.store.files, owner)
+            needed |= {blob for file in files if self.lifecycle.survives(blob := (owner, file.key))}
+        needed -= await self._good_copies(needed)
+        for owner in await asyncio.to_thread(self.store.owners):
+            await asyncio.to_thread(self._clear, owner, {key for job_id, key in needed if job_id == owner})
+
+    async def _good_copies(self, blobs: Collection[Blob]) -> frozenset[Blob]:
+        """Those whose copy was read just now and is right; not all of them where that takes too long."""
+        ha_store, good = self._ha, set[Blob]()
+        if ha_store is None:
+            return frozenset()
+
+        async def look_at(blob: Blob) -> None:
+            try:
+                if await ha_store.is_good(*blob):
+                    good.add(blob)
+            except MinflinkError as error:
+                log.warning("the copy of a blob cannot be read", blob=str(blob[1]), job=blob[0], error=str(error))
+
+        try:
+            async with asyncio.timeout(LAST_LOOK):
+                await for_each(blobs, look_at, limit=DELETIONS)
+        except TimeoutError:
+            log.info("local blobs are kept, as their copies were not read in time", blobs=len(blobs) - len(good))
+        return frozenset(good)
+
+    def _clear(self, owner: JobId | None, needed: Collection[BlobKey]) -> None:
+        if not needed:
+            self.store.delete_job(owner)
+            return
+        for key in self.store.keys(owner):
+            if key not in needed:
+                self.store.delete(owner, key)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _can_be_had_of(self, job_id: JobId | None) -> Callable[[BlobKey], bool]:
+        return lambda key: self.lifecycle.can_be_had((job_id, key))
+
+    def _check_can_be_had(self, blob: Blob) -> None:
+        if not self.lifecycle.can_be_had(blob):
+            raise BlobNotFound(f"blob {blob[1]} of job {owner_name(blob[0])} was deleted")
+
+    def _check_leads(self) -> None:
+        if not self._leads():
+            raise NotLeading("only the leader deletes in the HA store")
+
+    @asynccontextmanager
+    async def _incoming(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Incoming]:
+        incoming = self.store.incoming(job_id, key, max_size=self._max_size)
+        try:
+            yield incoming
+        finally:
+            if not incoming.closed:
+                await finish(asyncio.to_thread(incoming.discard))
+
+    @asynccontextmanager
+    async def _copy(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:
+        """The writer of a PERMANENT blob's copy, aborted at the end unless it was committed."""
+        if self._ha is None or key.kind is not BlobKind.PERMANENT:
+            yield None
+            return
+        writer = await self._ha.create(job_id, key)
+        try:
+            yield writer
+        finally:
+            if (job_id, key) not in self._copied:
+                await finish(writer.abort())
+
+    def _lock(self, *what: object) -> asyncio.Lock:
+        return self._locks.setdefault(what, asyncio.Lock())

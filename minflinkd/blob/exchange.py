@@ -1,0 +1,74 @@
+"""Where either side of the connection leaves and finds the blobs of large messages (`blob.offloading`).
+
+The daemon has the BlobServer beside it. A TaskManager uploads to it, and fetches through its cache, so that what a
+deployment has in common with an earlier one lies on its disk already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from minflinkd.blob.cache import BlobCache
+from minflinkd.blob.client import BlobClient
+from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.os_errors import os_errors
+
+
+class LocalBlobs(Protocol):
+    """The BlobServer to others in its process. All raise MinflinkError."""
+
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey: ...
+
+    async def read(self, job_id: JobId | None, key: BlobKey) -> bytes: ...
+
+    async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None: ...
+
+
+class DaemonExchange:
+    """Deployments are PERMANENT, so that TaskManagers fetch them from the HA store, all else is TRANSIENT (B2)."""
+
+    def __init__(self, blobs: LocalBlobs) -> None:
+        self._blobs = blobs
+
+    async def leave(self, job_id: JobId, data: bytes, *, lasting: bool) -> BlobKey:
+        return await self._blobs.put(job_id, data, BlobKind.PERMANENT if lasting else BlobKind.TRANSIENT)
+
+    async def find(self, job_id: JobId, key: BlobKey) -> bytes:
+        return await self._blobs.read(job_id, key)
+
+    async def sent(self, job_id: JobId, key: BlobKey, *, arrived: bool) -> None:
+        """A message that is still on its way is lost then, unless it comes while a PERMANENT blob is staged."""
+        await self._blobs.release(job_id, key, at_once=True)
+
+    async def received(self, job_id: JobId, key: BlobKey) -> None:
+        """Only TaskManagers' come here, which are TRANSIENT and of one message each: deleted on delivery."""
+        await self._blobs.release(job_id, key, at_once=True)
+
+
+class TaskManagerExchange:
+    def __init__(self, client: BlobClient, cache: BlobCache) -> None:
+        self._client = client
+        self._cache = cache
+
+    async def leave(self, job_id: JobId, data: bytes, *, lasting: bool) -> BlobKey:
+        return await self._client.put_bytes(job_id, data, BlobKind.TRANSIENT)
+
+    async def find(self, job_id: JobId, key: BlobKey) -> bytes:
+        if key.kind is BlobKind.TRANSIENT:
+            return await self._client.get_bytes(job_id, key)
+        path = await self._cache.get(job_id, key)
+        try:
+            with os_errors(path):
+                return await asyncio.to_thread(path.read_bytes)
+        finally:
+            self._cache.release(job_id, key)
+
+    async def sent(self, job_id: JobId, key: BlobKey, *, arrived: bool) -> None:
+        """What has arrived was deleted there; what nobody has taken the BlobServer deletes after a while anyway."""
+        if not arrived:
+            await self._client.delete(job_id, key)
+
+    async def received(self, job_id: JobId, key: BlobKey) -> None:
+        """The daemon's are the daemon's to delete."""

@@ -1,0 +1,309 @@
+"""Which blobs of the BlobServer are needed, and which are to go (B2, B6, B16, B17, B19, B20). Pure: no I/O, no clock.
+
+A blob is needed while it is received, belongs to a set that is not complete, is referenced by a part of the daemon, or
+is an artifact of a job that runs or can be recovered. What is known and not needed is staged. A rotation of the lists
+*condemns* what is due: from that moment until it is deleted it cannot be taken hold of, so that a submission either
+comes before, and keeps it, or after, and is told that it is gone. Keys are never used again, and so no deletion can hit
+what was uploaded later. A directory that is deleted as a whole is condemned in the same way.
+
+Nothing is condemned before `jobs_known`: a daemon that has not read its job store does not know what is needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
+from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
+from minflinkd.blob.staged import StagedLists
+from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.machine import InvariantViolated
+
+Blob = tuple[JobId | None, BlobKey]
+
+
+class BlobState(StrEnum):
+    """As the list of blobs shows it."""
+
+    RECEIVING = "receiving"
+    UPLOADED = "uploaded"  # belongs to a set that is not complete
+    REFERENCED = "referenced"
+    KEPT = "kept"  # of a job whose record cannot be read
+    STAGED = "staged"
+    CONDEMNED = "condemned"
+    UNKNOWN = "unknown"  # found by nobody yet; the next run of the cleanup stages it
+
+
+@dataclass
+class _OpenSet:
+    touched: float
+    blobs: set[Blob] = field(default_factory=set)
+    coming: set[Blob] = field(default_factory=set)  # which are being received
+
+
+class BlobLifecycle:
+    """All times are of one monotonic clock, in seconds."""
+
+    def __init__(self, *, retention: float, now: float) -> None:
+        self._retention = retention
+        self._staged: StagedLists[Blob] = StagedLists(retention, now)
+        self._receiving: Counter[Blob] = Counter()
+        self._sets: dict[tuple[JobId | None, str], _OpenSet] = {}
+        self._counts: Counter[Blob] = Counter()  # of the daemon's parts
+        self._held: dict[JobId, frozenset[BlobKey]] = {}  # one reference to each artifact
+        self._kept: set[JobId] = set()
+        self._condemned: dict[Blob, None] = {}
+        self._ending: set[JobId] = set()  # whose directory is being deleted
+        self._jobs_known = False
+
+    # --- inspection ----------------------------------------------------------------------------------------------
+
+    def references(self, blob: Blob) -> int:
+        return self._counts[blob] + self._is_artifact(blob)
+
+    def state(self, blob: Blob) -> BlobState:
+        if blob in self._condemned or blob[0] in self._ending:
+            return BlobState.CONDEMNED
+        if self.references(blob):
+            return BlobState.REFERENCED
+        if self._receiving[blob]:
+            return BlobState.RECEIVING
+        if any(blob in uploaded.blobs for uploaded in self._sets.values()):
+            return BlobState.UPLOADED
+        if blob[0] in self._kept:
+            return BlobState.KEPT
+        return BlobState.STAGED if blob in self._staged else BlobState.UNKNOWN
+
+    def needed(self, blob: Blob) -> bool:
+        return self.state(blob) in _NEEDED
+
+    def can_be_had(self, blob: Blob) -> bool:
+        """False once it is on its way out, whether its file still lies there or not."""
+        return blob not in self._condemned and blob[0] not in self._ending
+
+    def is_held(self, job_id: JobId | None) -> bool:
+        """Whether the job runs, can be recovered, is being submitted, or cannot be read."""
+        return job_id in self._held or job_id in self._kept
+
+    def survives(self, blob: Blob) -> bool:
+        """Whether a later daemon may need it, to recover its job."""
+        return blob[1].kind is BlobKind.PERMANENT and (self._is_artifact(blob) or blob[0] in self._kept)
+
+    def ending(self) -> tuple[JobId, ...]:
+        """Jobs whose directory is being deleted, or could not be."""
+        return tuple(self._ending)
+
+    def held(self) -> tuple[tuple[JobId, BlobKey], ...]:
+        """The artifacts of all such jobs."""
+        return tuple((job_id, key) for job_id, keys in self._held.items() for key in sorted(keys))
+
+    @property
+    def staged(self) -> int:
+        return len(self._staged)
+
+    @property
+    def due_at(self) -> float:
+        """When `rotate` is to be called next, unless something happens before."""
+        expiries = [uploaded.touched + self._retention for uploaded in self._sets.values()]
+        return min(self._staged.rotates_at, *expiries) if expiries else self._staged.rotates_at
+
+    def check_invariants(self) -> None:
+        for blob in {*self._condemned, *self._counts, *self._receiving, *self.held()}:
+            if blob in self._condemned and (self.references(blob) or self._receiving[blob]):
+                raise InvariantViolated(f"{blob} is condemned, and needed")
+            if blob in self._staged and self.state(blob) is not BlobState.STAGED:
+                raise InvariantViolated(f"{blob} is staged, and {self.state(blob)}")
+
+    # --- uploads -------------------------------------------------------------------------------------------------
+
+    def receive(self, blob: Blob, upload_set: str | None, now: float) -> None:
+        """From before its first byte is stored; its set does not expire while it comes. Raises BlobInUse where the job
+        is being deleted."""
+        self.check_not_ending(blob[0])
+        self._receiving[blob] += 1
+        if upload_set is not None:
+            self._sets.setdefault((blob[0], upload_set), _OpenSet(now)).coming.add(blob)
+
+    def is_receiving(self, blob: Blob) -> bool:
+        return bool(self._receiving[blob])
+
+    def check_not_ending(self, job_id: JobId | None) -> None:
+        """Raises BlobInUse where the job's directory is being deleted."""
+        if job_id in self._ending:
+            raise BlobInUse(f"the blobs of job {owner_name(job_id)} are being deleted", hint="use a new job id")
+
+    def received(self, blob: Blob, upload_set: str | None, now: float) -> None:
+        """It is stored. Of no set: it is staged, and lives on where somebody takes hold of it in time."""
+        self._end_of_receiving(blob)
+        self._uploaded(blob, upload_set, now)
+
+    def not_received(self, blob: Blob) -> None:
+        """The upload failed and left nothing."""
+        self._end_of_receiving(blob)
+
+    def offered(self, blob: Blob, upload_set: str | None, now: float) -> bool:
+        """Content that is stored already is uploaded again. False: it is on its way out."""
+        if not self.can_be_had(blob):
+            return False
+        self._uploaded(blob, upload_set, now)
+        return True
+
+    def complete(self, job_id: JobId | None, upload_set: str, now: float) -> None:
+        """The last one of the set has come: all of it is staged at once. May be repeated."""
+        uploaded = self._sets.pop((job_id, upload_set), None)
+        if uploaded is not None:
+            self._stage(uploaded.blobs, now)
+
+    def used(self, blob: Blob, now: float) -> None:
+        """A transient one that somebody reads lives for another while."""
+        if blob[1].kind is BlobKind.TRANSIENT and blob in self._staged:
+            self._staged.remove(blob)
+            self._staged.add(blob)
+
+    # --- references ----------------------------------------------------------------------------------------------
+
+    def acquire(self, blob: Blob) -> None:
+        """Raises BlobNotFound: it is on its way out."""
+        if not self.can_be_had(blob):
+            raise BlobNotFound(f"blob {blob[1]} of job {owner_name(blob[0])} was deleted")
+        self._counts[blob] += 1
+        self._staged.remove(blob)
+
+    def release(self, blob: Blob, now: float, *, at_once: bool = False) -> bool:
+        """Whether it is to be deleted now, which only `at_once` and a count of 0 make it. One that is not referenced,
+        as its job ended meanwhile, is no error."""
+        self._counts[blob] -= 1
+        if self._counts[blob] <= 0:
+            del self._counts[blob]
+        if self.needed(blob) or not self.can_be_had(blob):
+            return False
+        if at_once and blob[1].kind is BlobKind.TRANSIENT:
+            self._condemn(blob)
+            return True
+        self._stage([blob], now)
+        return False
+
+    def delete(self, blob: Blob) -> None:
+        """A transient one goes at once, at its user's word. Raises BlobPermanent, BlobInUse."""
+        if blob[1].kind is BlobKind.PERMANENT:
+            raise BlobPermanent(f"blob {blob[1]} is permanent: it goes with its job", hint="cancel the job")
+        if self._is_artifact(blob) or blob[0] in self._kept or self._receiving[blob]:
+            raise BlobInUse(f"blob {blob[1]} is in use", hint="try again when its job has ended")
+        if blob not in self._condemned:
+            self._condemn(blob)
+
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    def hold(self, job_id: JobId, keys: Iterable[BlobKey]) -> frozenset[BlobKey]:
+        """One reference to each, on submission and again on every recovery; those that are on their way out are not
+        held, and returned. May be repeated."""
+        wanted = frozenset(keys)
+        gone = frozenset(key for key in wanted if not self.can_be_had((job_id, key)))
+        self._held[job_id] = wanted - gone
+        self._kept.discard(job_id)
+        for key in wanted - gone:
+            self._staged.remove((job_id, key))
+        return gone
+
+    def keep(self, job_id: JobId) -> None:
+        """The job's record cannot be read: whatever lies there may be needed."""
+        self._kept.add(job_id)
+        self._staged.remove_where(lambda blob: blob[0] == job_id)
+
+    def let_go(self, job_id: JobId, now: float) -> None:
+        """The job was looked at, and not submitted."""
+        keys = self._held.pop(job_id, frozenset())
+        self._stage([(job_id, key) for key in sorted(keys)], now)
+
+    def failed(self, job_id: JobId, now: float) -> None:
+        """Whoever held the job's transient blobs is gone; those with a copy stay as they are."""
+        lost = [blob for blob in self._counts if blob[0] == job_id and blob[1].kind is BlobKind.TRANSIENT]
+        for blob in lost:
+            del self._counts[blob]
+        self._stage(lost, now)
+
+    def end(self, job_id: JobId) -> None:
+        """The job ended for good, or was never accepted: its directory is going to be deleted, until `ended`."""
+        self._held.pop(job_id, None)
+        self._kept.discard(job_id)
+        for blob in [blob for blob in self._counts if blob[0] == job_id]:
+            del self._counts[blob]
+        for name in [name for name in self._sets if name[0] == job_id]:
+            del self._sets[name]
+        self._staged.remove_where(lambda blob: blob[0] == job_id)
+        self._ending.add(job_id)
+
+    def ended(self, job_id: JobId) -> None:
+        """Its directory is gone."""
+        self._ending.discard(job_id)
+        for blob in [blob for blob in self._condemned if blob[0] == job_id]:
+            del self._condemned[blob]
+
+    # --- cleanup -------------------------------------------------------------------------------------------------
+
+    def jobs_known(self) -> None:
+        """Every job of the job store is held or kept."""
+        self._jobs_known = True
+
+    def found(self, blobs: Iterable[Blob], now: float) -> None:
+        """What lies in a store: what nobody needs is staged."""
+        if self._jobs_known:
+            self._stage(blobs, now)
+
+    def rotate(self, now: float) -> tuple[Blob, ...]:
+        """Everything that is condemned, what could not be deleted earlier as well."""
+        for name, uploaded in list(self._sets.items()):
+            if uploaded.coming:
+                uploaded.touched = now
+            if now - uploaded.touched >= self._retention:
+                self.complete(*name, now)
+        if self._jobs_known:
+            for blob in self._staged.rotate(now):
+                self._condemn(blob)
+        return tuple(self._condemned)
+
+    def deleted(self, blob: Blob) -> bool:
+        """It is gone from both stores; whether nobody has said so before."""
+        was_condemned = blob in self._condemned
+        self._condemned.pop(blob, None)
+        return was_condemned
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _is_artifact(self, blob: Blob) -> bool:
+        job_id, key = blob
+        return job_id is not None and key in self._held.get(job_id, ())
+
+    def _uploaded(self, blob: Blob, upload_set: str | None, now: float) -> None:
+        self._staged.remove(blob)
+        if upload_set is None:
+            self._stage([blob], now)
+            return
+        uploaded = self._sets.setdefault((blob[0], upload_set), _OpenSet(now))
+        uploaded.touched = now
+        uploaded.blobs.add(blob)
+
+    def _end_of_receiving(self, blob: Blob) -> None:
+        self._receiving[blob] -= 1
+        if self._receiving[blob] <= 0:
+            del self._receiving[blob]
+            for uploaded in self._sets.values():
+                uploaded.coming.discard(blob)
+
+    def _stage(self, blobs: Iterable[Blob], now: float) -> None:
+        for blob in blobs:
+            if self.state(blob) is BlobState.UNKNOWN:
+                self._staged.add(blob)
+
+    def _condemn(self, blob: Blob) -> None:
+        self._counts.pop(blob, None)
+        for uploaded in self._sets.values():
+            uploaded.blobs.discard(blob)
+        self._staged.remove(blob)
+        self._condemned[blob] = None
+
+
+_NEEDED = frozenset({BlobState.RECEIVING, BlobState.UPLOADED, BlobState.REFERENCED, BlobState.KEPT})

@@ -1,0 +1,296 @@
+"""The BlobServer's requests: parsed here, before anything becomes a path (B41), and answered as docs/blobs.md says."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+from aiohttp import ClientError, hdrs, web
+from aiohttp.typedefs import Handler
+
+from minflinkd.blob.delivery import Delivery, hang_up
+from minflinkd.blob.depot import BlobDepot
+from minflinkd.blob.errors import (
+    BlobInUse,
+    BlobNotFound,
+    BlobPermanent,
+    BlobTooLarge,
+    BlobUnauthorized,
+    http_status,
+)
+from minflinkd.blob.keys import BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
+from minflinkd.blob.transfer import StoredBlob, TransferGate, finish, pieces
+from minflinkd.runtime.errors import InvalidId, MinflinkError
+from minflinkd.runtime.ids import JobId
+
+log = structlog.get_logger(__name__)
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUED = web.RequestKey("continued", bool)
+
+
+class BlobRoutes:
+    """`token`: the cluster's secret, where requests are to carry it; `on_served` is told of every download."""
+
+    def __init__(
+        self,
+        depot: BlobDepot,
+        gate: TransferGate,
+        *,
+        on_served: Callable[[JobId | None, BlobKey], object],
+        token: str | None,
+        max_size: int | None,
+        idle_timeout: float,
+    ) -> None:
+        self._depot = depot
+        self._gate = gate
+        self._on_served = on_served
+        self._token = token
+        self._max_size = max_size
+        self._idle_timeout = idle_timeout
+        self.received = 0  # bytes
+        self.sent = 0
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._answer_errors, self._authenticate])
+        app.router.add_get("/blobs", self._list, allow_head=False)
+        app.router.add_post("/blobs/{job}/offer", self._offer)
+        app.router.add_post("/blobs/{job}/sets/{set}/complete", self._complete)
+        app.router.add_put("/blobs/{job}", self._put, expect_handler=_decide_later)
+        app.router.add_get("/blobs/{job}/{key}", self._get)
+        app.router.add_delete("/blobs/{job}/{key}", self._delete_one)
+        app.router.add_delete("/blobs/{job}", self._delete_job)
+        return app
+
+    # --- uploads -------------------------------------------------------------------------------------------------
+
+    async def _offer(self, request: web.Request) -> web.StreamResponse:
+        job_id, kind, sha256, upload_set = announced(request)
+        key = await self._find(job_id, kind, sha256, upload_set)
+        if key is None:
+            raise BlobNotFound(f"no content with SHA-256 {sha256} is stored for this job")
+        return await self._stored(job_id, key, status=200)
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        job_id, kind, sha256, upload_set = announced(request)
+        self._check_size(request.content_length)
+        if asks_first(request):
+            known = await self._find(job_id, kind, sha256, upload_set)
+            if known is not None:
+                return await self._stored(job_id, known, status=200)
+        async with self._turn_of_upload(request):
+            if asks_first(request) and request.transport is not None:
+                request[_CONTINUED] = True
+                request.transport.write(_CONTINUE)
+            body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout))
+            try:
+                key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), body.pieces(), upload_set)
+            finally:
+                self.received += body.size
+        # Not read again: a file that was written just now would be hashed once more.
+        return _json(StoredBlob(str(key), body.size), 201)
+
+    async def _find(self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None) -> BlobKey | None:
+        async with self._turn_to_hash(quick=await self._depot.find_is_quick(job_id, kind, sha256)):
+            return await self._depot.find(job_id, kind, sha256, upload_set)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self._depot.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
+        return web.Response(status=204)
+
+    def _check_size(self, size: int | None) -> None:
+        if self._max_size is not None and size is not None and size > self._max_size:
+            raise BlobTooLarge(f"{size} bytes are more than {self._max_size}", hint="raise blob.max-size")
+
+    async def _stored(self, job_id: JobId | None, key: BlobKey, *, status: int) -> web.Response:
+        file = await self._depot.reader(job_id, key)
+        try:
+            size = os.fstat(file.fileno()).st_size
+        finally:
+            await asyncio.to_thread(file.close)
+        return _json(StoredBlob(str(key), size), status)
+
+    # --- downloads -----------------------------------------------------------------------------------------------
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
+        deletes = _flag(request, "delete")
+        if deletes and key.kind is BlobKind.PERMANENT:
+            raise BlobPermanent(f"blob {key} is permanent: it goes with its job", hint="ask without delete=true")
+        if request.method == hdrs.METH_HEAD:
+            async with self._turn_to_hash(quick=await self._depot.is_verified(job_id, key)):
+                return await self._send(request, job_id, key)
+        async with self._gate.transfer():
+            return await self._send(request, job_id, key, deletes=deletes)
+
+    async def _send(
+        self, request: web.Request, job_id: JobId | None, key: BlobKey, *, deletes: bool = False
+    ) -> web.StreamResponse:
+        """What follows is done also where the client leaves with the last byte, by which this is cancelled."""
+        store = self._depot.store
+        if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client got was not what the key says
+            store.doubt(job_id, key)
+        file = await self._depot.reader(job_id, key)
+        self._on_served(job_id, key)
+        delivery = Delivery(
+            request,
+            file,
+            key,
+            trusted=store.trusted(job_id, key, file),
+            unchanged=lambda: store.unchanged(job_id, key, file),
+            idle_timeout=self._idle_timeout,
+        )
+        try:
+            return await delivery.run()
+        finally:
+            self.sent += delivery.sent
+            if delivery.corrupt:
+                store.doubt(job_id, key)
+            elif delivery.verified:
+                store.confirm(job_id, key, file)
+            await finish(asyncio.to_thread(file.close))
+            if deletes and delivery.reached_the_end:
+                await finish(self._depot.delete(job_id, key))
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        """Streamed, since there may be many."""
+        response = web.StreamResponse()
+        response.content_type = "application/json"
+        await response.prepare(request)
+        between = b"["
+        async for page in self._depot.pages():
+            body = b",".join(msgspec.json.encode(blob) for blob in page)
+            async with asyncio.timeout(self._idle_timeout):
+                await response.write(between + body)
+            between = b","
+        await response.write(b"]" if between == b"," else b"[]")
+        await response.write_eof()
+        return response
+
+    # --- deletion ------------------------------------------------------------------------------------------------
+
+    async def _delete_one(self, request: web.Request) -> web.StreamResponse:
+        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
+        await self._depot.delete(job_id, key)
+        return web.Response(status=204)
+
+    async def _delete_job(self, request: web.Request) -> web.StreamResponse:
+        job_id = parse_owner(request.match_info["job"])
+        if job_id is None:
+            raise BlobInUse("blobs of no job are deleted one by one", hint="DELETE /blobs/none/<key>")
+        if self._depot.lifecycle.is_held(job_id):
+            raise BlobInUse(f"job {job_id} has not ended; its blobs go when it does", hint="cancel it")
+        await finish(self._depot.delete_job(job_id))  # also for a client that does not wait for it
+        return web.Response(status=204)
+
+    # --- around every request ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _turn_of_upload(self, request: web.Request) -> AsyncIterator[None]:
+        """Who waits for a place is not read from, so that what it sends takes no memory here. Who sends nothing before
+        it is asked to is read from, since else nobody would see that it has left."""
+        if asks_first(request):
+            async with self._gate.transfer():
+                yield
+            return
+        wire = request.transport
+        if not isinstance(wire, asyncio.ReadTransport):  # it has gone already
+            raise ConnectionResetError
+        wire.pause_reading()
+        try:
+            async with self._gate.transfer():
+                wire.resume_reading()
+                yield
+        finally:
+            if not wire.is_closing():
+                wire.resume_reading()
+
+    @asynccontextmanager
+    async def _turn_to_hash(self, *, quick: bool) -> AsyncIterator[None]:
+        if quick:
+            yield
+            return
+        async with self._gate.transfer():
+            yield
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._token is not None:
+            given = request.headers.get(hdrs.AUTHORIZATION, "")
+            if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {self._token}".encode()):
+                raise BlobUnauthorized("the blob server wants the cluster's secret", hint="set security.secret-file")
+        return await handler(request)
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except MinflinkError as error:
+            status = http_status(error)
+            response = _json(error.info(), status, {"Retry-After": "1"} if status == 503 else None)
+        except TimeoutError:
+            log.info("a blob transfer stalled and was given up", path=request.path, peer=request.remote)
+            hang_up(request)
+            return web.Response(status=408)
+        except (ConnectionError, ClientError, web.RequestPayloadError) as error:
+            log.info("a blob upload broke off", path=request.path, peer=request.remote, error=repr(error))
+            hang_up(request)
+            return web.Response(status=400)
+        if asks_first(request) and _CONTINUED not in request:
+            response.force_close()  # the body does not come, and what follows it cannot be told from it
+        return response
+
+
+class _Counted:
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        self.size = 0  # bytes so far
+        self._source = source
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self._source:
+            self.size += len(piece)
+            yield piece
+
+
+def announced(request: web.Request) -> tuple[JobId | None, BlobKind, str, str | None]:
+    """(job, kind, SHA-256, set) of an upload. Raises InvalidId, BlobNotFound."""
+    job_id, kind = parse_owner(request.match_info["job"]), parse_kind(request.query.get("kind", "p"))
+    if job_id is None and kind is BlobKind.PERMANENT:
+        raise BlobNotFound("a permanent blob belongs to a job", hint="use a job's id, or kind=t")
+    upload_set = request.query.get("set")
+    return (
+        job_id,
+        kind,
+        parse_sha256(request.query.get("sha256", "")),
+        None if upload_set is None else parse_set(upload_set),
+    )
+
+
+def asks_first(request: web.Request) -> bool:
+    """Whether the client waits for an answer before it sends the body (B1)."""
+    return request.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+
+
+async def _decide_later(request: web.Request) -> None:
+    """Instead of answering `100 Continue` before anything is known."""
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    """Raises InvalidId."""
+    match request.query.get(name, "false"):
+        case "true":
+            return True
+        case "false":
+            return False
+        case other:
+            raise InvalidId(f"{name}={other[:80]!r} is neither true nor false")
+
+
+def _json(value: msgspec.Struct, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")

@@ -1,0 +1,60 @@
+"""The turn of one job in its storage: what its JobMasters commit, discard and publish, one piece of work at a time.
+
+All JobMasters of the job in this process share it. Nothing can stop a thread in a system call, so what a crashed one
+has begun goes on; it keeps the turn until it has really ended, and its successor does not look at the storage before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from minflinkd.storage.interface import StorageUnavailable
+
+log = structlog.get_logger(__name__)
+
+PATIENCE = 30.0  # seconds; whoever does not get the turn in them is told to come again
+
+R = TypeVar("R")
+
+
+class StorageTurn:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._turn = asyncio.Lock()
+        self._under_way: asyncio.Task[Any] | None = None
+
+    async def take(self, work: Callable[[], Coroutine[Any, Any, R]], *, patience: float | None = None) -> R:
+        """Do `work` when it is its turn; begun, it goes on to its end, also where whoever asked for it is cancelled.
+
+        Raises what `work` raises; StorageUnavailable where it is not its turn for `patience` seconds.
+        """
+        await self._acquire(PATIENCE if patience is None else patience)
+        self._under_way = task = asyncio.create_task(work(), name=f"{self._what}: work in the storage")
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def wait(self) -> None:
+        """Returns when nothing is under way. Raises StorageUnavailable."""
+        await self._acquire(PATIENCE)
+        self._turn.release()
+
+    async def _acquire(self, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            log.warning("earlier work in the storage has not ended", job=self._what, seconds=patience)
+            raise StorageUnavailable(
+                f"the storage of {self._what} does not answer: an earlier request has not ended in {patience:g} s",
+                hint="is its mount, or its server, there?",
+            ) from error
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way = None
+        self._turn.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("work in the storage failed", job=self._what, error=str(error))

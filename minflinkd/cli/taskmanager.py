@@ -1,0 +1,59 @@
+"""`minflinkd taskmanager`: one TaskManager as a foreground process, beside or far from its daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import click
+
+from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.exits import ExitCode, Failure
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration file, as for `serve`; without it $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml.",
+)
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
+@click.option("--resource-id", metavar="ID", help="Its name: tm- and small letters, digits and -; else a random one.")
+def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
+    """Run one TaskManager, which registers with the daemon by itself, until SIGTERM, Ctrl-C or the daemon ends it.
+
+    It finds the daemon by jobmanager.rpc.address and jobmanager.rpc.port, and proves that it belongs to the cluster by
+    the secret in security.secret-file, a copy of the daemon's. Its slots and its session are those of taskmanager.*.
+    It waits for the daemon without end, unless taskmanager.registration.timeout is set. It logs to stderr.
+
+    \b
+    Exit codes: 0 it was told to end; 2 the configuration is wrong; 3 no daemon took it within
+    taskmanager.registration.timeout; 6 it could not start.
+
+    \b
+    Examples:
+      minflinkd taskmanager --config minflinkd.yaml
+      minflinkd taskmanager -D jobmanager.rpc.address=10.0.0.5 -D jobmanager.rpc.port=6123 \\
+          -D security.secret-file=/etc/minflinkd/cluster.secret
+    """
+    from minflinkd.config import ConfigError, load_config
+    from minflinkd.config.load import configuration_file
+    from minflinkd.runtime.errors import InvalidId
+    from minflinkd.runtime.ids import IdSource, parse_resource_id
+    from minflinkd.taskmanager.process import CannotGoOn
+    from minflinkd.taskmanager.settings import InvalidSettings
+    from minflinkd.taskmanager.standalone import ResourceIdTaken, serve
+
+    try:
+        config = load_config(file or configuration_file(os.environ), os.environ, parse_overrides(overrides))
+        chosen = parse_resource_id(resource_id) if resource_id is not None else IdSource().resource()
+        asyncio.run(serve(config, environ=os.environ, resource_id=chosen))
+    except (ConfigError, InvalidId, InvalidSettings, ResourceIdTaken) as error:
+        raise Failure(f"The TaskManager cannot run: {error}", ExitCode.REFUSED) from error
+    except CannotGoOn as error:
+        raise Failure(f"The TaskManager ended: {error}", ExitCode.UNREACHABLE) from error
+    except OSError as error:
+        raise Failure(f"The TaskManager cannot run: {error}", ExitCode.DAEMON_FAILED) from error

@@ -1,0 +1,152 @@
+"""How jobs ended (R26): the result is stored first, then everything else of the job goes, whatever fails meanwhile.
+
+A result is dirty until nothing is left to clean up; whoever finds a dirty one, this daemon or a later one, goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from msgspec.structs import replace
+
+from minflinkd.dispatcher.blobs import Blobs
+from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.messages import JobMasterEnded
+from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Network
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.storage.location import Location
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE = 1.0  # seconds between two tries of a step, doubled with every try
+LONGEST_PAUSE = 60.0
+STEP_TIMEOUT = 600.0  # seconds; a storage that does not answer for so long is asked again
+FAREWELL_TIMEOUT = 5.0
+EXPIRY_INTERVAL = 60.0
+
+Step = Callable[[], Awaitable[object]]
+
+
+class JobResults(Component):
+    """The results of all jobs that have ended, each kept for `expiration()` seconds."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        blobs: Blobs,
+        network: Network,
+        clock: Clock,
+        checkpoints_of: Callable[[JobId], Location],
+        new_leader_id: Callable[[], LeaderId],
+        expiration: Callable[[], float],
+    ) -> None:
+        super().__init__("results of jobs")
+        self._store = store
+        self._blobs = blobs
+        self._network = network
+        self._clock = clock
+        self._checkpoints_of = checkpoints_of
+        self._new_leader_id = new_leader_id
+        self._expiration = expiration
+        self._results: dict[JobId, StoredResult] = {}
+        self.unreadable: tuple[Unreadable, ...] = ()  # left alone; from the start on
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._results
+
+    def get(self, job_id: JobId) -> StoredResult | None:
+        return self._results.get(job_id)
+
+    def all(self) -> tuple[StoredResult, ...]:
+        return tuple(self._results.values())
+
+    async def _start(self) -> None:
+        found = await self._store.results()
+        self.unreadable = tuple(result for result in found if isinstance(result, Unreadable))
+        for result in found:
+            if isinstance(result, StoredResult):
+                self._results[result.details.job_id] = result
+                if result.dirty:
+                    job_id = result.details.job_id
+                    self.tasks.job(f"cleanup of {job_id}", self._clean_up(result, ()))
+        self.tasks.loop("expiry", self._expire)
+
+    def ended(self, result: StoredResult, *, store: Step, close: Step, leader_id: LeaderId | None) -> None:
+        """The job has ended: see to the rest. `store` stores this result, `close` ends the job's JobMaster."""
+        self.tasks.job(f"end of {result.details.job_id}", self._end(result, store, close, leader_id))
+
+    async def _end(self, result: StoredResult, store: Step, close: Step, leader_id: LeaderId | None) -> None:
+        job_id = result.details.job_id
+        await until_done(self._clock, f"result of {job_id}", store)
+        self._results[job_id] = result
+        await self._clean_up(result, (("JobMaster", close),), leader_id)
+
+    async def _clean_up(
+        self, result: StoredResult, first: tuple[tuple[str, Step], ...], leader_id: LeaderId | None = None
+    ) -> None:
+        """Each step is idempotent, and repeated until it is done: a crash between two of them costs a repetition."""
+        job_id = result.details.job_id
+        clean = replace(result, dirty=False)
+        # A leader later than any that the job had, where it is not known which was the last.
+        leader = self._new_leader_id() if leader_id is None else leader_id
+        steps: tuple[tuple[str, Step], ...] = (
+            *first,
+            ("slots", lambda: self._release_slots(job_id, leader)),
+            *(() if keeps_checkpoints(result) else (("checkpoints", self._checkpoints_of(job_id).delete_tree),)),
+            ("blobs", lambda: self._blobs.delete_job(job_id)),
+            ("clean result", lambda: self._store.put_result(clean)),
+        )
+        for what, step in steps:
+            await until_done(self._clock, f"{what} of {job_id}", step)
+        self._results[job_id] = clean
+
+    async def _release_slots(self, job_id: JobId, leader_id: LeaderId) -> None:
+        farewell = JobMasterEnded(job_id=job_id, leader_id=leader_id)
+        try:
+            await self._network.ask(RESOURCE_MANAGER, farewell, timeout=FAREWELL_TIMEOUT)
+        except Fenced as error:
+            log.info("the ResourceManager knew that the job has ended", job=job_id, error=str(error))
+
+    async def _expire(self) -> None:
+        while True:
+            await self._clock.sleep(EXPIRY_INTERVAL)
+            limit = self._clock.epoch_ms() - self._expiration() * 1000
+            for job_id, result in list(self._results.items()):
+                if not result.dirty and 0 < result.details.end_ms < limit:
+                    await self._forget(job_id)
+
+    async def _forget(self, job_id: JobId) -> None:
+        """The result last: what it kept goes before it. A failure costs the others nothing, and is tried again."""
+        try:
+            async with asyncio.timeout(STEP_TIMEOUT):
+                await self._checkpoints_of(job_id).delete_tree()
+                await self._store.delete_result(job_id)
+        except Exception as error:
+            log.warning("a result has expired and cannot be deleted yet", job=job_id, error=str(error))
+        else:
+            del self._results[job_id]
+
+
+async def until_done(clock: Clock, what: str, step: Step) -> None:
+    """Repeat an idempotent step until it succeeds; the daemon's end is the only other way out."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            async with asyncio.timeout(STEP_TIMEOUT):
+                await step()
+            return
+        except Exception as error:
+            log.warning("a step failed and is repeated", step=what, error=str(error), pause=pause)
+            await clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def keeps_checkpoints(result: StoredResult) -> bool:
+    """As long as the result: a person may still need them, of a failed job or to settle its sinks by hand."""
+    return result.details.status is JobStatus.FAILED or not result.details.sinks_settled

@@ -1,0 +1,206 @@
+"""One job that is to run: its stored record, and its JobMaster, which is kept up until the job has ended.
+
+Knows nothing of other jobs, and nothing of what is cleaned up after the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
+from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, error_info
+from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.runtime.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+KEPT_FAILURES = 32
+HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, where no storage is to blame
+
+
+class JobRun(Component):
+    """`start` brings the first JobMaster up, and raises what it raises; with `insist` it is tried again.
+
+    `prepare` brings what a JobMaster needs, `make` makes one of the stored job, `on_down` is told of each that is lost
+    or did not come up; `on_hopeless` is told of a job that was cancelled, and of which no
+    JobMaster stays up to do it.
+    """
+
+    def __init__(
+        self,
+        stored: StoredJob,
+        *,
+        prepare: Callable[[StoredJob], Awaitable[None]],
+        make: Callable[[StoredJob, StorageTurn], JobMaster],
+        on_down: Callable[[JobId], object],
+        store: JobStore,
+        clock: Clock,
+        gate: asyncio.Semaphore,
+        insist: bool,
+        on_hopeless: Callable[[JobRun], None],
+    ) -> None:
+        super().__init__(f"run of job {stored.job_id}")
+        self.stored = stored
+        self.result: StoredResult | None = None  # from the job's end on
+        self.leader_id: LeaderId | None = None  # of the last JobMaster
+        self._store = store
+        self._clock = clock
+        self._on_hopeless = on_hopeless
+        self._on_down = on_down
+        self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
+        self._hopeless = 0
+        self._storing = asyncio.Lock()
+        turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
+        self._masters: Supervisor[JobMaster] = Supervisor(
+            f"JobMaster of {stored.job_id}",
+            lambda: make(self.stored, turn),
+            clock=clock,
+            gate=gate,
+            insist=insist,
+            prepare=lambda: prepare(self.stored),
+            on_up=self._up,
+            on_down=self._down,
+        )
+
+    @property
+    def job_id(self) -> JobId:
+        return self.stored.job_id
+
+    @property
+    def master(self) -> JobMaster | None:
+        """None while there is none that runs."""
+        return self._masters.current
+
+    async def _start(self) -> None:
+        await self._masters.start()
+
+    async def _stop(self) -> None:
+        await self._masters.aclose()
+
+    # --- inspection ----------------------------------------------------------------------------------------------
+
+    def details(self) -> JobDetails:
+        """What the JobMaster says, and why there was none at times; INITIALIZING, as Flink's, while there is none."""
+        if self.result is not None:
+            return self.result.details
+        shown = self._of_master()
+        failures = sorted((*shown.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
+        return replace(shown, failures=tuple(failures[:KEPT_FAILURES]))
+
+    def checkpoints(self) -> CheckpointStatistics:
+        if self.result is not None:
+            return self.result.checkpoints
+        master = self.master
+        return CheckpointStatistics() if master is None else master.coordinator.statistics()
+
+    def _of_master(self) -> JobDetails:
+        master = self.master
+        try:
+            if master is not None:
+                return master.details()
+        except Exception:  # the list shows the others all the same
+            log.exception("a job cannot be shown", job=self.job_id)
+        return waiting(self.stored)
+
+    # --- cancelling ----------------------------------------------------------------------------------------------
+
+    async def cancel(self) -> None:
+        """Durable when it returns: also the next JobMaster only cancels. Raises Conflict after the end, StorageError.
+
+        After an error it is not known whether the next one will.
+        """
+        if self.result is None:  # else the lock may be held for long
+            async with self._storing:
+                if self.result is None and not self.stored.cancelled:
+                    await self._store.mark_cancelled(self.job_id)
+                    self.stored = replace(self.stored, cancelled=True)
+        if self.result is not None:
+            raise Conflict(f"job {self.job_id} is {self.result.details.status.value} already")
+        if (master := self.master) is None:
+            self._masters.hurry()
+        else:
+            self._cancel(master)
+
+    def _cancel(self, master: JobMaster) -> None:
+        with contextlib.suppress(Crashed):  # its successor will
+            master.cancel()
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def end(self, details: JobDetails) -> bool:
+        """The job is in its terminal state, and no JobMaster follows. False where that was known."""
+        if self.result is not None:
+            return False
+        failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
+        details = replace(details, failures=tuple(failures[:KEPT_FAILURES]))
+        self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints())
+        self._masters.retire()
+        return True
+
+    def end_without_master(self) -> bool:
+        """Cancelled, but nobody could settle its sinks: what is staged, and the checkpoints that say so, stay."""
+        now = self._clock.epoch_ms()
+        shown = waiting(self.stored)
+        timestamps = {**shown.timestamps, JobStatus.CANCELED.value: now}
+        return self.end(
+            replace(shown, status=JobStatus.CANCELED, end_ms=now, timestamps=timestamps, sinks_settled=False)
+        )
+
+    async def store_result(self) -> None:
+        """Durable when it returns. Raises StorageError."""
+        assert self.result is not None
+        async with self._storing:  # not across the mark of a cancellation, which would bring the job back
+            await self._store.put_result(self.result)
+
+    # --- the JobMaster's ups and downs -----------------------------------------------------------------------------
+
+    def _up(self, master: JobMaster) -> None:
+        self.leader_id = master.leader_id
+        if self.stored.cancelled:  # perhaps while it was started
+            self._cancel(master)
+
+    def _down(self, error: Exception) -> None:
+        self._on_down(self.job_id)
+        info = error_info(error)
+        told = ErrorInfo(
+            code="jobmaster-down",
+            message=f"the JobMaster failed: {info.message.partition(chr(10))[0]}"[:1000],
+            consequence=Consequence.RETRYABLE,
+            hint="a new one is started, and goes on from the last checkpoint",
+        )
+        record = FailureRecord(timestamp_ms=self._clock.epoch_ms(), error=told)
+        same = bool(self._failures) and self._failures[0].error == told
+        self._failures = (record, *self._failures[1 if same else 0 :])[:KEPT_FAILURES]
+        if not self.stored.cancelled or info.consequence is Consequence.RETRYABLE:
+            return
+        self._hopeless += 1
+        if self._hopeless >= HOPELESS:
+            log.error("a cancelled job ends without its JobMaster", job=self.job_id, error=told.message)
+            self._on_hopeless(self)
+
+
+def waiting(stored: StoredJob) -> JobDetails:
+    """A job without a JobMaster."""
+    timestamps = {status.value: 0 for status in JobStatus}
+    timestamps[JobStatus.INITIALIZING.value] = stored.submitted_ms
+    return JobDetails(
+        job_id=stored.job_id,
+        graph=stored.graph,
+        status=JobStatus.INITIALIZING,
+        start_ms=stored.submitted_ms,
+        end_ms=-1,
+        timestamps=timestamps,
+        tasks=(),
+        submission=stored.submission,
+    )

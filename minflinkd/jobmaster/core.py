@@ -1,0 +1,289 @@
+"""What one JobMaster decides and says, without clock, socket or task (rpc.party).
+
+It holds the scheduler's machine, speaks to the ResourceManager and the TaskManagers, and notices who is silent. What is
+left to the driver comes out as commands of `jobmaster.events`: checkpoints, sinks, the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace as copy
+
+from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import scheduler
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.errands import Errand, Errands
+from minflinkd.jobmaster.heartbeats import Beat, TaskManagerBeats, contradictions, strays
+from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import ExecutionState
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Unreachable, job_master, task_manager
+from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown, fenced
+from minflinkd.runtime.errors import Consequence
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.machine import Machine
+
+CANCEL_PATIENCE = 4  # cancellation timeouts: longer than a TaskManager takes to give its session child up for a task
+
+
+@dataclass(frozen=True)
+class _Declaration:
+    version: int
+
+
+@dataclass(frozen=True)
+class _Stray:
+    attempt_id: AttemptId
+
+
+class JobMasterCore:
+    """A rpc.party.Core. The driver feeds it `Started` first, and the outcomes of its own commands later."""
+
+    def __init__(
+        self,
+        *,
+        job_id: JobId,
+        leader_id: LeaderId,
+        tasks: tuple[Task, ...],
+        context: m.JobContext,
+        options: JobMasterOptions,
+        chance: Chance,
+    ) -> None:
+        self.job_id = job_id
+        self.leader_id = leader_id
+        self.address = job_master(job_id)
+        self.task_phases: dict[AttemptId, dict[str, float]] = {}  # of each task's last attempt
+        self._context = context
+        self._options = options
+        self._machine: Machine[JobState, ev.Event, ev.Command] = Machine(
+            new_job(tasks, options), partial(scheduler.step, chance), check_invariants, name=str(self.address)
+        )
+        self._beats = TaskManagerBeats(interval=options.heartbeat_interval, timeout=options.heartbeat_timeout)
+        self._errands = Errands(patience=options.heartbeat_timeout / 2, fence=leader_id)
+        self._declare_at: float | None = None
+        self._declared = -1  # version of the pool
+        self._freeing = 0
+        self._strays: set[AttemptId] = set()
+        self._end: ev.End | None = None
+        self._commands: list[object] = []
+        self._now = 0.0
+
+    @property
+    def state(self) -> JobState:
+        return self._machine.state
+
+    # --- the party's contract ------------------------------------------------------------------------------------
+
+    def receive(self, message: m.Message, fence: LeaderId | None, now: float) -> Any:
+        if fence != self.leader_id:
+            raise fenced(self.address, message, fence)
+        match message:
+            case m.OfferSlots(resource_id=resource, address=address, offers=offers):
+                self.feed(ev.SlotsOffered(resource, address, offers), now)
+                self._beats.heard(resource, now)
+                return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
+            case m.TaskStateChanged(resource_id=resource, status=status):
+                self._beats.heard(resource, now)
+                self.feed(ev.TaskChanged(status), now)
+                if status.phases:
+                    last = {e.attempt_id for e in self.state.executions.values()}
+                    phases = {**self.task_phases, status.attempt_id: status.phases}
+                    self.task_phases = {a: p for a, p in phases.items() if a in last}
+                return m.Done()
+            case m.TaskProgress(attempt_id=attempt, metrics=metrics):
+                return self.feed(ev.TaskProgressed(attempt, metrics), now)
+            case m.TaskManagerLost(resource_id=resource, reason=reason):
+                return self.feed(ev.TaskManagerGone(resource, reason), now)
+            case _:
+                raise Unreachable(f"{self.address} does not take {type(message).__name__}")
+
+    def answered(self, about: object, outcome: Outcome, now: float) -> None:
+        match about:
+            case Errand():
+                if self._errands.settled(about, outcome, now):
+                    self._errand_ended(about, outcome, now)
+            case Beat():
+                self._beat_answered(about, outcome, now)
+            case _Declaration(version) if isinstance(outcome, Answered) and version == self.state.pool.version:
+                self.feed(ev.NeedsAnswered(outcome.value.refused, outcome.value.waiting), now)
+
+    def tick(self, now: float) -> None:
+        self.feed(ev.Tick(), now)
+        for gone in self._beats.take_silent(now):
+            self.feed(gone, now)
+        for beat in self._beats.take_due(self.state, now):
+            allocations = beat.before.pool.on(beat.resource_id)
+            request = m.HeartbeatFromJobMaster(job_id=self.job_id, leader_id=self.leader_id, allocations=allocations)
+            self._ask(task_manager(beat.resource_id), request, about=beat, fence=self.leader_id)
+        for errand in self._errands.take_due(now):
+            self._commands.append(self._errands.ask(errand, now))
+        if self._declare_at is not None and now >= self._declare_at:
+            self._declare(now)
+
+    def next_wakeup(self) -> float | None:
+        times = (
+            scheduler.next_wakeup(self.state, self._now),
+            self._beats.next_due(),
+            self._errands.next_due(),
+            self._declare_at,
+        )
+        return min((t for t in times if t is not None), default=None)
+
+    def take_commands(self) -> tuple[object, ...]:
+        """Ask, and of `jobmaster.events`: FindRestorePoint, StartCheckpoints, StopCheckpoints, TakeFinalCheckpoint,
+
+        TakeRescaleCheckpoint, SettleSinks, End.
+        """
+        commands, self._commands = tuple(self._commands), []
+        return commands
+
+    # --- the machine and the world -------------------------------------------------------------------------------
+
+    def feed(self, event: ev.Event, now: float) -> None:
+        """Something has happened, or a command of the driver's has come to its end. Raises IllegalTransition and
+
+        InvariantViolated, after which nothing here is to be trusted.
+        """
+        self._now = now
+        for command in self._machine.feed(event, now):
+            self._carry_out(command, now)
+        state = self.state
+        watched = {h.resource_id for h in state.pool.held.values()} | {e.resource_id for e in state.live}
+        self._beats.watch(sorted(r for r in watched if r is not None), now)
+        for errand in self._errands.drop(self._pointless):
+            self._errand_ended(errand, None, now)
+        if state.status.terminal:
+            self._declare_at = None
+        elif isinstance(event, ev.Started) or (self._declare_at is not None and state.pool.version != self._declared):
+            self._declare(now)
+
+    def _carry_out(self, command: ev.Command, now: float) -> None:
+        match command:
+            case ev.Deploy():
+                self._run(Address(command.address), self._deployment(command), self._options.heartbeat_timeout, command)
+            case ev.Cancel(attempt, address):
+                cancel = m.CancelTask(job_id=self.job_id, attempt_id=attempt)
+                self._run(Address(address), cancel, self._cancel_patience, command)
+            case ev.FreeAllocations(address, allocations, job_ended):
+                free = m.FreeSlots(job_id=self.job_id, allocations=allocations, job_ended=job_ended)
+                self._freeing += 1
+                self._run(Address(address), free, self._options.heartbeat_timeout, command)
+            case ev.End():
+                self._end = command
+                self._try_to_end()
+            case _:
+                self._commands.append(command)
+
+    def _declare(self, now: float) -> None:
+        """m1: the whole need, at once when it changes and with every heartbeat (R8)."""
+        pool = self.state.pool
+        self._declare_at, self._declared = now + self._options.heartbeat_interval, pool.version
+        request = m.DeclareNeeds(
+            job_id=self.job_id,
+            leader_id=self.leader_id,
+            address=self.address,
+            version=pool.version,
+            needs=pool.declaration(),
+            held=tuple(sorted(pool.held)),
+            exclusive=self._options.exclusive,
+            libraries=self._options.libraries,
+        )
+        self._ask(RESOURCE_MANAGER, request, about=_Declaration(pool.version))
+
+    def _ask(self, target: Address, request: m.Request[Any], *, about: object, fence: LeaderId | None = None) -> None:
+        self._commands.append(Ask(target, request, self._options.heartbeat_timeout, fence, about))
+
+    # --- errands -------------------------------------------------------------------------------------------------
+
+    def _run(self, target: Address, request: m.Request[m.Done], patience: float, about: object) -> None:
+        errand = Errand(target, request, self._now + patience, about)
+        self._commands.append(self._errands.ask(errand, self._now))
+
+    @property
+    def _cancel_patience(self) -> float:
+        return CANCEL_PATIENCE * self._options.cancellation_timeout
+
+    def _deployment(self, command: ev.Deploy) -> m.DeployTask:
+        return m.DeployTask(
+            job=self._context,
+            task=copy(self.state.tasks[command.task_id], parallelism=command.parallelism),
+            allocation_id=command.allocation_id,
+            attempt_id=command.attempt_id,
+            attempt_number=command.number,
+            job_leader_id=self.leader_id,
+            restore=command.restore,
+        )
+
+    def _pointless(self, errand: Errand) -> bool:
+        """A deployment must not arrive behind the cancellation of its attempt, nor a cancellation be waited for when
+
+        its TaskManager is lost.
+        """
+        match errand.about:
+            case ev.Deploy(attempt_id=attempt):
+                execution = self.state.by_attempt(attempt)
+                return execution is None or execution.state in (ExecutionState.CANCELING, *_OVER)
+            case ev.Cancel(attempt, _):
+                execution = self.state.by_attempt(attempt)
+                return execution is None or not execution.on_task_manager
+            case _:
+                return False
+
+    def _errand_ended(self, errand: Errand, outcome: Outcome | None, now: float) -> None:
+        match errand.about:
+            case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Refused | Unknown):
+                error = outcome.error.info()
+                if error.code != Fenced.code:
+                    error = copy(error, consequence=Consequence.RETRYABLE)  # another TaskManager may take it
+                kind = ev.DeployFailed if isinstance(outcome, Refused) else ev.DeployUnanswered
+                self.feed(kind(attempt, error), now)
+            case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Answered):
+                self.feed(ev.DeployAccepted(attempt), now)
+            case ev.Cancel(attempt, _):
+                self.feed(ev.AttemptGone(attempt), now)
+            case ev.FreeAllocations():
+                self._freeing -= 1
+                self._try_to_end()
+            case _Stray(attempt):
+                self._strays.discard(attempt)
+
+    def _try_to_end(self) -> None:
+        """Whoever hears of the end finds the slots free, unless their TaskManager does not answer."""
+        if self._end is not None and not self._freeing:
+            self._commands.append(self._end)
+            self._end = None
+
+    # --- heartbeats ----------------------------------------------------------------------------------------------
+
+    def _beat_answered(self, beat: Beat, outcome: Outcome, now: float) -> None:
+        resource = beat.resource_id
+        match outcome:
+            case Answered(answer):
+                self._beats.heard(resource, now)
+                if not self._beats.is_latest(beat):
+                    return
+                for event in contradictions(beat, answer):
+                    self.feed(event, now)
+                self._cancel_strays(resource, strays(beat, answer, self.state))
+            case Refused(error):
+                if self._beats.is_latest(beat):
+                    reason = f"TaskManager {resource} refuses the job: {error}"
+                    self.feed(ev.SlotsGone(beat.before.pool.on(resource), reason), now)
+            case Unknown(Unreachable() as error):
+                if (gone := self._beats.unreachable(resource, str(error))) is not None:
+                    self.feed(gone, now)
+
+    def _cancel_strays(self, resource: ResourceId, attempts: tuple[AttemptId, ...]) -> None:
+        for attempt in attempts:
+            if attempt not in self._strays:
+                self._strays.add(attempt)
+                cancel = m.CancelTask(job_id=self.job_id, attempt_id=attempt)
+                self._run(task_manager(resource), cancel, self._cancel_patience, _Stray(attempt))
+
+
+_OVER = (ExecutionState.CANCELED, ExecutionState.FAILED, ExecutionState.FINISHED)

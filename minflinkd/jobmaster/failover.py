@@ -1,0 +1,250 @@
+"""What a failure means for a job (R16): which tasks stop, whether and when they come back. Pure.
+
+A failure stops the region of tasks that it concerns; the others run on, and no checkpoint is taken until all run again.
+Failures that come while a restart is due are served by the same restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from msgspec.structs import replace as copy
+
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import slot_pool
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.execution import Execution
+from minflinkd.jobmaster.job_state import KEPT_FAILURES, KEPT_ROLLOUTS, Failure, JobState, Step
+from minflinkd.jobmaster.restart import after_failure
+from minflinkd.jobmaster.rollout import Rollout
+from minflinkd.jobmaster.sizing import enough, idle_tasks, lean, plan
+from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
+
+SESSION_LOST = "session-lost"  # the TaskManager lives, but its Spark session is gone: its slots are worth nothing now
+NO_SLOTS = "no-slots"
+SLOTS_LOST = "slots-lost"
+
+
+# --- causes ----------------------------------------------------------------------------------------------------------
+
+
+def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error: ErrorInfo, now: float) -> Step:
+    execution = state.by_attempt(attempt_id)
+    if execution is None or not execution.on_task_manager:
+        return state, ()
+    canceling = execution.state is ExecutionState.CANCELING
+    state = state.with_execution(execution.to(ExecutionState.FAILED, now))
+    if canceling:  # it was to end anyway
+        return noted(state, _record(state, execution, error), now), ()
+    failed = frozenset({execution.task_id})
+    resource = execution.resource_id
+    if error.code != SESSION_LOST or resource is None:
+        return fail(chance, state, _record(state, execution, error), failed, now)
+    failed |= {e.task_id for e in state.live if e.resource_id == resource}
+    state, commands = fail(chance, state, _record(state, execution, error), failed, now)
+    # Another TaskManager's slots are ready sooner. Behind the cancellations, which need the slots' address.
+    allocations, address = state.pool.on(resource), state.pool.address_of(resource)
+    if not allocations or address is None:
+        return state, commands
+    state = replace(state, pool=slot_pool.dropped(state.pool, allocations))
+    return state, (*commands, ev.FreeAllocations(address, allocations, job_ended=False))
+
+
+def deploy_unanswered(chance: Chance, state: JobState, attempt_id: AttemptId, error: ErrorInfo, now: float) -> Step:
+    """Its TaskManager may run it: it is cancelled before another follows. Where that has told of it, all is well."""
+    execution = state.by_attempt(attempt_id)
+    if execution is None or execution.state is not ExecutionState.DEPLOYING:
+        return state, ()
+    return fail(chance, state, _record(state, execution, error), frozenset({execution.task_id}), now)
+
+
+def slots_gone(chance: Chance, state: JobState, allocations: tuple[AllocationId, ...], reason: str, now: float) -> Step:
+    """Allocations are gone, and with them what ran on their slots; what else needed them stops."""
+    lost = set(allocations) & set(state.pool.held)
+    groups = {g for g, share in state.placement.items() if lost & set(share.allocations)}
+    state = replace(state, pool=slot_pool.dropped(state.pool, tuple(sorted(lost))))
+    hit = [e for e in state.live if state.group_of(e.task_id) in groups]
+    return _lose(chance, state, hit, {e.task_id for e in hit if e.allocation_id in lost}, reason, now)
+
+
+def task_manager_gone(chance: Chance, state: JobState, resource_id: ResourceId, reason: str, now: float) -> Step:
+    state = replace(state, pool=slot_pool.dropped(state.pool, state.pool.on(resource_id)))
+    hit = [e for e in state.live if e.resource_id == resource_id]
+    told = f"TaskManager {resource_id} is lost: {reason}"
+    return _lose(chance, state, hit, {e.task_id for e in hit}, told, now)
+
+
+def _lose(chance: Chance, state: JobState, hit: list[Execution], ended: set[TaskId], reason: str, now: float) -> Step:
+    """`hit` cannot go on, and of those in `ended` nothing is left."""
+    error = ErrorInfo(code=SLOTS_LOST, message=reason, consequence=Consequence.RETRYABLE)
+    failed = [e for e in hit if e.state is not ExecutionState.CANCELING]
+    for execution in hit:
+        if execution.task_id in ended:
+            over = gone(state, execution, now) if execution not in failed else execution.to(ExecutionState.FAILED, now)
+            state = state.with_execution(over)
+    commands: tuple[ev.Command, ...] = ()
+    for execution in failed:
+        state, more = fail(chance, state, _record(state, execution, error), frozenset({execution.task_id}), now)
+        commands += more
+    return state, commands
+
+
+def refused(chance: Chance, state: JobState, reasons: Mapping[AllocationId, str], now: float) -> Step:
+    """A new job is told at once that it cannot run here. One that has run before has state to lose, and what refuses
+
+    it now may pass (a full disk, a node that is away): its restart strategy decides how long it waits (R5). A job that
+    runs, or will after the wait for slots, has only not grown.
+    """
+    texts = [reason for allocation, reason in reasons.items() if allocation in state.pool.needs]
+    if not texts or state.outcome is not None or state.restart_at is not None or not idle_tasks(state):
+        return state, ()
+    fewer_will_do = any(n.want.least > state.pool.groups[n.group].least for n in state.pool.needs.values())
+    if fewer_will_do and not lean(state, now):
+        return replace(state, lacking_since=now - state.options.resource_wait_timeout), ()
+    error = ErrorInfo(
+        code=NO_SLOTS,
+        message=f"{_asked(state)}: {'; '.join(sorted(set(texts)))}",
+        consequence=Consequence.RETRYABLE if state.has_run else Consequence.REFUSED,
+        hint="lower the job's parallelism, or give TaskManagers more slots (taskmanager.numberOfTaskSlots)",
+    )
+    return fail(chance, state, FailureRecord(timestamp_ms=0, error=error), frozenset(), now)
+
+
+def overdue(chance: Chance, state: JobState, now: float) -> Step:
+    """R5: with what was asked, what there was, and why there is no more."""
+    timeout, since = state.options.slot_request_timeout, state.lacking_since
+    if since is None or now - since < timeout or state.outcome is not None or enough(state, plan(state), now):
+        return state, ()
+    why = sorted({text for allocation, text in state.waiting.items() if allocation in state.pool.needs})
+    error = ErrorInfo(
+        code=NO_SLOTS,
+        message=f"{_asked(state)} within {timeout:g} s (slot.request.timeout): {'; '.join(why) or 'nobody said why'}",
+        consequence=Consequence.RETRYABLE,
+        hint="`minflinkd taskmanagers` shows what there is",
+    )
+    state = replace(state, pool=slot_pool.renewed(state.pool), lacking_since=None)
+    return fail(chance, state, FailureRecord(timestamp_ms=0, error=error), frozenset(), now)
+
+
+def _asked(state: JobState) -> str:
+    wanted = [
+        f"{n.want.slots} slots for group {n.group!r}"
+        + (f" (at least {n.want.least})" if n.want.least < n.want.slots else "")
+        for n in sorted(state.pool.needs.values(), key=lambda n: n.group)
+    ]
+    held = [f"{sum(slots.values())} of {r}" for r, slots in sorted(state.pool.holdings.items())]
+    return f"wanted {', '.join(wanted)}; the job holds {', '.join(held) or 'none'}; no TaskManager offered the rest"
+
+
+def _record(state: JobState, execution: Execution, error: ErrorInfo) -> FailureRecord:
+    return FailureRecord(
+        timestamp_ms=0,  # `Failure.at`
+        error=error,
+        task_id=execution.task_id,
+        task_name=state.tasks[execution.task_id].name,
+        attempt_id=execution.attempt_id,
+        resource_id=execution.resource_id,
+    )
+
+
+# --- consequences ----------------------------------------------------------------------------------------------------
+
+
+def fail(chance: Chance, state: JobState, record: FailureRecord, tasks: frozenset[TaskId], now: float) -> Step:
+    """The regions of `tasks` stop; the restart strategy says whether they come back."""
+    state = noted(state, record, now)
+    if state.outcome is not None:
+        return state, ()
+    hopeless = _hopeless(record.error)
+    if state.restart_at is not None and not hopeless:
+        return _stop_regions(state, tasks, now) if tasks else (state, ())
+    reason = "the failure cannot be mended by a restart"
+    delay: float | None = None
+    if not hopeless:
+        verdict = after_failure(state.options.restart_strategy, state.history, now, chance.rng.uniform(-1, 1))
+        delay, reason = verdict.delay, verdict.reason
+        state = replace(state, history=verdict.history)
+    if delay is None and _grown_and_unproven(state):
+        return _undo_growth(state, record, now)
+    if delay is None:
+        told = f"{record.error.message} - not restarted: {reason}"
+        last = Failure(now, copy(record, error=copy(record.error, message=told)))
+        state = replace(state, failures=(*state.failures[:-1], last))
+        return end(state.to(JobStatus.FAILING, now), JobStatus.FAILED, now)
+    state, commands = _stop_regions(state, tasks, now)
+    return _restart(state, record, now, delay), commands
+
+
+def _restart(state: JobState, record: FailureRecord, now: float, delay: float) -> JobState:
+    state = begin_rollout(state, Rollout(now, cause=f"{record.error.code}: {record.error.message}"[:300]))
+    return replace(state.to(JobStatus.RESTARTING, now), restart_at=now + delay)
+
+
+def _grown_and_unproven(state: JobState) -> bool:
+    """Whether the job is coming up wider than it was when it last ran: it is not to end of that."""
+    if state.status is JobStatus.RUNNING or state.narrowed:
+        return False
+    return any(share.parallelism > state.proven.get(g, share.parallelism) for g, share in state.placement.items())
+
+
+def _undo_growth(state: JobState, record: FailureRecord, now: float) -> Step:
+    """Once, as the job ran before; should that fail as well, the failure has another cause."""
+    state, commands = stop(state, frozenset(state.tasks), now)
+    state = replace(state, narrowed=True, ran_with=state.proven, failed_growths=state.failed_growths + 1)
+    return _restart(state, record, now, 0.0), commands
+
+
+def _stop_regions(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
+    return stop(state, frozenset(t for task in tasks for t in state.regions[task]), now)
+
+
+def _hopeless(error: ErrorInfo) -> bool:
+    """Whether a restart would meet the same failure. What nobody has classified is worth another try."""
+    return error.consequence in (Consequence.FATAL, Consequence.REFUSED) and error.code != "internal"
+
+
+def noted(state: JobState, record: FailureRecord, now: float) -> JobState:
+    return replace(state, failures=(*state.failures, Failure(now, record))[-KEPT_FAILURES:])
+
+
+def begin_rollout(state: JobState, rollout: Rollout) -> JobState:
+    rollouts = (*state.rollouts, rollout)
+    return replace(state, rollouts=(*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:]))
+
+
+def stop(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
+    """These tasks end; the others run on, without checkpoints."""
+    cancels: list[ev.Command] = []
+    for task_id in sorted(tasks):
+        execution = state.executions[task_id]
+        if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+            state = state.with_execution(execution.to(ExecutionState.CANCELED, now))
+        elif execution.on_task_manager and execution.state is not ExecutionState.CANCELING:
+            state = state.with_execution(execution.to(ExecutionState.CANCELING, now))
+            if execution.attempt_id is not None:
+                cancels.append(ev.Cancel(execution.attempt_id, execution.address))
+    survivors = frozenset(
+        e.attempt_id
+        for e in state.executions.values()
+        if e.state is ExecutionState.RUNNING and e.attempt_id is not None
+    )
+    state = replace(state, finding=frozenset(), rescaling=False, growth=None, idle={})
+    return state, (ev.StopCheckpoints(survivors), *cancels)
+
+
+def end(state: JobState, outcome: JobStatus, now: float) -> Step:
+    """Everything stops, and stays stopped: `outcome` is reached once nothing runs and the sinks are settled."""
+    state, commands = stop(state, frozenset(state.tasks), now)
+    state = replace(state, outcome=outcome, restart_at=None, lacking_since=None)
+    if not state.pool.needs:
+        return state, commands
+    return replace(state, pool=slot_pool.renewed(state.pool)), commands
+
+
+def gone(state: JobState, execution: Execution, now: float) -> Execution:
+    """Nothing of an execution that was to end runs any more."""
+    finished = state.outcome is JobStatus.FINISHED
+    return execution.to(ExecutionState.FINISHED if finished else ExecutionState.CANCELED, now)

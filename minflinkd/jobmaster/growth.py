@@ -1,0 +1,90 @@
+"""What a running job does with slots that it does not use: it grows into them (R20), or gives them back (R4). Pure.
+
+Growth goes through a checkpoint: it is taken while the job runs; then the tasks stop and go on from it, wider. Whatever
+fails on the way leads to an ordinary restart; where a job that has grown does not come up, for a reason that would end
+it, it restarts as narrow as it ran before, and waits longer with every such failure before it grows again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import slot_pool
+from minflinkd.jobmaster.failover import begin_rollout, stop
+from minflinkd.jobmaster.job_state import Growth, JobState, Step
+from minflinkd.jobmaster.placement import total
+from minflinkd.jobmaster.rollout import Rollout
+from minflinkd.jobmaster.sizing import plan_anew
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.ids import AllocationId
+
+DOUBLINGS = 6  # of the cooldown, at most
+
+
+def use_slots(state: JobState, now: float) -> Step:
+    """While the job runs."""
+    better = plan_anew(state)
+    growing = total(better) > total(state.placement)
+    growth = state.growth if growing else None
+    if growing and (growth is None or growth.parallelism != total(better)):
+        growth = Growth(total(better), now)
+    used = {a for p in (state.placement, better if growing else {}) for share in p.values() for a in share.allocations}
+    idle = {a: state.idle.get(a, now) for a in sorted(state.pool.held) if a not in used}
+    if (growth, idle) != (state.growth, state.idle):  # mostly nothing has changed, with every micro-batch of every job
+        state = replace(state, growth=growth, idle=idle)
+    state, commands = _give_back_idle(state, now)
+    due = growth_due(state)
+    ending = state.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
+    if due is None or now < due or ending:
+        return state, commands
+    return replace(state, rescaling=True), (*commands, ev.TakeRescaleCheckpoint(state.round))
+
+
+def growth_due(state: JobState) -> float | None:
+    """More may come while the slots that are there are not yet all that the job wants."""
+    if state.growth is None or state.rescaling or state.status is not JobStatus.RUNNING:
+        return None
+    all_wanted = state.growth.parallelism == sum(b.desired for b in state.pool.groups.values())
+    wait = 0.0 if all_wanted else state.options.resource_stabilization_timeout
+    cooldown = state.options.cooldown_after_rescaling * 2.0 ** min(state.failed_growths, DOUBLINGS)
+    return max(state.growth.since + wait, state.changed_at + cooldown)
+
+
+def idle_due(state: JobState) -> float | None:
+    return min((since + state.options.slot_idle_timeout for since in state.idle.values()), default=None)
+
+
+def checkpoint_done(state: JobState, number: int, now: float) -> Step:
+    if not state.rescaling or number != state.round or state.status is not JobStatus.RUNNING:
+        return state, ()
+    before, after = state.placement, plan_anew(state)
+    if total(after) <= total(before) or state.final_checkpoint_asked:  # slots were lost, or input ended, meanwhile
+        return replace(state, rescaling=False), ()
+    state, commands = stop(state, frozenset(state.tasks), now)
+    widths = ", ".join(f"{g} {before[g].parallelism} -> {s.parallelism}" for g, s in sorted(after.items()))
+    state = begin_rollout(state, Rollout(now, cause=f"rescale: {widths}", rescale=True))
+    return replace(state.to(JobStatus.RESTARTING, now), restart_at=now, narrowed=False), commands
+
+
+def checkpoint_failed(state: JobState, number: int, now: float) -> JobState:
+    """The job runs on as it is, and tries again later."""
+    if not state.rescaling or number != state.round:
+        return state
+    return replace(state, rescaling=False, growth=None, changed_at=now)
+
+
+def _give_back_idle(state: JobState, now: float) -> Step:
+    timeout = state.options.slot_idle_timeout
+    return give_back(state, tuple(a for a, since in state.idle.items() if now - since >= timeout))
+
+
+def give_back(state: JobState, allocations: tuple[AllocationId, ...], *, job_ended: bool = False) -> Step:
+    if not allocations:
+        return state, ()
+    by_address: dict[str, list[AllocationId]] = {}
+    for allocation in sorted(allocations):
+        by_address.setdefault(state.pool.held[allocation].address, []).append(allocation)
+    commands = [ev.FreeAllocations(address, tuple(a), job_ended) for address, a in by_address.items()]
+    idle = {a: since for a, since in state.idle.items() if a not in allocations}
+    return replace(state, pool=slot_pool.dropped(state.pool, allocations), idle=idle), tuple(commands)

@@ -1,0 +1,154 @@
+"""Which slot sharing group runs where, and how wide, on the slots that a job holds (R20). Pure.
+
+Slots are anonymous: whatever allocation they came with, all of a job's slots on one TaskManager are alike. A group runs
+on one TaskManager (J6), and several may divide what one TaskManager gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from minflinkd.runtime.ids import AllocationId, ResourceId
+from minflinkd.runtime.machine import InvariantViolated
+
+Holdings = Mapping[ResourceId, Mapping[AllocationId, int]]  # TaskManager -> allocation -> slots
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How many slots a group wants, and with how few it can do."""
+
+    desired: int
+    least: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a group runs on. Its tasks are deployed with the first of the allocations, and need all of them."""
+
+    resource_id: ResourceId
+    parallelism: int
+    allocations: tuple[AllocationId, ...]
+
+
+Placement = Mapping[str, Share]  # group -> share
+
+
+def place(
+    groups: Mapping[str, Bounds],
+    holdings: Holdings,
+    *,
+    present: Placement,
+    fixed: Collection[str] = (),
+    divide: bool = True,
+) -> Placement:
+    """As many groups as possible, each with at least its `least`, and as wide as can be.
+
+    Groups in `fixed` keep their `present` share; the others rather stay where they are. Without `divide` no group gets
+    less so that another gets something: the widest are served first, and what is left over is for the others.
+    """
+    left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
+    for group in sorted(fixed):
+        _take(left[present[group].resource_id], present[group].allocations, present[group].parallelism)
+    open_groups = {g: b for g, b in groups.items() if g not in fixed}
+    shares = {g: present[g] for g in fixed}
+    exact = _one_allocation_each(open_groups, left, present)
+    if exact is not None:
+        return {**shares, **exact}
+    for resource, widths in _spread(open_groups, left, present, divide).items():
+        for group, width in sorted(widths.items(), key=lambda part: (-part[1], part[0])):
+            slots = left[resource]
+            whole = [a for a, n in slots.items() if n == width]
+            order = whole[:1] or sorted(slots, key=lambda a: (-slots[a], a))
+            shares[group] = Share(resource, width, _take(slots, order, width))
+    return shares
+
+
+def total(placement: Placement) -> int:
+    return sum(share.parallelism for share in placement.values())
+
+
+def _one_allocation_each(
+    groups: Mapping[str, Bounds], left: Mapping[ResourceId, Mapping[AllocationId, int]], present: Placement
+) -> Placement | None:
+    """Every group on an allocation that is exactly what it wants, as it was asked for; None where that is not so."""
+    shares: dict[str, Share] = {}
+    for group, bounds in sorted(groups.items()):
+        taken = {a for share in shares.values() for a in share.allocations}
+        before = present[group].allocations if group in present else ()
+        fitting = [
+            (a not in before, r, a) for r, slots in left.items() for a, n in slots.items() if n == bounds.desired
+        ]
+        _, resource, allocation = min((f for f in fitting if f[2] not in taken), default=(None, None, None))
+        if resource is None or allocation is None:
+            return None
+        shares[group] = Share(resource, bounds.desired, (allocation,))
+    return shares
+
+
+def _spread(
+    groups: Mapping[str, Bounds],
+    left: Mapping[ResourceId, Mapping[AllocationId, int]],
+    present: Placement,
+    divide: bool,
+) -> dict[ResourceId, dict[str, int]]:
+    """TaskManager -> group -> width. The widest group chooses first: where it gets most, rather where it is."""
+    room = {r: sum(slots.values()) for r, slots in left.items()}  # not yet wanted by anybody; negative: by several
+    spare = dict(room)  # beyond what everybody must have
+    chosen: dict[ResourceId, list[str]] = {r: [] for r in left}
+    for group, bounds in sorted(groups.items(), key=lambda item: (-item[1].desired, item[0])):
+
+        def gain(resource: ResourceId, bounds: Bounds = bounds) -> int:
+            return max(0, min(bounds.desired, room[resource]))
+
+        able = [r for r in left if (spare[r] if divide else gain(r)) >= bounds.least]
+        if not able:
+            continue
+        at = present[group].resource_id if group in present else None
+        best = min(able, key=lambda r: (-gain(r), r != at, room[r] if gain(r) else -spare[r], r))
+        chosen[best].append(group)
+        room[best] -= bounds.desired
+        spare[best] -= bounds.least
+    return {r: _widths({g: groups[g] for g in names}, sum(left[r].values()), divide) for r, names in chosen.items()}
+
+
+def _widths(groups: Mapping[str, Bounds], slots: int, divide: bool) -> dict[str, int]:
+    """In the order of `groups` each gets what it wants of what is left, or, divided, all of them miss as little."""
+    if not divide:
+        widths = {}
+        for group, bounds in groups.items():
+            widths[group] = min(bounds.desired, slots)
+            slots -= widths[group]
+        return widths
+    widths = {group: bounds.least for group, bounds in groups.items()}
+    for _ in range(slots - sum(widths.values())):
+        missing = {g: b.desired - widths[g] for g, b in groups.items()}
+        most = max(missing, key=lambda g: missing[g], default=None)
+        if most is None or missing[most] == 0:
+            break
+        widths[most] += 1
+    return widths
+
+
+def _take(slots: dict[AllocationId, int], order: Collection[AllocationId], width: int) -> tuple[AllocationId, ...]:
+    """The allocations, in this order, whose slots make up `width`; they are taken out of `slots`."""
+    used = []
+    for allocation in order:
+        take = min(slots.get(allocation, 0), width)
+        if take:
+            slots[allocation] -= take
+            width -= take
+            used.append(allocation)
+    return tuple(used)
+
+
+def check_invariants(placement: Placement, holdings: Holdings) -> None:
+    """Raises InvariantViolated where a share is not covered by what is held."""
+    for resource in {share.resource_id for share in placement.values()}:
+        wanted = sum(share.parallelism for share in placement.values() if share.resource_id == resource)
+        if wanted > (held := sum(holdings.get(resource, {}).values())):
+            raise InvariantViolated(f"{wanted} slots of {resource} are used, and {held} are held")
+    for group, share in placement.items():
+        if missing := [a for a in share.allocations if a not in holdings.get(share.resource_id, {})]:
+            raise InvariantViolated(f"group {group!r} runs on allocations that are not held: {missing}")

@@ -1,0 +1,75 @@
+"""How many slots a job wants, and whether those that it holds will do for now (R20). Pure questions to its state.
+
+A job waits for all slots that it wants, or for as many as it ran with last; after `resource_wait_timeout` its least
+parallelism will do. What is missing stays asked for, so that it can grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.placement import Bounds, Placement, place
+from minflinkd.jobmaster.slot_pool import Want
+from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.runtime.ids import TaskId
+
+_IDLE = frozenset({ExecutionState.CREATED, ExecutionState.CANCELED, ExecutionState.FAILED})
+
+
+def idle_tasks(state: JobState) -> frozenset[TaskId]:
+    """Tasks that wait to be deployed."""
+    return frozenset(t for t, e in state.executions.items() if e.state in _IDLE)
+
+
+def plan(state: JobState) -> Placement:
+    """The placement with which the idle tasks can be deployed now, while the others stay as they are."""
+    fixed = {state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING}
+    if not state.narrowed:
+        return place(state.pool.groups, state.pool.holdings, present=state.placement, fixed=fixed)
+    present = {**state.proven_on, **{group: state.placement[group] for group in fixed}}
+    groups = {g: _no_wider(b, state.proven.get(g, b.desired)) for g, b in state.pool.groups.items()}
+    return place(groups, state.pool.holdings, present=present, fixed=fixed)
+
+
+def _no_wider(bounds: Bounds, width: int) -> Bounds:
+    return Bounds(min(bounds.desired, width), min(bounds.least, width))
+
+
+def plan_anew(state: JobState) -> Placement:
+    """The best placement that there could be, if all tasks were stopped."""
+    return place(state.pool.groups, state.pool.holdings, present=state.placement)
+
+
+def lean(state: JobState, now: float) -> bool:
+    """Whether the job has waited long enough: the least will do."""
+    wait = min(state.options.resource_wait_timeout, state.options.slot_request_timeout)
+    return state.lacking_since is not None and now - state.lacking_since >= wait
+
+
+def enough(state: JobState, placement: Placement, now: float) -> bool:
+    return all(g in placement and placement[g].parallelism >= _target(state, g, now) for g in state.pool.groups)
+
+
+def _target(state: JobState, group: str, now: float) -> int:
+    bounds = state.pool.groups[group]
+    if lean(state, now):
+        return bounds.least
+    return min(bounds.desired, max(bounds.least, state.ran_with.get(group, bounds.desired)))
+
+
+def wants(state: JobState, now: float) -> Mapping[str, Want]:
+    """What is missing. A group that has something already wants more beside it, or all of it elsewhere."""
+    groups = state.pool.groups
+    firm = place(groups, state.pool.holdings, present=state.placement, divide=False)
+    found: dict[str, Want] = {}
+    for group, bounds in groups.items():
+        share = firm.get(group)
+        has = share.parallelism if share is not None else 0
+        running = state.placement[group].parallelism if state.status is JobStatus.RUNNING else 0
+        if max(has, running) >= bounds.desired:
+            continue
+        least = max(has, running) + 1 if running else max(_target(state, group, now), has + 1)
+        beside = share.resource_id if share is not None else None
+        found[group] = Want(bounds.desired, min(least, bounds.desired), beside, has)
+    return found

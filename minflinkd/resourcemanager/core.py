@@ -1,0 +1,382 @@
+"""The ResourceManager without a network: messages in, answers and commands out (rpc.party.Core).
+
+What happens to TaskManagers, slots and needs is an event of `resourcemanager.slot_manager`; this file translates, and
+decides who speaks too late (R1) or not at all any more (R10). What repeats without change (heartbeats, declarations)
+is noted here and does not reach those decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager import slot_manager
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.outlook import needs_answer, session_outlook
+from minflinkd.resourcemanager.provisioning import no_start
+from minflinkd.resourcemanager.state import Presence, Resources, TaskManager, TaskManagerState, check_invariants
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.libraries import clash, contains
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager
+from minflinkd.rpc.party import Answered, Ask, Outcome, Tell, fenced
+from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
+from minflinkd.runtime.heartbeats import Heartbeats
+from minflinkd.runtime.ids import IdSource, JobId, LeaderId, ResourceId
+from minflinkd.runtime.machine import Machine
+
+log = structlog.get_logger(__name__)
+
+RETRY_PAUSE = 0.2  # seconds before AllocateSlots is sent again
+LONGEST_TICK = 1.0  # seconds
+CHECK_INTERVAL = 60.0  # seconds between two checks of the invariants, where not every step is checked
+
+Command = Ask | Tell | ev.StartTaskManager | ev.StopTaskManager
+
+
+class UnknownTaskManager(MinflinkError):
+    code = "unknown-task-manager"
+    consequence = Consequence.REFUSED
+
+
+@dataclass(frozen=True)
+class Renewing:
+    """What an answer to RenewSession is about: nothing is concluded from it, the next report says what is so."""
+
+    resource_id: ResourceId
+
+
+@dataclass
+class _Seen:
+    """What is shown of a TaskManager, and decides nothing. Times in seconds of the injected clock."""
+
+    registered: float
+    heard: float
+    report: m.TaskManagerReport
+    start_phases: dict[str, float] = field(default_factory=dict)
+
+
+class ResourceManagerCore:
+    """A rpc.party.Core. Its own commands are StartTaskManager and StopTaskManager, for a ResourceManagerDriver.
+
+    `wall_ms` shows a time of the injected clock as milliseconds since 1970. With `check`, the invariants are checked
+    after every step, else once a minute.
+    """
+
+    def __init__(
+        self,
+        *,
+        ids: IdSource,
+        options: ResourceManagerOptions,
+        wall_ms: Callable[[float], int] = lambda at: round(at * 1000),
+        blob_url: str = "",
+        blob_store: str = "",
+        check: bool = False,
+    ) -> None:
+        self.leader_id = ids.leader()
+        self.fenced = 0  # messages refused for their token
+        self.blob_url = blob_url
+        self.blob_store = blob_store
+        self._ids = ids
+        self._wall_ms = wall_ms
+        self._setting = slot_manager.Setting(options, ids.resource)
+        self._check = check
+        self._machine = Machine[Resources, ev.Event, ev.Command](
+            Resources(),
+            lambda state, event, now: slot_manager.step(self._setting, state, event, now),
+            check_invariants if check else None,
+            name=RESOURCE_MANAGER,
+        )
+        self._seen: dict[ResourceId, _Seen] = {}
+        self._task_managers = Heartbeats[ResourceId](options.heartbeat_timeout)
+        self._job_masters = Heartbeats[JobId](2 * options.heartbeat_timeout)
+        self._commands: list[Command] = []
+        self._next_tick = 0.0
+        self._next_check = CHECK_INTERVAL
+        self._handlers: dict[type[m.Message], Callable[[Any, float], Any]] = {
+            m.RegisterTaskManager: self._register,
+            m.HeartbeatFromTaskManager: self._heartbeat,
+            m.SlotsFree: self._slots_free,
+            m.DeclareNeeds: self._declare_needs,
+            m.JobMasterEnded: self._job_master_ended,
+            m.FindSession: self._find_session,
+            m.ListTaskManagers: self._list_task_managers,
+            m.GetResourceOverview: self._overview,
+        }
+
+    @property
+    def state(self) -> Resources:
+        return self._machine.state
+
+    def reconfigure(self, options: ResourceManagerOptions) -> None:
+        """Take over other options; the next step acts on them."""
+        self._setting = slot_manager.Setting(options, self._ids.resource)
+
+    # --- rpc.party.Core ------------------------------------------------------------------------------------------
+
+    def receive(self, message: m.Message, fence: LeaderId | None, now: float) -> Any:
+        """Raises Fenced, Unreachable for what it does not take, and the refusals of each message."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise Unreachable(f"{RESOURCE_MANAGER} does not take {type(message).__name__}")
+        if fence != self.leader_id and isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree):
+            self.fenced += 1
+            raise fenced(RESOURCE_MANAGER, message, fence)
+        return handler(message, now)
+
+    def answered(self, about: object, outcome: Outcome, now: float) -> None:
+        match about:
+            case ev.SendAllocate(resource_id, allocation_id=allocation):
+                if isinstance(outcome, Answered):
+                    answer: m.SlotAnswer = outcome.value
+                    self._feed(ev.AllocationAnswered(allocation, answer.allocated, answer.report), now)
+                else:
+                    # Also a refusal: a TaskManager that was just registered may not follow this leader yet.
+                    log.info("an allocation has no outcome yet", allocation=allocation, error=str(outcome.error))
+                    self._feed(ev.AllocationUnknown(resource_id, allocation), now)
+            case ev.SendExit(resource_id, reason):
+                if not isinstance(outcome, Answered):
+                    log.info("a TaskManager did not say that it exits", resource=resource_id, error=str(outcome.error))
+                self._feed(ev.ExitAnswered(resource_id, reason), now)
+
+    def tick(self, now: float) -> None:
+        if now < self._next_tick:
+            return
+        if self._next_tick and (late := now - self._next_tick) > self._setting.options.heartbeat_interval:
+            self._task_managers.postpone(late)
+            self._job_masters.postpone(late)
+        self._next_tick = now + min(self._setting.options.heartbeat_interval, LONGEST_TICK)
+        for resource_id, silent in self._task_managers.take_silent(now):
+            self._feed(ev.TaskManagerFailed(resource_id, f"no heartbeat for {silent:.1f} s"), now)
+        for job_id, silent in self._job_masters.take_silent(now):
+            job = self.state.jobs.get(job_id)
+            if job is not None:
+                log.warning("a JobMaster is silent; its needs are dropped", job=job_id, seconds=round(silent, 1))
+                self._feed(ev.JobMasterGone(job_id, job.leader_id, for_good=False), now)
+        self._feed(ev.Tick(), now)
+        for gone in self._seen.keys() - self.state.task_managers.keys():
+            del self._seen[gone]
+        if not self._check and now >= self._next_check:
+            self._next_check = now + CHECK_INTERVAL
+            check_invariants(self.state)
+
+    def next_wakeup(self) -> float:
+        return self._next_tick
+
+    def take_commands(self) -> tuple[Command, ...]:
+        commands, self._commands = tuple(self._commands), []
+        return commands
+
+    # --- from the driver -----------------------------------------------------------------------------------------
+
+    def found(self, resource_ids: tuple[ResourceId, ...], now: float) -> None:
+        """TaskManagers that an earlier ResourceManager started, and that live (R7). Before anything else."""
+        if resource_ids:
+            self._feed(ev.TaskManagersFound(resource_ids), now)
+
+    def exited(self, resource_id: ResourceId, reason: str, now: float) -> None:
+        """Its process ended; nothing where that was known."""
+        self._feed(ev.TaskManagerFailed(resource_id, reason), now)
+
+    def start_failed(self, resource_id: ResourceId, reason: str, now: float) -> None:
+        self._feed(ev.TaskManagerFailed(resource_id, f"its process could not be started: {reason}"), now)
+
+    def disconnected(self, resource_id: ResourceId, now: float) -> None:
+        """Its connection ended: unless it is heard of within two intervals, it is lost (R10)."""
+        until = now + 2 * self._setting.options.heartbeat_interval
+        self._task_managers.suspect(resource_id, until)
+        self._next_tick = min(self._next_tick, until)
+
+    # --- the machine's commands as messages ----------------------------------------------------------------------
+
+    def _feed(self, event: ev.Event, now: float) -> None:
+        for command in self._machine.feed(event, now):
+            self._commands += self._carried(command)
+
+    def _carried(self, command: ev.Command) -> list[Command]:
+        match command:
+            case ev.SendAllocate():
+                request = m.AllocateSlots(
+                    job_id=command.job_id,
+                    allocation_id=command.allocation_id,
+                    slots=command.slots,
+                    job_master=command.job_master,
+                    job_leader_id=command.job_leader_id,
+                    exclusive=command.exclusive,
+                    libraries=command.libraries,
+                )
+                pause = RETRY_PAUSE if command.again else 0.0
+                return [self._ask(command.resource_id, request, about=command, after=pause)]
+            case ev.SendExit(resource_id, reason):
+                log.info("a TaskManager is told to exit", resource=resource_id, reason=reason)
+                self._forget(resource_id)
+                return [self._ask(resource_id, m.ExitTaskManager(reason=reason), about=command)]
+            case ev.SendRenew(resource_id, reason):
+                log.info("a TaskManager is told to renew its session", resource=resource_id, reason=reason)
+                return [self._ask(resource_id, m.RenewSession(reason=reason), about=Renewing(resource_id))]
+            case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
+                changed = m.JobMasterChanged(job_id=job_id, leader_id=leader_id)
+                return [Tell(task_manager(resource_id), changed, self.leader_id) for resource_id in resource_ids]
+            case ev.NotifyLost(resource_id, reason, job_masters):
+                log.warning("a TaskManager with slots of jobs is lost", resource=resource_id, reason=reason)
+                lost = m.TaskManagerLost(resource_id=resource_id, reason=reason)
+                return [Tell(Address(address), lost, leader_id) for address, leader_id in job_masters]
+            case ev.StartTaskManager(resource_id):
+                log.info("starting a TaskManager", resource=resource_id)
+                return [command]
+            case ev.StopTaskManager(resource_id, reason, kill):
+                log.info("stopping a TaskManager", resource=resource_id, reason=reason, kill=kill)
+                self._forget(resource_id)
+                return [command]
+
+    def _ask(self, resource_id: ResourceId, request: m.Request[Any], *, about: object, after: float = 0.0) -> Ask:
+        timeout = self._setting.options.heartbeat_timeout
+        return Ask(task_manager(resource_id), request, timeout, self.leader_id, about, after)
+
+    def _forget(self, resource_id: ResourceId) -> None:
+        self._task_managers.forget(resource_id)
+        self._seen.pop(resource_id, None)
+
+    # --- from TaskManagers ---------------------------------------------------------------------------------------
+
+    def _register(self, hello: m.RegisterTaskManager, now: float) -> m.Registered:
+        """m4, m5. Raises Conflict where it is to exit."""
+        resource_id = hello.report.resource_id
+        self._feed(ev.TaskManagerRegistered(self._ids.instance(), hello), now)
+        tm = self.state.task_managers.get(resource_id)
+        if tm is None or tm.instance_id is None or not tm.registered:
+            raise Conflict(f"TaskManager {resource_id} was told to exit", hint="start one with another resource id")
+        self._seen[resource_id] = _Seen(tm.since, now, tm.report or hello.report)
+        self._task_managers.heard(resource_id, now)
+        return m.Registered(
+            instance_id=tm.instance_id,
+            leader_id=self.leader_id,
+            heartbeat_interval=self._setting.options.heartbeat_interval,
+            heartbeat_timeout=self._setting.options.heartbeat_timeout,
+            blob_url=self.blob_url,
+            blob_store=self.blob_store,
+            job_masters=self._job_masters_on(tm),
+        )
+
+    def _heartbeat(self, beat: m.HeartbeatFromTaskManager, now: float) -> m.HeartbeatAnswer:
+        """Raises UnknownTaskManager."""
+        resource_id = beat.report.resource_id
+        tm = self.state.task_managers.get(resource_id)
+        seen = self._seen.get(resource_id)
+        if tm is None or seen is None or not tm.registered or tm.instance_id != beat.instance_id:
+            raise UnknownTaskManager(
+                f"TaskManager {resource_id} is not registered as {beat.instance_id}", hint="it must register again"
+            )
+        self._task_managers.heard(resource_id, now)
+        seen.heard = now
+        seen.start_phases = beat.start_phases
+        self._take(tm, seen, beat.report, now)
+        return m.HeartbeatAnswer(job_masters=self._job_masters_on(self.state.task_managers.get(resource_id)))
+
+    def _slots_free(self, notice: m.SlotsFree, now: float) -> None:
+        tm = self.state.task_managers.get(notice.report.resource_id)
+        seen = self._seen.get(notice.report.resource_id)
+        if tm is not None and seen is not None and notice.instance_id in (None, tm.instance_id):
+            self._take(tm, seen, notice.report, now)
+
+    def _take(self, tm: TaskManager, seen: _Seen, report: m.TaskManagerReport, now: float) -> None:
+        if report.version >= seen.report.version:
+            seen.report = report
+        known = tm.report
+        if known is None or _worth(known) != _worth(report) or known.slots != report.slots:
+            self._feed(ev.Reported(report), now)
+
+    def _job_masters_on(self, tm: TaskManager | None) -> dict[JobId, LeaderId]:
+        jobs = self.state.jobs
+        return {job_id: jobs[job_id].leader_id for job_id in tm.jobs if job_id in jobs} if tm is not None else {}
+
+    # --- from JobMasters -----------------------------------------------------------------------------------------
+
+    def _declare_needs(self, declaration: m.DeclareNeeds, now: float) -> m.NeedsAnswer:
+        """m1, m2. Raises Fenced for a JobMaster that was replaced, or has ended."""
+        job_id = declaration.job_id
+        if slot_manager.is_stale(self.state, job_id, declaration.leader_id):
+            self.fenced += 1
+            raise Fenced(f"job {job_id} has another JobMaster than {declaration.leader_id}, or has ended")
+        self._job_masters.heard(job_id, now)
+        known = self.state.jobs.get(job_id)
+        if known is None or known.declaration != declaration:
+            self._feed(ev.NeedsDeclared(declaration), now)
+        return needs_answer(self.state, self._setting.options, job_id, now)
+
+    def _job_master_ended(self, request: m.JobMasterEnded, now: float) -> m.Done:
+        self._feed(ev.JobMasterGone(request.job_id, request.leader_id, for_good=True), now)
+        if request.job_id not in self.state.jobs:
+            self._job_masters.forget(request.job_id)
+        return m.Done()
+
+    # --- from the Dispatcher and the REST server -----------------------------------------------------------------
+
+    def _find_session(self, request: m.FindSession, now: float) -> m.SessionFound:
+        """The emptiest TaskManager that is no job's own; rather one whose session has not aged, or best holds the
+        job's libraries already: those that an analysis brings keep other versions away."""
+        ready = [
+            shelf
+            for shelf in self.state.shelves
+            if shelf.presence is Presence.READY
+            and not shelf.dedicated_to
+            and not clash(shelf.holds(), request.libraries)
+        ]
+        if ready:
+            new = {shelf: not contains(shelf.holds(), request.libraries) for shelf in ready}
+            shelf = min(ready, key=lambda shelf: (new[shelf], shelf.aged, -shelf.free, shelf))
+            tm = self.state.task_managers[next(iter(self.state.shelves[shelf]))]
+            self._feed(ev.SessionLent(tm.resource_id), now)
+            return m.SessionFound(address=tm.hello.address if tm.hello is not None else None)
+        self._feed(ev.SessionWanted(request.libraries), now)
+        waiting = session_outlook(self.state, self._setting.options, request.libraries, now)
+        return m.SessionFound(refused=no_start(self.state) or "", waiting=waiting)
+
+    def _list_task_managers(self, _: m.ListTaskManagers, now: float) -> tuple[m.TaskManagerInfo, ...]:
+        return tuple(
+            m.TaskManagerInfo(
+                resource_id=resource_id,
+                instance_id=tm.instance_id,
+                address=tm.hello.address,
+                pid=tm.hello.pid,
+                hardware=tm.hello.hardware,
+                registered_ms=self._wall_ms(seen.registered),
+                last_heartbeat_ms=self._wall_ms(seen.heard),
+                log_directory=tm.hello.log_directory,
+                report=seen.report,
+                start_phases=seen.start_phases,
+            )
+            for resource_id, tm in self.state.task_managers.items()
+            if tm.registered and tm.hello is not None and tm.instance_id is not None
+            if (seen := self._seen.get(resource_id)) is not None
+        )
+
+    def _overview(self, _: m.GetResourceOverview, now: float) -> m.ResourceOverview:
+        state = self.state
+        registered = [tm for tm in state.living() if tm.registered]
+        starting = [tm for tm in state.living() if tm.state is TaskManagerState.STARTING]
+        return m.ResourceOverview(
+            task_managers=len(registered),
+            slots_total=sum(len(tm.slots) for tm in registered),
+            slots_free=sum(len(tm.free) for tm in registered),
+            starting=tuple(
+                m.StartingTaskManager(resource_id=tm.resource_id, since_ms=self._wall_ms(tm.since)) for tm in starting
+            ),
+            lost=state.lost,
+            pending_needs=len(state.unserved()),
+        )
+
+
+def _worth(report: m.TaskManagerReport) -> tuple[object, ...]:
+    """What decides, beside the slots."""
+    return (
+        report.version,
+        report.session,
+        report.session_aged,
+        report.session_error,
+        report.dedicated_to,
+        report.libraries,
+    )

@@ -1,0 +1,95 @@
+"""What becomes of a need that has no slots yet (R5): what was asked for, what there is, why no more comes. Pure."""
+
+from __future__ import annotations
+
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.placement import clashing, covered, largest, least, recovering
+from minflinkd.resourcemanager.provisioning import cannot_start, coming, no_start
+from minflinkd.resourcemanager.state import Presence, Resources
+from minflinkd.rpc.messages import Library, NeedsAnswer, SlotNeed
+from minflinkd.runtime.ids import JobId
+
+
+def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobId, now: float) -> NeedsAnswer:
+    """Refused is what no waiting would help, as far as can be known; a job that would only grow is never refused."""
+    needs = state.open_needs.get(job_id)
+    if not needs:
+        return NeedsAnswer()
+    later = covered(state, job_id, options, now)
+    there, most = _there(state), largest(state, options)
+    refused, waiting = {}, {}
+    others = _others(state, state.jobs[job_id].libraries)
+    for need in needs:
+        asked = f"{_slots(need)} needed; {there}{others}"
+        if need.allocation_id in later:
+            waiting[need.allocation_id] = f"{asked}; the job's own TaskManagers will offer theirs"
+        elif need.beside is not None:
+            waiting[need.allocation_id] = f"{asked}; to grow, the job waits until they fall free"
+        elif least(need) > most and options.can_start:
+            refused[need.allocation_id] = f"{asked}; a TaskManager has {most} (taskmanager.numberOfTaskSlots)"
+        elif options.can_start and (why := no_start(state)) is not None:
+            refused[need.allocation_id] = f"{asked}; {why}"
+        else:
+            waiting[need.allocation_id] = f"{asked}; {expected(state, options, now)}"
+    return NeedsAnswer(refused=refused, waiting=waiting)
+
+
+def session_outlook(
+    state: Resources, options: ResourceManagerOptions, libraries: tuple[Library, ...], now: float
+) -> str:
+    """Why there is no session for an analysis of a job with these libraries, and what there is to wait for."""
+    outlook = expected(state, options, now)
+    others = _others(state, libraries)
+    return f"{_there(state)}{others}; {outlook}" if others else outlook
+
+
+def _others(state: Resources, libraries: tuple[Library, ...]) -> str:
+    number = clashing(state, libraries)
+    return f", {number} of them with other versions of the job's libraries" if number else ""
+
+
+def _slots(need: SlotNeed) -> str:
+    number = f"{need.slots} slot{'s' if need.slots > 1 else ''} of one TaskManager"
+    few = f", at least {least(need)}," if least(need) != need.slots else ""
+    group = f" for slot sharing group {need.group!r}" if need.group else ""
+    return f"{number}{group}{few} {'are' if need.slots > 1 else 'is'}"
+
+
+def _there(state: Resources) -> str:
+    registered = {s: len(found) for s, found in state.shelves.items() if s.presence is not Presence.STARTING}
+    if not registered:
+        return "no TaskManager is registered"
+    ready = {shelf: count for shelf, count in registered.items() if shelf.presence is Presence.READY}
+    number = sum(registered.values())
+    free = sum(shelf.free * count for shelf, count in ready.items())
+    most = max((shelf.free for shelf in ready), default=0)
+    total = sum(shelf.size * count for shelf, count in registered.items())
+    are = f"{number} TaskManagers are" if number > 1 else "1 TaskManager is"
+    return f"{are} registered with {free} of {total} slots free, {most} at most on one"
+
+
+def expected(state: Resources, options: ResourceManagerOptions, now: float) -> str:
+    """What there is to wait for, or why nothing comes."""
+    if recovering(state, now):
+        return "waiting for TaskManagers to say what they hold"
+    if number := coming(state, options, now):
+        outlook = f"waiting for {number} TaskManager{'s' if number > 1 else ''} to become ready"
+        if state.starts.failed:
+            outlook += f"; the last start failed: {state.starts.reason}"
+    elif (why := cannot_start(state, options)) is not None:
+        outlook = why
+    elif state.starts.failed:
+        outlook = f"the last start of a TaskManager failed and will be repeated: {state.starts.reason}"
+    else:
+        outlook = "a TaskManager will be started"
+    return "; ".join([outlook, *_session_error(state)])
+
+
+def _session_error(state: Resources) -> list[str]:
+    """What one of the TaskManagers says whose session does not come up."""
+    for shelf in sorted(shelf for shelf in state.shelves if shelf.presence is Presence.COMING):
+        for resource_id in state.shelves[shelf]:
+            report = state.task_managers[resource_id].report
+            if report is not None and report.session_error:
+                return [f"the session of {resource_id} does not start: {report.session_error}"]
+    return []

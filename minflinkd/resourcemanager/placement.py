@@ -1,0 +1,113 @@
+"""Which TaskManager serves a need (R3, R13, R20, R24). Pure.
+
+A need is laid on the TaskManager that gives most of it; among those, on one that the job is on already, then on one
+whose session has not aged, then on one in use that is full, so that spares stay whole, and holds the job's libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.state import JobNeeds, Presence, Resources, SlotState, TaskManager
+from minflinkd.rpc.libraries import clash, contains
+from minflinkd.rpc.messages import Library, SlotNeed
+from minflinkd.runtime.ids import AllocationId, JobId, ResourceId
+
+
+@dataclass(frozen=True)
+class Placement:
+    task_manager: TaskManager
+    slots: int
+
+
+def clashing(state: Resources, libraries: tuple[Library, ...]) -> int:
+    """Registered TaskManagers whose sessions hold other versions of these libraries."""
+    return sum(len(found) for shelf, found in state.shelves.items() if clash(shelf.holds(), libraries))
+
+
+def least(need: SlotNeed) -> int:
+    """Slots that will do."""
+    return need.least or need.slots
+
+
+def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placement | None:
+    """Where the need is served now, and with how many slots; None: nowhere."""
+    job = state.jobs[job_id]
+    own = {resource_id for held in state.holdings.get(job_id, {}).values() for resource_id in held}
+    best: tuple[tuple[object, ...], Placement] | None = None
+    for tm in _candidates(state, job_id, sorted(own), now):
+        if job.exclusive and any(other != job_id for other in tm.jobs):
+            continue
+        here = tm.resource_id == need.beside
+        worth = min(len(tm.free) + (need.held if here else 0), need.slots)
+        slots = worth - need.held if here else worth
+        if slots <= 0 or worth < least(need) or (need.beside is not None and worth <= need.held):
+            continue
+        mine = tm.resource_id in own
+        # Another session would have to be renewed after the job, too. An idle one has aged, perhaps only since it holds
+        # libraries: most often this job's, as it was analysed there.
+        known = contains(tm.libraries, job.libraries)
+        aged = tm.aged and not (known and tm.idle)
+        key = (-worth, not here, not mine, aged, tm.idle, not known, len(tm.free), tm.since, tm.resource_id)
+        if best is None or key < best[0]:
+            best = key, Placement(tm, slots)
+    return best[1] if best is not None else None
+
+
+def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: float) -> Iterator[TaskManager]:
+    """Those that the job is on, and one of each kind of the others; none that holds other versions of its libraries."""
+    libraries = state.jobs[job_id].libraries
+    for resource_id in own:
+        tm = state.task_managers[resource_id]
+        free = tm.ready and tm.free and now >= tm.rest_until and tm.dedicated_to in (None, job_id)
+        if free and not clash(tm.libraries, libraries):
+            yield tm
+    for shelf, found in state.shelves.items():
+        free = shelf.presence is Presence.READY and shelf.free > 0 and shelf.dedicated_to in ("", job_id)
+        if free and not clash(shelf.holds(), libraries):
+            tms = (state.task_managers[resource_id] for resource_id in found)
+            yield from islice((tm for tm in tms if now >= tm.rest_until), 1)
+
+
+def largest(state: Resources, options: ResourceManagerOptions) -> int:
+    """Slots of the largest TaskManager that there is, or that could be started."""
+    startable = options.slots_per_tm if options.can_start else 0
+    return max([startable, *(shelf.size for shelf in state.shelves)])
+
+
+def recovering(state: Resources, now: float) -> bool:
+    """Whether TaskManagers of an earlier ResourceManager are still to say who holds their slots (R12, R13)."""
+    return now < state.recovering_until and any(s.presence is Presence.STARTING and s.proven for s in state.shelves)
+
+
+def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, now: float) -> frozenset[AllocationId]:
+    """Open needs for which the job's TaskManagers hold slots that its new JobMaster does not know of yet (R13).
+
+    They will be offered to it; nothing is taken elsewhere for them, for as long as that may take.
+    """
+    job = state.jobs[job_id]
+    if now >= job.since + options.heartbeat_timeout:
+        return frozenset()
+    sizes = _unknown_to(state, job_id, job)
+    found = set()
+    for need in sorted(state.open_needs.get(job_id, ()), key=lambda need: (-need.slots, need.allocation_id)):
+        fitting = [size for size in sizes if size >= least(need)]
+        if fitting:
+            sizes.remove(min(fitting, key=lambda size: (size < need.slots, abs(size - need.slots))))
+            found.add(need.allocation_id)
+    return frozenset(found)
+
+
+def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
+    """Sizes of the allocations that TaskManagers hold for the job, and its JobMaster neither holds nor wants."""
+    sizes = []
+    for allocation, resource_ids in state.holdings.get(job_id, {}).items():
+        if allocation not in job.held and allocation not in job.needs:
+            tm = state.task_managers[resource_ids[0]]
+            slots = tm.slots_of(allocation)
+            if all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):
+                sizes.append(len(slots))
+    return sizes

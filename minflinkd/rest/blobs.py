@@ -1,0 +1,110 @@
+"""`/blobs`: what the BlobServer holds, of which jobs, who needs it, and what is about to go.
+
+Uploads, downloads and deletions are the BlobServer's own, on its own port; `GET /config` names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from minflinkd.blob.keys import BlobKind, parse_owner
+from minflinkd.blob.server import BlobStatistics
+from minflinkd.blob.transfer import BlobInfo
+from minflinkd.metrics.samples import BlobSample
+from minflinkd.rest.backend import Shared, json_answer
+from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.schemas import Blob, Blobs, BlobTotals
+from minflinkd.runtime.clock import Clock
+
+MOST = 10_000  # blobs in one answer
+PAGE = 1000  # where the request names no limit
+MEASURED_EVERY = 10.0  # seconds: a scrape does not list all files anew
+
+
+class BlobServer(Protocol):
+    async def blobs(self) -> Sequence[BlobInfo]: ...
+
+    def statistics(self) -> BlobStatistics: ...
+
+
+class BlobRoutes:
+    def __init__(self, server: BlobServer, clock: Clock) -> None:
+        self._server = server
+        self._blobs = Shared(server.blobs, clock, max_age=0.0)  # who has uploaded sees it
+        self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/blobs", self.list)]
+
+    async def list(self, request: web.Request) -> web.Response:
+        """`?job=` an id or `none`; `offset` and `limit` choose a part, in the order of jobs and keys."""
+        wanted = request.query.get("job")
+        if wanted is not None:
+            parse_owner(wanted)
+        offset, limit = _number(request, "offset", 0), min(MOST, _number(request, "limit", PAGE))
+        found = [blob for blob in await self._blobs.get() if wanted is None or blob.job == wanted]
+        return json_answer(
+            Blobs(
+                blobs=tuple(map(_blob, found[offset : offset + limit])),
+                offset=offset,
+                truncated=offset + limit < len(found),
+                totals=_totals(found),
+                jobs=tuple(_totals(of_job, job) for job, of_job in _by_job(found).items()),
+            )
+        )
+
+    async def sample(self) -> BlobSample:
+        """For the metrics."""
+        blobs, statistics = await self._measured.get(), self._server.statistics()
+        sizes = Counter[str]()
+        for blob in blobs:
+            sizes[blob.state] += blob.size
+        return BlobSample(
+            stored=dict(Counter(blob.state for blob in blobs)),
+            stored_bytes=dict(sizes),
+            received_bytes=statistics.received_bytes,
+            sent_bytes=statistics.sent_bytes,
+            transfers_running=statistics.running,
+            transfers_waiting=statistics.waiting,
+            deleted=statistics.deleted,
+            corrupt=statistics.moved_aside,
+        )
+
+
+def _blob(info: BlobInfo) -> Blob:
+    return Blob(
+        key=info.key,
+        job=info.job,
+        kind=BlobKind(info.kind).name.lower(),
+        size=info.size,
+        references=info.references,
+        state=info.state,
+        created=info.modified_ms,
+    )
+
+
+def _by_job(blobs: Iterable[BlobInfo]) -> dict[str, list[BlobInfo]]:
+    by_job: dict[str, list[BlobInfo]] = {}
+    for blob in blobs:
+        by_job.setdefault(blob.job, []).append(blob)
+    return by_job
+
+
+def _totals(blobs: Sequence[BlobInfo], job: str | None = None) -> BlobTotals:
+    return BlobTotals(
+        job=job,
+        blobs=len(blobs),
+        size=sum(blob.size for blob in blobs),
+        states=dict(Counter(blob.state for blob in blobs)),
+    )
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise InvalidRequest(f"{name} is {text[:80]!r}", hint="a whole number, such as 100")
+    return int(text)

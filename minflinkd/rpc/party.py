@@ -1,0 +1,91 @@
+"""The seam between what a party decides and how it is carried out.
+
+ResourceManager, JobMaster and TaskManager each have a *core*: synchronous, deterministic, without clock, socket, task
+or Spark. A core is told what was received, what became of its requests, and what time it is; it leaves commands.
+A thin asyncio driver carries them out in production, a discrete-event loop in the simulation (resources.md R30): what
+decides is the same code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from minflinkd.rpc.messages import Message, Notice, Request
+from minflinkd.rpc.network import Address, Fenced, RpcTimeout, Unreachable
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import LeaderId
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send `request`. Its outcome comes back as `core.answered(about, outcome, now)`, once and not before `after`."""
+
+    target: Address
+    request: Request[Any]
+    timeout: float  # seconds, from the sending
+    fence: LeaderId | None = None
+    about: object = None  # what the core wants to be reminded of with the outcome
+    after: float = 0.0  # seconds to wait before it is sent
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send `notice` and forget it."""
+
+    target: Address
+    notice: Notice
+    fence: LeaderId | None = None
+
+
+@dataclass(frozen=True)
+class Answered:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Understood, and turned down: the error says why."""
+
+    error: MinflinkError
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Perhaps carried out, perhaps not."""
+
+    error: MinflinkError
+
+
+Outcome = Answered | Refused | Unknown
+
+
+def outcome_of(error: MinflinkError) -> Outcome:
+    return Unknown(error) if isinstance(error, Unreachable | RpcTimeout) else Refused(error)
+
+
+class Core(Protocol):
+    """What the drivers need of every core. `commands` are taken (and emptied) after every call."""
+
+    def receive(self, message: Message, fence: LeaderId | None, now: float) -> Any:
+        """The answer to a request, None for a notice. Raises MinflinkError: the refusal, Fenced for a stale token."""
+        ...
+
+    def answered(self, about: object, outcome: Outcome, now: float) -> None: ...
+
+    def tick(self, now: float) -> None:
+        """Time has passed; called at `next_wakeup()` or later, harmless before."""
+        ...
+
+    def next_wakeup(self) -> float | None: ...
+
+    def take_commands(self) -> tuple[object, ...]:
+        """Ask, Tell, and the party's own."""
+        ...
+
+
+def fenced(party: Address, message: Message, fence: LeaderId | None) -> Fenced:
+    return Fenced(
+        f"{party} refuses {type(message).__name__}: its token {fence} is not the present leader's",
+        hint="the sender must register with the present leader",
+    )

@@ -1,0 +1,174 @@
+"""Keeps one component running: a crashed one is closed, and a new one takes its place (A1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component, Crashed
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE = 0.1  # seconds before a new one is started, doubled with every crash
+LONGEST_PAUSE = 10.0
+QUIET = 60.0  # seconds without a crash after which the pause is the first again
+START_TIMEOUT = 60.0  # one that takes longer has failed: others wait behind its gate
+CLOSE_TIMEOUT = 10.0
+
+C = TypeVar("C", bound=Component)
+
+
+async def nothing() -> None:
+    """For components that need no preparation."""
+
+
+class Supervisor(Component, Generic[C]):
+    """One component made by `make`, again and again.
+
+    `start` starts the first one and raises what it raises; with `insist` it is tried again like one that crashed.
+    `prepare` runs before each is made, and its failure is one of the component. Nobody waits for it behind the gate."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], C],
+        *,
+        clock: Clock,
+        insist: bool = False,
+        gate: asyncio.Semaphore | None = None,
+        prepare: Callable[[], Awaitable[None]] = nothing,
+        on_up: Callable[[C], object] = lambda _: None,
+        on_down: Callable[[Exception], object] = lambda _: None,
+    ) -> None:
+        super().__init__(f"supervisor of {name}")
+        self._what = name
+        self._make = make
+        self._clock = clock
+        self._insist = insist
+        self._prepare = prepare
+        self._gate = gate or asyncio.Semaphore()
+        self._on_up = on_up
+        self._on_down = on_down
+        self._current: C | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._stuck: set[asyncio.Task[None]] = set()
+        self._up_since = 0.0
+        self._hurried = asyncio.Event()
+        self._retired = False
+        self.error: Exception | None = None  # why there is none now, or was none last
+        self.failures = 0  # crashes, and starts that failed
+
+    @property
+    def current(self) -> C | None:
+        """None while there is none that runs."""
+        return self._current if self._current is not None and self._current.running else None
+
+    def retire(self) -> None:
+        """The present one is the last, whatever becomes of it. `aclose` closes it."""
+        self._retired = True
+        self.tasks.abandon()
+
+    def hurry(self) -> None:
+        """Somebody waits: try again now, if it is down, and begin with short pauses."""
+        self._hurried.set()
+
+    async def _start(self) -> None:
+        try:
+            await self._bring_up()
+        except Exception as error:
+            if not self._insist:
+                raise
+            self._failed(error)
+        self.tasks.loop(f"keep {self._what} running", self._keep)
+
+    async def _stop(self) -> None:
+        await self._close()
+
+    async def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            if self._current is not None:
+                await self._current.crashed.wait()
+                self._failed(self._current.crash_cause or Crashed(f"{self._what} crashed"))
+                if self._retired:  # by who was told just now
+                    return
+                if self._clock.monotonic() - self._up_since >= QUIET:
+                    pause = FIRST_PAUSE
+                await self._close()
+            pause = FIRST_PAUSE if await self._hurried_within(pause) else min(2 * pause, LONGEST_PAUSE)
+            try:
+                await self._bring_up()
+            except Exception as error:
+                self._failed(error)
+                if self._retired:
+                    return
+
+    async def _bring_up(self) -> None:
+        await self._prepare()
+        async with self._gate:
+            component = self._make()
+            try:
+                await self._start_bounded(component)
+            except Crashed as told:
+                raise component.crash_cause or told from None
+            self._current, self._up_since = component, self._clock.monotonic()
+        self._hurried.clear()
+        self._on_up(component)
+
+    async def _start_bounded(self, component: C) -> None:
+        """Bounded: what hangs may hang in its own cancellation too, and is then left alone."""
+        start = asyncio.create_task(component.start(), name=f"{self.name}: start")
+        try:
+            await asyncio.wait({start}, timeout=START_TIMEOUT)
+            if not start.done():
+                raise Crashed(f"{self._what} has not started within {START_TIMEOUT:g} s")
+        finally:
+            if start.cancel():
+                self._stuck.add(start)
+                start.add_done_callback(self._unstuck)
+                await asyncio.wait({start}, timeout=CLOSE_TIMEOUT)
+        start.result()
+
+    def _unstuck(self, start: asyncio.Task[None]) -> None:
+        self._stuck.discard(start)
+        if not start.cancelled() and (error := start.exception()) is not None:
+            log.warning("a start that was given up failed", component=self._what, error=_line(error))
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+        except TimeoutError:
+            return False
+        self._hurried.clear()
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        self.failures += 1
+        log.warning("a component is down", component=self._what, failures=self.failures, error=_line(error))
+        self._on_down(error)
+
+    async def _close(self) -> None:
+        """Bounded: one that does not end is left alone, since it takes no message and decides nothing."""
+        if self._current is not None:
+            component, self._current = self._current, None
+            self._closing = asyncio.create_task(component.aclose(), name=f"{self.name}: close")
+        if self._closing is None:
+            return
+        await asyncio.wait({self._closing}, timeout=CLOSE_TIMEOUT)  # goes on where this is cancelled
+        closing, self._closing = self._closing, None
+        if not closing.done():
+            closing.cancel()
+            log.error("a component does not end", component=self._what)
+        elif not closing.cancelled() and (error := closing.exception()) is not None:
+            log.error("a component did not end well", component=self._what, exc_info=error)
+
+
+def _line(error: BaseException) -> str:
+    """Without the story, which was logged where it happened."""
+    return str(error).partition("\n")[0]

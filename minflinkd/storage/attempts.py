@@ -1,0 +1,242 @@
+"""Requests with a time limit, repeated while that makes sense, a bounded number at a time: the driver of `Patience`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from minflinkd.storage.failures import Failures
+from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.options import CommonOptions
+from minflinkd.storage.patience import Patience
+
+T = TypeVar("T")
+
+_SHORTEST_WAIT = 0.001  # seconds; less may be nothing to the loop's clock
+GRACE = 1.0  # seconds that a request has to end once it is cancelled; then it is left to itself
+
+log = structlog.get_logger(__name__)
+
+
+class Book(Protocol):
+    """Where tries are written down."""
+
+    def retried(self, kind: str) -> None: ...
+
+    def timed_out(self, kind: str) -> None: ...
+
+
+class Scope:
+    """One try that is under way, as the steps inside it see it.
+
+    A step passed to `attempts` from inside an operation has limits of its own; those of the operation rest meanwhile.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._rests = 0
+        self._rest_began = 0.0
+        self._rested = 0.0  # seconds since it began
+        self._total = self._told = 0.0
+
+    @property
+    def resting(self) -> bool:
+        return self._rests > 0
+
+    def own_time(self, now: float) -> float:
+        """Seconds that the try itself has taken; right only when nothing rests."""
+        return now - self._began - self._rested
+
+    def restart(self) -> None:
+        """Another item of a stream is waited for."""
+        self._began, self._rested = _now(), 0.0
+
+    def take_rest(self) -> float:
+        """Seconds of rest since this was last asked."""
+        rested, self._told = self._total - self._told, self._total
+        return rested
+
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        if not self._rests:
+            self._rest_began = _now()
+        self._rests += 1
+        try:
+            yield
+        finally:
+            self._rests -= 1
+            if not self._rests:
+                rested = _now() - max(self._rest_began, self._began)
+                self._rested += rested
+                self._total += rested
+
+
+_scope: ContextVar[Scope | None] = ContextVar("storage request", default=None)
+
+
+class Requests:
+    """All requests to one backend. `aclose` cancels those that were left to themselves."""
+
+    def __init__(
+        self, options: CommonOptions, failures: Failures, book: Book, *, chance: Callable[[], float] = random.random
+    ) -> None:
+        self.options = options
+        self.failures = failures
+        self._book = book
+        self._chance = chance
+        self._room = asyncio.Semaphore(options.parallelism)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def tries(self, kind: str, path: str) -> Tries:
+        if self._closed:  # a backend would open anew what nobody closes then
+            raise self.failures.unavailable(path, "the storage is closed", settled=True)
+        return Tries(self, kind, path)
+
+    async def __call__(self, kind: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+        """What `step` returns, which is repeated after StorageUnavailable. Raises the kinds of StorageError."""
+        tries = self.tries(kind, path)
+        while True:
+            try:
+                return await tries.once(step)
+            except StorageUnavailable as error:
+                await tries.failed(error)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE)
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def stop(self, task: asyncio.Task[Any]) -> None:
+        """Cancel it, and wait for it for a moment: what hangs in a thread or in the kernel does not end."""
+        task.cancel()
+        await asyncio.wait({task}, timeout=GRACE)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # is taken note of, also where nobody waits any more
+
+
+class Tries:
+    """The tries of one operation: `once` makes one, `failed` waits until the next or raises what it was given."""
+
+    def __init__(self, requests: Requests, kind: str, path: str) -> None:
+        self.kind = kind
+        self.path = path
+        self._requests = requests
+        self._outer = _scope.get()
+        self._patience = Patience(requests.options, _now())
+
+    async def once(self, step: Callable[[], Awaitable[T]], *, limit: float | None = None) -> T:
+        """One try, of `limit` seconds, or as long as one may take. Raises the kinds of StorageError."""
+        if self._outer is not None:
+            with self._outer.rest():
+                return await self._once(step, limit)
+        async with self.room():
+            return await self._once(step, limit)
+
+    def progress(self) -> None:
+        self._patience.progress(_now())
+
+    async def failed(self, error: StorageUnavailable) -> None:
+        """Wait, then return for another try; or raise `error`."""
+        requests, now = self._requests, _now()
+        pause = None if error.settled else self._patience.failed(now, requests._chance())
+        if pause is None:
+            if not error.settled and self._patience.failures > 1:
+                error.message += f" ({self._patience.failures} tries in {self._patience.elapsed(now):.1f} s)"
+                error.args = (error.message,)
+            error.settled = True
+            raise error
+        requests._book.retried(self.kind)
+        log.info("a storage request is repeated", request=self.kind, error=error.message, pause=round(pause, 3))
+        with self._outer.rest() if self._outer is not None else nullcontext():
+            await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def room(self) -> AsyncIterator[None]:
+        """One of the requests that may be under way at a time. Raises StorageUnavailable at the deadline."""
+        requests, left = self._requests, self._patience.left(_now())
+        scope = _scope.get()
+        try:
+            with scope.rest() if scope is not None else nullcontext():
+                async with asyncio.timeout(left):
+                    await requests._room.acquire()
+        except TimeoutError:
+            why = f"{requests.options.parallelism} requests are under way, and none ended within {left:.0f} s"
+            raise requests.failures.unavailable(self.path, why, settled=True) from None
+        try:
+            yield
+        finally:
+            requests._room.release()
+
+    async def wait(self, future: asyncio.Future[Any], scope: Scope, limit: float | None = None) -> bool:
+        """Whether the future was done within the limit of a try. Does not cancel it."""
+        if limit is None:
+            limit = self._patience.limit(_now())
+        while not future.done() and (scope.resting or scope.own_time(_now()) < limit):
+            left = limit if scope.resting else limit - scope.own_time(_now())
+            await asyncio.wait({future}, timeout=max(left, _SHORTEST_WAIT))
+        self._patience.rested(scope.take_rest())
+        return future.done()
+
+    def timed_out(self) -> StorageUnavailable:
+        self._requests._book.timed_out(self.kind)
+        return self._requests.failures.unavailable(self.path, "no answer in time")
+
+    def outcome(self, task: asyncio.Task[T]) -> T:
+        """Of a task that is done. Raises the kinds of StorageError."""
+        if task.cancelled():
+            raise self._requests.failures.unavailable(self.path, "the request was broken off")
+        failure = task.exception()
+        if isinstance(failure, Exception):
+            raise self._requests.failures.of(self.path, failure)
+        if failure is not None:
+            raise failure
+        return task.result()
+
+    async def _once(self, step: Callable[[], Awaitable[T]], limit: float | None) -> T:
+        async def run() -> T:
+            return await step()
+
+        requests, scope = self._requests, Scope(_now())
+        with inside(scope):
+            task = requests.start(run(), f"{requests.failures.scheme} {self.kind}")
+        try:
+            if await self.wait(task, scope, limit):
+                return self.outcome(task)
+        finally:
+            if not task.done():
+                await requests.stop(task)
+        if task.done() and not task.cancelled():  # at the last moment
+            return self.outcome(task)
+        raise self.timed_out()
+
+
+@contextmanager
+def inside(scope: Scope) -> Iterator[None]:
+    """Tasks that are started here are steps of this try."""
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

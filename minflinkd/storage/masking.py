@@ -1,0 +1,73 @@
+"""Texts without credentials (S4): for whatever a backend says in an error, which ends in logs and HTTP answers."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+from minflinkd.runtime.secrets import MASK, is_sensitive
+
+_SHORTEST = 6  # characters: a shorter value would blot out half of every text
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        # scheme://user:password@host; the user may be an access key
+        (r"([a-z][a-z0-9+.-]*://)[^/\s@'\"<>]+:[^/\s@'\"<>]*@", rf"\1{MASK}@"),
+        # AccountKey=..., sig=..., X-Amz-Signature=..., in connection strings, queries and forms
+        (
+            r"\b(AccountKey|SharedAccessKey|SharedAccessSignature|sig|signature|X-(?:Amz|Goog)-(?:Signature|Credential|"
+            r"Security-Token)|AWSAccessKeyId|GoogleAccessId|access_token|refresh_token|id_token|client_secret|"
+            r"password|secret)(=|%3D)[^\s&;,'\"<>)]+",
+            rf"\1\2{MASK}",
+        ),
+        # Authorization: Bearer ..., and the same inside a printed dict
+        (r"\b(Bearer|Basic|SharedKey(?:Lite)?|GOOG1|AWS)(\s+)[A-Za-z0-9+/=._~:-]{8,}", rf"\1\2{MASK}"),
+        (r"\b(AWS4-HMAC-SHA256)(\s+)[^'\"\n]+", rf"\1\2{MASK}"),
+        # JSON and printed dicts: "private_key": "...", 'x-amz-security-token': '...'
+        (
+            r"(['\"][\w.-]*(?:secret|password|private[_-]?key|account[_-]?key|access[_-]?key|token|signature|"
+            r"credential|authorization)[\w.-]*['\"]\s*:\s*)(['\"])(?:\\.|(?!\2).)*\2",
+            rf"\1\2{MASK}\2",
+        ),
+        # <AWSAccessKeyId>...</AWSAccessKeyId> in the body of an S3 error
+        (
+            r"<(AWSAccessKeyId|SignatureProvided|StringToSign|StringToSignBytes|CanonicalRequest|CanonicalRequestBytes)>"
+            r"[^<]*</",
+            rf"<\1>{MASK}</",
+        ),
+        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
+        (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", MASK),  # ids of AWS keys
+        (r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", MASK),  # JSON web tokens
+    )
+)
+
+
+class Mask:
+    """Hides given values, in the forms in which they travel, and whatever looks like a credential."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
+        longest_first = sorted(forms, key=lambda form: (-len(form), form))
+        self._values = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+
+    def __call__(self, text: str) -> str:
+        if self._values is not None:
+            text = self._values.sub(MASK, text)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text
+
+
+def secrets_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> set[str]:
+    """The values that must not be shown: of options, and of the variables from which SDKs take their credentials."""
+    named = [*options.items(), *environment.items()]
+    return {value for name, value in named if is_sensitive(name) and len(value) >= _SHORTEST}
+
+
+def _forms(secret: str) -> set[str]:
+    encoded = quote(secret, safe="")
+    lines = {line for line in secret.splitlines() if len(line) >= 16}  # of a key in PEM
+    return {secret, encoded, encoded.lower(), repr(secret)[1:-1], base64.b64encode(secret.encode()).decode(), *lines}

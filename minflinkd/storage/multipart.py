@@ -1,0 +1,143 @@
+"""Writing to object stores: small objects with one request, larger ones in parts that are sent beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+
+from minflinkd.runtime.errors import Conflict
+from minflinkd.storage.interface import Entry, Storage, Writer
+from minflinkd.storage.writing import Unbroken
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One that was stored; numbers count from 1. `tag` is what the backend wants to see again at the end."""
+
+    number: int
+    size: int  # bytes
+    tag: str = ""
+
+
+class MultipartStorage(Storage):
+    """A backend that stores an object with one request, or part by part under an upload's id.
+
+    Every method below is one step: it raises the kinds of StorageError, does not try again itself, and is safe to
+    repeat, also after an answer that was lost.
+    """
+
+    part_size: int = 8 << 20  # bytes
+    parts_at_once: int = 4  # of one writer; 1 where a backend wants them in their order
+
+    @abstractmethod
+    async def put(self, path: str, data: bytes, *, exclusive: bool = False) -> Entry:
+        """Store a whole object, replacing one of that name. Raises ObjectExists where `exclusive`."""
+
+    @abstractmethod
+    async def start_parts(self, path: str) -> str:
+        """The id of a new upload."""
+
+    @abstractmethod
+    async def put_part(self, path: str, upload: str, number: int, offset: int, data: bytes, *, last: bool) -> Part:
+        """Store one part; all but the last are of `part_size` bytes."""
+
+    @abstractmethod
+    async def finish_parts(self, path: str, upload: str, parts: Sequence[Part]) -> Entry:
+        """Make the object of these parts, replacing one of that name."""
+
+    @abstractmethod
+    async def drop_parts(self, path: str, upload: str) -> None:
+        """Leave nothing of an upload; one that is unknown or finished is no error."""
+
+    async def create(self, path: str) -> Writer:
+        return PartWriter(self, path)
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        await self.put(path, data, exclusive=True)
+
+
+class PartWriter(Writer):
+    """Collects `part_size` bytes, sends them while the next come, at most `parts_at_once` beside each other.
+
+    Memory: (parts_at_once + 1) * part_size.
+    """
+
+    paced = True
+
+    def __init__(self, storage: MultipartStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._waiting = bytearray()
+        self._upload: str | None = None
+        self._offset = 0
+        self._count = 0
+        self._sending: set[asyncio.Task[Part]] = set()
+        self._parts: list[Part] = []
+        self._committed: Entry | None = None
+        self._unbroken = Unbroken(path)
+        self._closed = False
+
+    async def append(self, data: bytes | memoryview) -> None:
+        self._check_open()
+        with self._unbroken.step():
+            self._waiting += data
+            while len(self._waiting) > self._storage.part_size:  # the last part is never empty
+                piece = bytes(self._waiting[: self._storage.part_size])
+                del self._waiting[: self._storage.part_size]
+                await self._send(piece, last=False)
+
+    async def commit(self) -> Entry:
+        if self._committed is None:
+            self._check_open()
+            with self._unbroken.step():
+                self._committed = await self._finish()
+            self._closed = True
+        return self._committed
+
+    async def abort(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.clear()
+        for task in self._sending:
+            task.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+        if self._upload is not None:
+            upload = self._upload
+            await self._storage.attempts("drop", self._path, lambda: self._storage.drop_parts(self._path, upload))
+
+    async def _finish(self) -> Entry:
+        storage, path, rest = self._storage, self._path, bytes(self._waiting)
+        if self._upload is None:
+            return await storage.attempts("put", path, lambda: storage.put(path, rest))
+        upload = self._upload
+        if rest:
+            self._waiting.clear()
+            await self._drain(0)  # the last one after all others, for backends that make the object with it
+            await self._send(rest, last=True)
+        await self._drain(0)
+        parts = sorted(self._parts, key=lambda part: part.number)
+        return await storage.attempts("finish", path, lambda: storage.finish_parts(path, upload, parts))
+
+    async def _send(self, data: bytes, *, last: bool) -> None:
+        storage, path = self._storage, self._path
+        if self._upload is None:
+            self._upload = await storage.attempts("start", path, lambda: storage.start_parts(path))
+        upload, number, offset = self._upload, self._count + 1, self._offset
+        self._count, self._offset = number, offset + len(data)
+        await self._drain(storage.parts_at_once - 1)
+        step = storage.attempts("part", path, lambda: storage.put_part(path, upload, number, offset, data, last=last))
+        self._sending.add(asyncio.create_task(step, name=f"part {number} of {path}"))
+
+    async def _drain(self, limit: int) -> None:
+        """Wait until no more than `limit` parts are on their way. Raises what one of them did."""
+        while len(self._sending) > limit:
+            done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+            self._parts += [task.result() for task in done]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Conflict(f"the writer of {self._path} is closed")

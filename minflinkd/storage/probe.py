@@ -1,0 +1,143 @@
+"""What a backend really can do at a place: each capability that it declares, shown there by a few small objects."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.storage.interface import ObjectExists, ObjectNotFound, Storage
+from minflinkd.storage.location import Location
+from minflinkd.storage.parallel import for_each
+
+_CONTENDERS = 8
+
+
+class Finding(msgspec.Struct, frozen=True, rename="kebab"):
+    """`name` is a capability, or `objects`: that they can be written, read, listed and deleted at all."""
+
+    name: str
+    declared: bool
+    holds: bool
+    problem: str = ""  # why it does not hold; empty for one that is not declared
+
+
+class _Refuted(Exception):
+    """It did something else than it should."""
+
+
+async def probe(place: Location) -> AsyncIterator[Finding]:
+    """One finding after the other. Works in a directory of its own below `place`, which goes at the end."""
+    storage = place.storage
+    directory = place.child(f"minflinkd-probe-{secrets.token_hex(8)}")
+    checks: dict[str, Callable[[Location], Awaitable[None]]] = {
+        "exclusive-create": _exclusive_create,
+        "atomic-rename": _rename,
+        "server-side-copy": _copy,
+        "consistent-list": _consistent_list,
+    }
+    declared = capabilities(storage)
+    try:
+        basic = await _find("objects", True, _objects, directory.child("objects"))
+        yield basic
+        if not basic.holds:
+            return
+        for name, check in checks.items():
+            if declared[name]:
+                yield await _find(name, True, check, directory.child(name))
+            else:
+                yield Finding(name, declared=False, holds=False)
+    finally:
+        await directory.delete_tree()
+
+
+def capabilities(storage: Storage | type[Storage]) -> dict[str, bool]:
+    """By the names that are shown."""
+    return {name.replace("_", "-"): value for name, value in msgspec.structs.asdict(storage.capabilities).items()}
+
+
+async def _find(name: str, declared: bool, check: Callable[[Location], Awaitable[None]], place: Location) -> Finding:
+    try:
+        await check(place)
+    except _Refuted as refuted:
+        return Finding(name, declared, holds=False, problem=str(refuted))
+    except MinflinkError as error:
+        return Finding(name, declared, holds=False, problem=str(error))
+    return Finding(name, declared, holds=True)
+
+
+async def _objects(place: Location) -> None:
+    data = secrets.token_bytes(1000)
+    one = place.child("an object")
+    if await one.exists():
+        raise _Refuted("an object that was never written exists")
+    await one.write_bytes(data)
+    _expect(await one.read_bytes() == data, "an object was read other than it was written")
+    _expect(
+        b"".join([piece async for piece in one.open_read(10, 20)]) == data[10:30],
+        "a range was read other than it was written",
+    )
+    _expect([entry.path async for entry in place.list()] == [one.path], "the listing is not of what was written")
+    async with await one.create() as writer:
+        await writer.append(b"never committed")
+        await writer.abort()
+    _expect(await one.read_bytes() == data, "an aborted write has changed an object")
+    await one.delete()
+    _expect(not await one.exists(), "an object is there after its deletion")
+
+
+async def _exclusive_create(place: Location) -> None:
+    one = place.child("contended")
+
+    async def contend(data: bytes) -> bytes:
+        try:
+            await one.create_exclusive(data)
+        except ObjectExists:
+            return b""
+        return data
+
+    answers = await for_each([secrets.token_bytes(16) for _ in range(_CONTENDERS)], contend, limit=_CONTENDERS)
+    winners = [answer for answer in answers if answer]
+    _expect(len(winners) == 1, f"of {_CONTENDERS} who created one object, {len(winners)} won")
+    _expect(await one.read_bytes() == winners[0], "the object is not the winner's")
+
+
+async def _rename(place: Location) -> None:
+    source, target = place.child("source"), place.child("target")
+    await target.write_bytes(b"old")
+    await source.write_bytes(b"new")
+    await source.rename(target)
+    _expect(not await source.exists(), "the source is there after a rename")
+    _expect(await target.read_bytes() == b"new", "the target was not replaced by a rename")
+    try:
+        await source.rename(target)
+    except ObjectNotFound:
+        return
+    raise _Refuted("a missing source was renamed")
+
+
+async def _copy(place: Location) -> None:
+    source, target = place.child("source"), place.child("target")
+    await source.write_bytes(b"copied")
+    await place.storage.copy(source.path, target.path)
+    _expect(await target.read_bytes() == b"copied", "a copy differs from its source")
+
+
+async def _consistent_list(place: Location) -> None:
+    expected: set[str] = set()
+    for number in range(10):
+        one = place.child(str(number))
+        await one.write_bytes(b"")
+        expected.add(one.path)
+        _expect({entry.path async for entry in place.list()} == expected, "a listing lags behind a write")
+    for path in sorted(expected):
+        await place.storage.delete([path])
+        expected.discard(path)
+        _expect({entry.path async for entry in place.list()} == expected, "a listing lags behind a deletion")
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Refuted(otherwise)

@@ -1,0 +1,270 @@
+"""Any backend, with a time limit for each request, repeated while that is safe and makes sense (S4).
+
+A repetition after a lost answer must not turn success into an error; each operation says how it tells. This is the
+outermost wrapper: `RecordedStorage` lies below, so that what is counted is what the backend saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import TypeVar
+
+import structlog
+
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.storage.attempts import Requests
+from minflinkd.storage.failures import Failures
+from minflinkd.storage.interface import (
+    Entry,
+    ObjectExists,
+    ObjectNotFound,
+    Storage,
+    StorageError,
+    StorageUnavailable,
+    Writer,
+    closable,
+)
+from minflinkd.storage.masking import Mask
+from minflinkd.storage.options import CommonOptions
+from minflinkd.storage.recording import RecordedStorage
+from minflinkd.storage.streams import Stream
+
+T = TypeVar("T")
+
+SHORT = 1 << 20  # bytes: a range up to this is read as a whole, and again as a whole
+_PIECES_AHEAD = 2
+_ENTRIES_AHEAD = 1000
+
+log = structlog.get_logger(__name__)
+
+
+class ResilientStorage(Storage):
+    """Gives `inner` its `attempts`, too."""
+
+    def __init__(self, inner: Storage, options: CommonOptions | None = None, mask: Mask | None = None) -> None:
+        self.inner = RecordedStorage(inner)
+        self.scheme = inner.scheme
+        self.capabilities = inner.capabilities
+        self._failures = Failures(inner.scheme[0], mask or Mask())
+        self._requests = Requests(options or CommonOptions(), self._failures, self.inner)
+        self.inner.attempts = self._attempt_of_backend
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """A stream that breaks off goes on where it stopped.
+
+        Raises StorageUnavailable when the object was replaced meanwhile: two contents are never mixed.
+        """
+        if length is not None and length <= SHORT:
+            if piece := await self._requests("open_read", path, lambda: self._read_range(path, offset, length)):
+                yield piece
+            return
+        async with aclosing(self._read_long(path, offset, length)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def list(self, prefix: str) -> AsyncIterator[Entry]:
+        """A listing that breaks off goes on after the last path.
+
+        Raises StorageError for a backend that lists in another order: entries would be lost at such a place.
+        """
+        tries, last = self._requests.tries("list", prefix), ""
+        while True:
+            stream, before = Stream(self._requests, tries, self.inner.list(prefix), ahead=_ENTRIES_AHEAD), ""
+            try:
+                while (entry := await stream.next()) is not None:
+                    if entry.path < before:
+                        why = f"the backend lists {entry.path!r} after {before!r}, out of order"
+                        raise self._failures.of(prefix, StorageError(f"{self.scheme[0]}: {prefix}: {why}"))
+                    before = entry.path
+                    if entry.path > last:
+                        last = entry.path
+                        tries.progress()
+                        yield entry
+                return
+            except StorageUnavailable as error:
+                failure = error
+            finally:
+                await stream.aclose()
+            await tries.failed(failure)
+
+    async def create(self, path: str) -> Writer:
+        inner = await self._requests("create", path, lambda: self.inner.create(path))
+        return _ResilientWriter(self._requests, self._failures, path, inner)
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        repeated = False
+
+        async def create() -> None:
+            nonlocal repeated
+            first, repeated = not repeated, True
+            try:
+                await self.inner.create_exclusive(path, data)
+            except ObjectExists:
+                if first or not await self._holds(path, data):
+                    raise  # otherwise an earlier try has won, and its answer was lost
+
+        await self._requests("create_exclusive", path, create)
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        named = paths[0] if paths else (below or "")
+        await self._requests("delete", named, lambda: self.inner.delete(paths, below=below))
+
+    async def stat(self, path: str) -> Entry:
+        return await self._requests("stat", path, lambda: self.inner.stat(path))
+
+    async def rename(self, source: str, target: str) -> None:
+        async def find() -> Entry | None:
+            return await self._find(target)
+
+        moved = await self.stat(source)  # without it a lost answer could not be told from a source that never was
+        replaced = None if self.capabilities.atomic_rename else await self._requests("stat", target, find)
+        repeated = False
+
+        async def rename() -> None:
+            nonlocal repeated
+            first, repeated = not repeated, True
+            try:
+                await self.inner.rename(source, target)
+            except ObjectNotFound:
+                if first or not self._arrived(moved, replaced, await find()):
+                    raise  # otherwise an earlier try has moved it, and its answer was lost
+
+        await self._requests("rename", source, rename)
+
+    async def copy(self, source: str, target: str) -> Entry:
+        if not self.capabilities.server_side_copy:
+            return await super().copy(source, target)
+        return await self._requests("copy", source, lambda: self.inner.copy(source, target))
+
+    async def sync(self, paths: Sequence[str]) -> None:
+        await self._requests("sync", paths[0] if paths else "", lambda: self.inner.sync(paths))
+
+    async def aclose(self) -> None:
+        await self._requests.aclose()
+        await self.inner.aclose()
+
+    async def _attempt_of_backend(self, what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
+        async def recorded() -> T:
+            with self.inner.measure(what):
+                return await step()
+
+        return await self._requests(what, path, recorded)
+
+    async def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return await self._read_range(path, 0, len(data) + 1) == data
+        except ObjectNotFound:
+            return False
+
+    async def _find(self, path: str) -> Entry | None:
+        try:
+            return await self.inner.stat(path)
+        except ObjectNotFound:
+            return None
+
+    def _arrived(self, moved: Entry, replaced: Entry | None, found: Entry | None) -> bool:
+        """Whether the object at a target is the moved one, and not what was there before."""
+        if found is None or found.size != moved.size:
+            return False
+        return found.modified_ms == moved.modified_ms if self.capabilities.atomic_rename else found != replaced
+
+    async def _read_range(self, path: str, offset: int, length: int) -> bytes:
+        async with aclosing(closable(self.inner.open_read(path, offset, length))) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def _read_long(self, path: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
+        """With its end known, a stream that ends early is seen, and a replaced object at the next try."""
+        before = await self.stat(path)
+        end = before.size if length is None else min(before.size, offset + length)
+        tries, position, resumed = self._requests.tries("open_read", path), offset, False
+        while True:
+            left = None if length is None else offset + length - position
+            stream = Stream(self._requests, tries, self.inner.open_read(path, position, left), ahead=_PIECES_AHEAD)
+            try:
+                while (piece := await stream.next()) is not None:
+                    if resumed:
+                        await self._check_same(before)
+                        resumed = False
+                    position += len(piece)
+                    tries.progress()
+                    yield piece
+                if position >= end:
+                    return
+                failure = self._failures.unavailable(path, f"the stream ended at {position} of {end} bytes")
+            except StorageUnavailable as error:
+                failure = error
+            finally:
+                await stream.aclose()
+            if position >= end:
+                return
+            await tries.failed(failure)
+            resumed = True
+
+    async def _check_same(self, before: Entry) -> None:
+        """Asked after the first piece of the new stream has come, so that this is not from a later content."""
+        if await self.stat(before.path) != before:
+            raise self._failures.unavailable(before.path, "was replaced while it was read", settled=True)
+
+
+class _ResilientWriter(Writer):
+    """Unless the writer is `paced`, each request of it is made once, within a limit: a caller may repeat the write."""
+
+    def __init__(self, requests: Requests, failures: Failures, path: str, inner: Writer) -> None:
+        self._requests = requests
+        self._failures = failures
+        self._path = path
+        self._inner = inner
+        self._failed: MinflinkError | None = None
+
+    async def append(self, data: bytes | memoryview) -> None:
+        await self._once("append", lambda: self._inner.append(data), self._requests.options.request_timeout)
+
+    async def commit(self) -> Entry:
+        return await self._once("commit", self._inner.commit, self._requests.options.deadline)
+
+    async def abort(self) -> None:
+        """Tried as often as may be, no longer than one request: the caller is on its way out."""
+        task = self._requests.start(self._requests("abort", self._path, self._inner.abort), "storage abort")
+        try:
+            await asyncio.wait({task}, timeout=self._requests.options.request_timeout)
+        finally:
+            if not task.done():
+                await self._requests.stop(task)
+        if task.cancelled():
+            raise self._failures.unavailable(self._path, "what was begun could not be removed in time")
+        task.result()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.abort()
+        except MinflinkError as left_over:
+            log.warning("what was begun to be written may be left", path=self._path, error=str(left_over))
+            if error is None:
+                raise
+
+    async def _once(self, kind: str, step: Callable[[], Awaitable[T]], limit: float) -> T:
+        if self._failed is not None:  # a piece may be missing, or still be on its way
+            raise self._failed
+        self._failed = self._failures.unavailable(self._path, "the write was broken off before", settled=True)
+        try:
+            if self._inner.paced:
+                done = await self._paced(step)
+            else:
+                done = await self._requests.tries(kind, self._path).once(step, limit=limit)
+        except MinflinkError as failure:
+            self._failed = failure
+            raise
+        self._failed = None
+        return done
+
+    async def _paced(self, step: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await step()
+        except Exception as error:
+            failure = error
+        raise self._failures.of(self._path, failure)

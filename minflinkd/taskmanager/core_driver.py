@@ -1,0 +1,154 @@
+"""Drives a TaskManager's core: brings it messages, outcomes and time, and carries out what it commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from minflinkd.rpc.asking import outcome_of_asking
+from minflinkd.rpc.messages import AnalyzeJob, ListLogs, Message, ReadLog, Registered, Request
+from minflinkd.rpc.network import Address, Fenced, Mailbox, Network
+from minflinkd.rpc.party import Ask, Tell
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore
+from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+OwnCommand = StartTask | EndTasks | ForgetJob | RenewSession | Exit
+OF_NO_LEADER = (AnalyzeJob, ListLogs, ReadLog)  # whoever asks, it does no harm
+
+
+class CoreMailbox(Mailbox):
+    """The core takes every message first. A handler answers what it has taken, where there is one."""
+
+    def __init__(self, address: Address, receive: Callable[[Message, LeaderId | None], Any]) -> None:
+        super().__init__(address)
+        self._receive = receive
+
+    async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
+        if isinstance(message, OF_NO_LEADER):
+            return await super().deliver(message, fence)
+        try:
+            answer = self._receive(message, fence)
+        except Fenced:
+            self.fenced += 1
+            raise
+        return await super().deliver(message, fence) if type(message) in self._handlers else answer
+
+
+class CoreDriver(Component):
+    """`carry_out` gets the commands that are no messages; `complete` adds to a request what the core does not know.
+
+    A core that fails in deciding crashes this component, and `on_crash` is told.
+    """
+
+    def __init__(
+        self,
+        core: TaskManagerCore,
+        *,
+        address: Address,
+        network: Network,
+        clock: Clock,
+        carry_out: Callable[[OwnCommand], None],
+        complete: Callable[[Request[Any]], Request[Any]] = lambda request: request,
+        on_registered: Callable[[Registered], None] = lambda _: None,
+        on_crash: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__("core of the TaskManager")
+        self.mailbox = CoreMailbox(address, self._receive)
+        self._core = core
+        self._network = network
+        self._clock = clock
+        self._carry_out_own = carry_out
+        self._complete = complete
+        self._on_registered = on_registered
+        self._tell_crash = on_crash
+        self._wake = asyncio.Event()
+        self._closing = False
+
+    def decide(self, decision: Callable[[float], T]) -> T:
+        """Something happens to the core; gets the time in seconds. Raises the core's refusals, and Crashed."""
+        if self.crashed.is_set():
+            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
+        before = self._core.registration
+        try:
+            decided = decision(self._clock.monotonic())
+        except (IllegalTransition, InvariantViolated) as error:
+            raise self.crash(error) from error
+        except MinflinkError:
+            self._carry_out()
+            raise
+        except Exception as error:
+            raise self.crash(error) from error
+        if self._core.registration.registered != before.registered:
+            self._registration_changed()
+        self._carry_out()
+        return decided
+
+    async def _start(self) -> None:
+        self._network.attach(self.mailbox)
+        self.tasks.loop("timer", self._timer)
+
+    async def _before_stop(self) -> None:
+        self._closing = True
+        self._network.detach(self.mailbox)
+
+    async def _stop(self) -> None:
+        self._network.detach(self.mailbox)
+
+    def _on_crash(self) -> None:
+        self._network.detach(self.mailbox)
+        self._tell_crash(str(self.crash_cause))
+
+    def _receive(self, message: Message, fence: LeaderId | None) -> Any:
+        return self.decide(lambda now: self._core.receive(message, fence, now))
+
+    async def _timer(self) -> None:
+        while True:
+            self._wake.clear()
+            due = self._core.next_wakeup()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
+                    await self._wake.wait()
+            except TimeoutError:
+                self.decide(partial(self._tick, due or 0.0))
+
+    def _tick(self, due: float, now: float) -> None:
+        self._core.tick(max(now, due))  # a loop's timer may be early, by the resolution of its clock
+
+    def _carry_out(self) -> None:
+        for command in self._core.take_commands():
+            match command:
+                case _ if self._closing:
+                    pass  # what ends now is ended by whoever closes this
+                case Ask(target, request):
+                    self.tasks.job(f"{type(request).__name__} to {target}", self._ask(command))
+                case Tell(target, notice, fence):
+                    self._network.tell(target, notice, fence=fence)
+                case _:
+                    if isinstance(command, Exit) and command.failed:
+                        log.warning("the TaskManager cannot go on", reason=command.reason)
+                    self._carry_out_own(command)
+        self._wake.set()
+
+    async def _ask(self, ask: Ask) -> None:
+        outcome = await outcome_of_asking(self._network, self._clock, ask, complete=self._complete)
+        self.decide(lambda now: self._core.answered(ask.about, outcome, now))
+
+    def _registration_changed(self) -> None:
+        registered = self._core.registration.registered
+        if registered is None:
+            log.warning("no longer registered", reason=self._core.registration.why)
+            return
+        log.info("registered", leader=registered.leader_id, instance=registered.instance_id)
+        self._on_registered(registered)

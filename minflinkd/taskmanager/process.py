@@ -1,0 +1,34 @@
+"""One TaskManager as a process: from its settings to its end by a signal, by the ResourceManager, or by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import psutil
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.settings import TaskManagerSettings, check_memory
+from minflinkd.taskmanager.supervisor import TaskManager
+
+
+class CannotGoOn(MinflinkError):
+    """The TaskManager ended by itself: its session does not start, or no ResourceManager took it in time."""
+
+    code = "taskmanager-ended"
+    consequence = Consequence.RETRYABLE
+
+
+async def run(settings: TaskManagerSettings, *, started: Callable[[TaskManager], None] = lambda _: None) -> None:
+    """Returns when the TaskManager has ended, as it was told to. Raises InvalidSettings, CannotGoOn, OSError."""
+    check_memory(settings, psutil.virtual_memory().total)
+    manager = TaskManager(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, manager.exit_requested.set)
+    async with manager:
+        started(manager)
+        await manager.exit_requested.wait()
+    if manager.failure:
+        raise CannotGoOn(manager.failure)

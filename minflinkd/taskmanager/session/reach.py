@@ -1,0 +1,69 @@
+"""Whether the executors of a Spark cluster reach the directory that running state and snapshots lie in (C11)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.session.spark import Session
+
+
+class StateDirectoryUnreachable(MinflinkError):
+    """An executor has another directory at that path, or none, or its files cannot be linked here."""
+
+    code = "state-directory-unreachable"
+    consequence = Consequence.FATAL
+
+
+def check_executors(session: Session) -> None:
+    """Each executor writes a file where it must find one, and each file is linked, as a snapshot links them.
+
+    Blocks until executors are there. Raises StateDirectoryUnreachable.
+    """
+    place = Path(session.state_directory) / f"reach-{uuid4().hex[:8]}"
+    place.mkdir(parents=True)
+    try:
+        (place / "token").touch()
+        count = session.config.slots
+        answers = session.spark.sparkContext.parallelize(range(count), count).map(_visit(str(place))).collect()
+        for host, problem, name in answers:
+            if problem is None:
+                problem = _link(place, name)
+            if problem is not None:
+                raise StateDirectoryUnreachable(
+                    f"the executor on {host} does not share {session.state_directory} with the TaskManager: {problem}",
+                    hint="set taskmanager.state.local.root-dir to a directory that all machines of the Spark cluster "
+                    "have at the same path, and run executors as the TaskManager's user",
+                )
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _visit(place: str) -> Callable[[int], tuple[str, str | None, str]]:
+    def visit(number: int) -> tuple[str, str | None, str]:
+        # A function in a function goes to the executors by value: minflinkd need not be installed there.
+        import os
+        import socket
+
+        name = f"{socket.gethostname()}-{os.getpid()}-{number}"
+        try:
+            os.stat(os.path.join(place, "token"))
+            with open(os.path.join(place, name), "w"):
+                pass
+        except OSError as error:
+            return socket.gethostname(), str(error), name
+        return socket.gethostname(), None, name
+
+    return visit
+
+
+def _link(place: Path, name: str) -> str | None:
+    try:
+        os.link(place / name, place / f"{name}.link")
+    except OSError as error:
+        return str(error)
+    return None

@@ -1,0 +1,162 @@
+"""What happens to the slots of a TaskManager, and what is to be done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minflinkd.rpc.messages import AllocateSlots, DeployTask, Library, SlotOffer
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
+
+# --- events: from the ResourceManager ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Allocate:
+    request: AllocateSlots
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Who leads the job, by whatever the ResourceManager says (R13)."""
+
+    job_id: JobId
+    leader: LeaderId
+
+
+# --- events: from a JobMaster, whose token is not earlier than the one known ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Any message that has no event of its own."""
+
+    job_id: JobId
+    leader: LeaderId
+
+
+@dataclass(frozen=True)
+class Beat:
+    job_id: JobId
+    leader: LeaderId
+    allocations: tuple[AllocationId, ...]  # all that it has here
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """One that has no fault, and is no repetition."""
+
+    request: DeployTask
+
+
+@dataclass(frozen=True)
+class Cancel:
+    job_id: JobId
+    leader: LeaderId
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
+class Free:
+    job_id: JobId
+    leader: LeaderId
+    allocations: tuple[AllocationId, ...]
+    job_ended: bool
+
+
+@dataclass(frozen=True)
+class OfferAnswered:
+    job_id: JobId
+    version: int
+    accepted: tuple[AllocationId, ...]
+
+
+@dataclass(frozen=True)
+class OfferFailed:
+    """No answer, or one that says nothing of the slots: a JobMaster that crashed, or was replaced."""
+
+    job_id: JobId
+    version: int
+
+
+# --- events: from here -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttemptEnded:
+    """Nothing of it runs any more, for whatever reason."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """Files of the job lie here, which perhaps never gets slots here."""
+
+    job_id: JobId
+    libraries: tuple[Library, ...] = ()  # that its analysis brings into the session
+
+
+@dataclass(frozen=True)
+class SessionBegan:
+    """A new session child, in the place of an earlier one."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    pass
+
+
+Event = (
+    Allocate
+    | Announced
+    | Heard
+    | Beat
+    | Deploy
+    | Cancel
+    | Free
+    | OfferAnswered
+    | OfferFailed
+    | AttemptEnded
+    | Analysed
+    | SessionBegan
+    | Tick
+)
+
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MakeOffer:
+    """m9. The outcome comes back as OfferAnswered or OfferFailed with the version."""
+
+    job_id: JobId
+    address: str
+    leader: LeaderId
+    version: int
+    offers: tuple[SlotOffer, ...]
+
+
+@dataclass(frozen=True)
+class StartTask:
+    """A deployment that was taken. It ends with `attempt_ended`, also where it never comes up."""
+
+    deployment: DeployTask
+
+
+@dataclass(frozen=True)
+class EndTasks:
+    """Stop these attempts; `attempt_ended` for each when nothing of it runs."""
+
+    attempts: tuple[AttemptId, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ForgetJob:
+    """Local copies of its snapshots and its blobs can go: nothing of it runs here."""
+
+    job_id: JobId
+
+
+Command = MakeOffer | StartTask | EndTasks | ForgetJob

@@ -1,0 +1,168 @@
+"""A TaskManager that was started by hand or by systemd, on any host (R7): its settings, directory and end.
+
+It keeps its files as those of the daemon do, under `taskmanagers/` of the state directory, which it may share with them
+and with others of its kind. `lock` in its directory is held as long as it lives, so that whoever comes later knows
+which ones were killed, and removes what is left of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO, cast
+
+import structlog
+
+from minflinkd.config import Config
+from minflinkd.config import directories as where
+from minflinkd.runtime import homes
+from minflinkd.runtime import log as logging
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.sdnotify import SystemdNotifier
+from minflinkd.taskmanager.process import run
+from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, settings_of
+from minflinkd.taskmanager.supervisor import TaskManager
+
+log = structlog.get_logger(__name__)
+
+LOCK = "lock"
+LOG = "taskmanager.log"
+
+
+class ResourceIdTaken(MinflinkError):
+    code = "resource-id-taken"
+    consequence = Consequence.REFUSED
+
+
+def standalone_settings(config: Config, environ: Mapping[str, str], resource_id: ResourceId) -> TaskManagerSettings:
+    """Raises InvalidSettings."""
+    daemon = config.jobmanager
+    if daemon.rpc_port.fixed is None:
+        raise InvalidSettings(
+            f"jobmanager.rpc.port ({daemon.rpc_port}) does not say where the daemon is",
+            hint="set the same port for the daemon and its TaskManagers",
+        )
+    state = where.state_directory(config, environ)
+    return settings_of(
+        config,
+        resource_id=resource_id,
+        daemon=(daemon.rpc_address or daemon.bind_host, daemon.rpc_port.fixed),
+        secret_file=where.secret_file(config, state),
+        directory=where.task_managers(state) / resource_id,
+        registration_timeout=0.0,
+        standalone=True,
+    )
+
+
+async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
+    """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr, and to its own file.
+
+    Raises InvalidSettings, ResourceIdTaken, CannotGoOn, OSError.
+    """
+    settings = standalone_settings(config, environ, resource_id)
+    systemd = SystemdNotifier(environ)
+
+    def started(manager: TaskManager) -> None:
+        manager.tasks.loop("systemd watchdog", systemd.feed_watchdog)
+        daemon = f"{settings.daemon_host}:{settings.daemon_port}"
+        systemd.ready(f"{resource_id}; daemon at {daemon}")
+        log.info("started", resource=resource_id, daemon=daemon, directory=settings.working_directory)
+
+    with _home(config, settings), _logging(config, Path(settings.log_directory)):
+        await run(settings, started=started)
+        systemd.stopping()
+        log.info("ended", resource=resource_id)
+
+
+@contextmanager
+def _home(config: Config, settings: TaskManagerSettings) -> Iterator[None]:
+    """The TaskManager's directory; nothing stays of it but its log. Raises ResourceIdTaken, OSError."""
+    home = Path(settings.working_directory)
+    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _alone_in(home.parent):
+        lock = _lock(home)
+        if lock is None:
+            raise ResourceIdTaken(
+                f"a TaskManager {home.name} runs here already", hint="leave out --resource-id, or take another one"
+            )
+        _remove_ended(config, home.parent)
+    try:
+        (home / homes.LOGS).mkdir(exist_ok=True)
+        yield
+    finally:
+        with _alone_in(home.parent):
+            _remove(config, home)
+            os.close(lock)
+
+
+def _remove_ended(config: Config, directory: Path) -> None:
+    """What is left of those that were killed."""
+    for home in homes.homes(directory):
+        if (home / LOCK).exists() and (lock := _lock(home)) is not None:
+            log.info("a TaskManager was killed; its files are removed", resource=home.name)
+            _remove(config, home)
+            os.close(lock)
+    homes.prune(directory)
+
+
+def _remove(config: Config, home: Path) -> None:
+    homes.strip(home)
+    if (state := where.local_state(config, ResourceId(home.name))) is not None:
+        homes.remove(state)
+
+
+def _lock(home: Path) -> int | None:
+    """None: its TaskManager lives."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """One at a time makes and removes directories here."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _logging(config: Config, directory: Path) -> Iterator[None]:
+    """The log goes to stderr, and to the file that `minflinkd logs` shows."""
+    json, level = logging.as_json(config.log.format.value), config.log.level.value
+    with (directory / LOG).open("a", encoding="utf-8") as file:
+        logging.configure(json=json, level=level, stream=cast(TextIO, _Both(sys.stderr, file)))
+        try:
+            yield
+        finally:
+            logging.configure(json=json, level=level)
+
+
+class _Both(io.TextIOBase):
+    """A stream into several."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self._streams:
+            stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self._streams:
+            stream.flush()

@@ -1,0 +1,6 @@
+"""S3, and what speaks its protocol, as a storage backend."""
+
+from minflinkd_s3.options import S3Options
+from minflinkd_s3.storage import S3Storage
+
+__all__ = ["S3Options", "S3Storage"]

@@ -1,0 +1,178 @@
+"""Components of the daemon crash by a bug of their own, and everything else goes on (A1, R12 - R14)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from minflinkd.rest.schemas import JobInfo
+from tests.cluster import until
+from tests.faults.in_process import InProcess, in_process_cluster, plant_bug
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory, truth: list[tuple[Any, ...]]) -> AsyncIterator[InProcess]:
+    """One TaskManager, which the first job starts, and room for another that nobody must need.
+
+    After `truth`, which blocks the daemon's loop.
+    """
+    settings = {
+        "resourcemanager.min-taskmanagers": 1,
+        "resourcemanager.standby-taskmanagers": 0,
+        "resourcemanager.max-taskmanagers": 2,
+        "taskmanager.numberOfTaskSlots": 2,
+        "taskmanager.memory.heap.size": "512m",
+        "heartbeat.timeout": "10 s",  # what is tested is no silence, and this process is the daemon
+    }
+    async with in_process_cluster(tmp_path_factory.mktemp("cluster"), **settings) as cluster:
+        yield cluster
+
+
+async def running(cluster: InProcess, windows: WindowsJob, out: Path) -> JobInfo:
+    """The windows job, on the one TaskManager, with checkpoints to come back to."""
+    job_id = await cluster.submit(windows.write(out.name))
+    await cluster.await_state(job_id, "RUNNING")
+    await cluster.await_checkpoints(job_id, 2)
+    return await cluster.client.job(job_id)
+
+
+async def session(cluster: InProcess) -> tuple[str, int, float, float]:
+    """Which TaskManager, supervisor, session child and JVM there is: the only one."""
+
+    async def measured() -> tuple[str, int, float, float] | None:
+        (manager,) = await cluster.task_managers()
+        metrics = manager.minflinkd.metrics  # of a heartbeat; what is told between two of them carries none
+        if "jvm.pid" not in metrics:
+            return None
+        return manager.id, manager.minflinkd.pid, metrics["session.pid"], metrics["jvm.pid"]
+
+    return await until("a heartbeat with the session's processes", measured)
+
+
+async def finished(cluster: InProcess, job_id: str, out: Path, truth: list[tuple[Any, ...]]) -> JobInfo:
+    job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+    assert result(out) == truth
+    assert leftovers(out) == []
+    return job
+
+
+async def agreed(cluster: InProcess, job_id: str) -> None:
+    """R12: ResourceManager, TaskManager and JobMaster say the same of every slot."""
+
+    async def agree() -> bool:
+        manager, master = cluster.resource_manager, cluster.job_master(job_id)
+        if manager is None or master is None:
+            return False
+        known = manager.snapshot().resources.task_managers
+        holdings = master._core.state.pool.held
+        if len(known) != 1 or not holdings:
+            return False
+        ((resource_id, task_manager),) = known.items()
+        if task_manager.report is None:
+            return False
+        view = {n: slot.allocation_id for n, slot in enumerate(task_manager.slots) if slot.allocation_id is not None}
+        table = {slot.index: slot.allocation_id for slot in task_manager.report.slots if slot.allocation_id is not None}
+        pool = {n: allocation for allocation, held in holdings.items() for n in held.slots}
+        return view == table == pool and {held.resource_id for held in holdings.values()} == {resource_id}
+
+    await until("ResourceManager, TaskManager and JobMaster agree on the slots", agree, timeout=10)
+
+
+def nothing_was_started(cluster: InProcess) -> bool:
+    assert cluster.daemon.driver is not None
+    return len(cluster.daemon.driver.living()) == 1
+
+
+async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
+    cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R12: micro-batches and checkpoints go on; afterwards the new one's view equals the slot tables."""
+    before, warm = await running(cluster, windows, out), await session(cluster)
+    batches = before.vertices[0].minflinkd.batches
+    completed = (await cluster.client.checkpoints(before.jid)).counts.completed
+    await cluster.crash_resource_manager()
+    await agreed(cluster, before.jid)
+    await cluster.await_checkpoints(before.jid, completed + 2)
+    after = await cluster.client.job(before.jid)
+    assert after.state == "RUNNING"
+    assert after.vertices[0].minflinkd.attempt_id == before.vertices[0].minflinkd.attempt_id
+    assert after.vertices[0].minflinkd.batches > batches
+    assert after.minflinkd.restarts == 0
+    assert await session(cluster) == warm
+    assert nothing_was_started(cluster)
+    done = await finished(cluster, before.jid, out, truth)
+    assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
+
+
+async def test_a_job_master_crashes_and_its_job_comes_back_on_the_same_warm_task_manager(
+    cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R13: the TaskManager keeps the slots for the job's next JobMaster, which goes on from the last checkpoint."""
+    before, warm = await running(cluster, windows, out), await session(cluster)
+    await cluster.crash_job_master(before.jid)
+    after = await restored(cluster, before)
+    assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
+    await agreed(cluster, before.jid)
+    (story,) = (await cluster.client.exceptions(before.jid)).history.entries
+    assert (story.minflinkd.code, "injected into jobmaster" in story.minflinkd.message) == ("jobmaster-down", True)
+    assert after.vertices[0].minflinkd.attempt_id != before.vertices[0].minflinkd.attempt_id
+    await finished(cluster, before.jid, out, truth)
+
+
+async def test_resource_manager_and_job_master_crash_at_once(
+    cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R14: in whatever order they come back, and nobody has to help."""
+    before, warm = await running(cluster, windows, out), await session(cluster)
+    await asyncio.gather(cluster.crash_resource_manager(), cluster.crash_job_master(before.jid))
+    await restored(cluster, before)
+    assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
+    await agreed(cluster, before.jid)
+    await finished(cluster, before.jid, out, truth)
+
+
+@pytest.mark.slow
+async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
+    cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """R26: its successor brings the job to its end, though the tasks of the old one still run when it comes."""
+    before, warm = await running(cluster, windows, out), await session(cluster)
+
+    async def published() -> bool:
+        return any(out.glob("part-*"))
+
+    await until("the first published rows", published)
+    master = cluster.job_master(before.jid)
+    assert master is not None
+    plant_bug(master)
+    await cluster.cancel(before.jid)
+    assert master.crashed.is_set()
+
+    async def free() -> bool:
+        (manager,) = await cluster.task_managers()
+        return manager.free_slots == manager.slots_number
+
+    await until("the slots are free", free)
+    assert set(result(out)) <= set(truth)
+    assert len(result(out)) == len(set(result(out)))
+    assert leftovers(out) == []
+    assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
+
+
+async def restored(cluster: InProcess, before: JobInfo) -> JobInfo:
+    """The job RUNNING under its new JobMaster, from a checkpoint."""
+
+    async def latest() -> bool:
+        found = (await cluster.client.checkpoints(before.jid)).latest.restored
+        return found is not None and found.id >= 2
+
+    await until("the job is restored from its last checkpoint", latest)
+    return await cluster.await_state(before.jid, "RUNNING")

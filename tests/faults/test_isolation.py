@@ -1,0 +1,58 @@
+"""`isolation: job`: TaskManagers of its own, which end with the job (R24)."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from minflinkd.rest.schemas import TaskManager
+from tests.cluster import Cluster, until
+from tests.windows_job import WindowsJob
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
+    cluster: Cluster, windows: WindowsJob
+) -> None:
+    """R24: another job goes elsewhere, though there is room beside the isolated one; and it does not notice its end."""
+    await cluster.await_ready(2)
+    alone = await cluster.submit(windows.write("alone", mode="streaming", isolation="job"))
+    await cluster.await_state(alone, "RUNNING")
+
+    async def half_full() -> TaskManager | None:
+        found = await cluster.task_manager_of(alone)
+        return found if found.free_slots == 2 else None
+
+    own = await until("another job would fit beside the isolated one", half_full)
+    others = [await cluster.submit(windows.write(f"other{n}", mode="streaming", parallelism=1)) for n in range(2)]
+    for job_id in others:
+        await cluster.await_state(job_id, "RUNNING")
+        assert (await cluster.task_manager_of(job_id)).id != own.id
+    processes = [psutil.Process(own.minflinkd.pid), *psutil.Process(own.minflinkd.pid).children(recursive=True)]
+    await cluster.cancel(alone)
+
+    async def ended() -> bool:
+        return not any(process.is_running() and process.status() != "zombie" for process in processes)
+
+    await until("nothing of the isolated job's TaskManager runs", ended)
+    assert own.id not in {tm.id for tm in await cluster.task_managers(ready=False)}
+    for job_id in others:
+        assert (await cluster.client.job(job_id)).minflinkd.restarts == 0
+        await cluster.cancel(job_id)
+
+
+@pytest.mark.slow
+async def test_an_isolated_job_gets_no_task_manager_where_others_hold_slots(
+    cluster: Cluster, windows: WindowsJob
+) -> None:
+    """R24: the one in use has room enough, and is passed over for a wholly idle one."""
+    await cluster.await_ready(2)
+    first = await cluster.submit(windows.write("first", mode="streaming", parallelism=1))
+    await cluster.await_state(first, "RUNNING")
+    shared = await cluster.task_manager_of(first)
+    alone = await cluster.submit(windows.write("alone-too", mode="streaming", isolation="job"))
+    await cluster.await_state(alone, "RUNNING")
+    assert (await cluster.task_manager_of(alone)).id != shared.id
+    await cluster.cancel(alone)
+    await cluster.cancel(first)

@@ -1,0 +1,44 @@
+"""The daemon is killed; the TaskManagers that it started outlive it, and are its successor's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from minflinkd.rest.schemas import JobInfo
+from tests.cluster import free_port, running_cluster
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_session(
+    windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
+) -> None:
+    """R7, R13, R14, A6: no TaskManager is started, the session stays, the output is exactly that of the batch."""
+    settings = {"rest.port": free_port(), "resourcemanager.standby-taskmanagers": 0}
+    async with running_cluster(tmp_path / "cluster", **settings) as cluster:
+        job_id = await cluster.submit(windows.write(out.name, **{"trigger-interval": "300 ms"}))
+        await cluster.await_checkpoints(job_id, 2, timeout=150)
+        before = await cluster.task_manager_of(job_id)
+        supervisor = psutil.Process(before.minflinkd.pid)
+        await cluster.kill()
+        assert supervisor.status() != psutil.STATUS_ZOMBIE
+
+        await cluster.start_again()
+
+        def goes_on(job: JobInfo) -> bool:
+            return job.state in ("RUNNING", "FINISHED") and job.vertices[0].minflinkd.batches > 0
+
+        await cluster.await_job(job_id, goes_on, "goes on after the daemon was killed")
+        (after,) = await cluster.task_managers(ready=False)
+        assert (after.id, after.minflinkd.pid) == (before.id, before.minflinkd.pid)
+        assert after.minflinkd.session_generation == before.minflinkd.session_generation
+        await cluster.await_state(job_id, "FINISHED", timeout=120)
+        assert result(out) == truth
+        assert leftovers(out) == []
+    # An orderly end ends TaskManagers of the earlier daemon too; not every init reaps what it is left.
+    assert not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,138 @@
+"""A streaming job keeps checkpoints and blobs in each of the five backends, and recovers from there (S1, S5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minflinkd.storage.registry import Storages
+from tests.cluster import Cluster, running_cluster, until
+from tests.servers.azure import Azurite
+from tests.servers.fixtures import running
+from tests.servers.gcs import FakeGcs
+from tests.servers.hdfs import Hdfs
+from tests.servers.process import Server
+from tests.servers.s3 import Moto
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where a job is to keep everything, and how that is reached. Options without `storage.`."""
+
+    uri: str
+    options: Mapping[str, str]
+
+
+def _hdfs(server: Hdfs) -> Backend:
+    return Backend(f"hdfs://{server.authority}/minflinkd", {})
+
+
+def _s3(server: Moto) -> Backend:
+    return Backend(f"s3://{server.bucket}/minflinkd", {f"s3.{key}": value for key, value in server.options.items()})
+
+
+def _gs(server: FakeGcs) -> Backend:
+    return Backend(f"gs://{server.bucket}/minflinkd", {"gs.endpoint-url": server.endpoint, "gs.token": "anon"})
+
+
+def _az(server: Azurite) -> Backend:
+    return Backend(f"az://{server.container}/minflinkd", {"abfs.connection-string": server.connection_string})
+
+
+SERVERS: Mapping[str, tuple[type[Server], Callable[[Any], Backend]]] = {
+    "hdfs": (Hdfs, _hdfs),
+    "s3": (Moto, _s3),
+    "gs": (FakeGcs, _gs),
+    "az": (Azurite, _az),
+}
+
+
+@contextlib.asynccontextmanager
+async def served(name: str, directory: Path) -> AsyncIterator[Backend]:
+    if name == "local":
+        yield Backend(f"file://{directory}", {})
+        return
+    kind, backend_of = SERVERS[name]
+    async with running(kind, directory) as server:
+        yield backend_of(server)
+
+
+async def objects(backend: Backend) -> list[str]:
+    storages = Storages(backend.options)
+    try:
+        place = storages.at(backend.uri)
+        return [place.relative(entry.path) async for entry in place.list()]
+    finally:
+        await storages.aclose()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == "s3" else [pytest.mark.slow]) for n in ("local", "hdfs", "s3", "gs", "az")],
+)
+async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
+    windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path, name: str
+) -> None:
+    """B8, C11, J12, R11, S1, S7: its TaskManager is killed; the next one gets state and artifact from the storage, and
+    nothing from the daemon; the output equals the batch's, and the storage holds nothing when the job is over."""
+    async with served(name, tmp_path / "storage") as backend:
+        settings = {
+            "execution.checkpointing.dir": f"{backend.uri}/checkpoints",
+            "high-availability.storageDir": f"{backend.uri}/ha",
+            **{f"storage.{key}": value for key, value in backend.options.items()},
+            "resourcemanager.max-taskmanagers": 1,
+            "taskmanager.numberOfTaskSlots": 4,
+        }
+        async with running_cluster(tmp_path / "cluster", **settings) as cluster:
+            await run_through_a_kill(cluster, backend, windows, truth, f"storage-{name}")
+
+
+async def fetches(cluster: Cluster, task_manager: str) -> dict[str, float]:
+    """Counters of a TaskManager's BlobCache, once it has told of one that is not 0."""
+
+    async def told() -> dict[str, float] | None:
+        metrics = (await cluster.client.task_manager(task_manager)).minflinkd.metrics
+        found = {name: metrics.get(f"blobs.{name}", 0.0) for name in ("from_ha", "ha_failures", "from_server")}
+        return found if any(found.values()) else None
+
+    return await until(f"TaskManager {task_manager} tells where it fetched blobs", told, timeout=30)
+
+
+async def run_through_a_kill(
+    cluster: Cluster, backend: Backend, windows: WindowsJob, truth: list[tuple[Any, ...]], name: str
+) -> None:
+    output = windows.base / name
+    job_id = await cluster.submit(windows.write(name, **{"trigger-interval": "400 ms"}))
+    await cluster.await_checkpoints(job_id, 3)
+    killed = await cluster.task_manager_of(job_id)
+    kept = await objects(backend)
+    assert any(path.startswith("checkpoints/") and path.endswith("_metadata") for path in kept)
+    assert any(path.startswith("ha/") and job_id in path for path in kept), "the artifact"
+    os.kill(killed.minflinkd.pid, signal.SIGKILL)
+
+    job = await cluster.await_state(job_id, "FINISHED", timeout=180)
+    assert job.minflinkd.restarts >= 1
+    successor = await cluster.task_manager_of(job_id)
+    assert successor.id != killed.id
+    fetched = await fetches(cluster, successor.id)
+    assert fetched["from_ha"] >= 1
+    assert fetched["ha_failures"] == fetched["from_server"] == 0, "the artifact came from the storage"
+    assert (await cluster.client.checkpoints(job_id)).counts.restored >= 1
+    assert await asyncio.to_thread(result, output) == truth
+    assert leftovers(output) == []
+
+    async def empty() -> bool:
+        return await objects(backend) == []
+
+    await until(f"nothing is left in {backend.uri}", empty, timeout=20)

@@ -1,0 +1,89 @@
+"""The servers as fixtures: one of each for the whole run, and, for tests that kill it, one of the test's own.
+
+Several tests share the former, so each works below a prefix of its own. What is not installed skips the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import pytest_asyncio
+
+from tests.servers.azure import Azurite
+from tests.servers.gcs import FakeGcs
+from tests.servers.hdfs import Hdfs
+from tests.servers.process import Server
+from tests.servers.s3 import Moto, SeaweedFS
+
+S = TypeVar("S", bound=Server)
+
+
+@contextlib.asynccontextmanager
+async def running(kind: type[S], directory: Path) -> AsyncIterator[S]:
+    """One that is ready. Skips the test where it is not installed."""
+    if reason := kind.missing():
+        pytest.skip(reason)
+    server = kind(directory)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def moto(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Moto]:
+    async with running(Moto, tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SeaweedFS]:
+    async with running(SeaweedFS, tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FakeGcs]:
+    async with running(FakeGcs, tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def azurite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Azurite]:
+    async with running(Azurite, tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def hdfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
+    async with running(Hdfs, tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def own_moto(tmp_path: Path) -> AsyncIterator[Moto]:
+    async with running(Moto, tmp_path / "moto") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def own_seaweedfs(tmp_path: Path) -> AsyncIterator[SeaweedFS]:
+    async with running(SeaweedFS, tmp_path / "seaweedfs") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def own_fake_gcs(tmp_path: Path) -> AsyncIterator[FakeGcs]:
+    async with running(FakeGcs, tmp_path / "gcs") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def own_azurite(tmp_path: Path) -> AsyncIterator[Azurite]:
+    async with running(Azurite, tmp_path / "azurite") as server:
+        yield server

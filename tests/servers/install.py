@@ -1,0 +1,156 @@
+"""Installs what the tests' servers need beyond Python packages: `python -m tests.servers.install`, or `make servers`.
+
+One function a server, listed in SERVERS; immediate where it is there already. What cannot be installed is said, and is
+no failure: the tests that need it are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from pathlib import Path
+
+HOME = Path(__file__).parents[2] / ".servers"  # git ignores it
+_TIMEOUT = 180  # seconds for one command
+_AGAIN = 24 * 3600.0  # seconds until what failed is tried again by itself
+
+AZURITE_VERSION = "3.35.0"  # the last one that runs on Node 18, which Debian 12 has
+AZURITE = HOME / f"azurite-{AZURITE_VERSION}" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+HADOOP_VERSION = "3.4.1"
+HADOOP = HOME / f"hadoop-{HADOOP_VERSION}"  # the jars of a NameNode and a DataNode
+_ARTIFACTS = (
+    *(f"org.apache.hadoop:{name}:{HADOOP_VERSION}" for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")),
+    "com.fasterxml.jackson.core:jackson-core:2.12.7",  # as old as the rest of Jackson there, which an older one breaks
+)
+
+
+_last_failure = ContextVar("why the last try failed", default="")
+
+
+class NotInstalled(Exception):
+    """What is missing, and why."""
+
+
+class Failed(NotInstalled):
+    """By a command, which took its time."""
+
+
+def azurite() -> None:
+    """From npm, into a directory that appears whole."""
+    if AZURITE.is_file() and shutil.which("node"):
+        return
+    need("node", "nodejs")
+    if AZURITE.is_file():
+        return
+    need("npm", "npm")
+    target = HOME / f"azurite-{AZURITE_VERSION}"
+    draft = HOME / f"azurite-{os.getpid()}.part"
+    try:
+        run(
+            *("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error"),
+            *("--prefix", str(draft), f"azurite@{AZURITE_VERSION}"),
+        )
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def hdfs() -> None:
+    """From Maven, into a directory that appears whole."""
+    if HADOOP.is_dir():
+        return
+    need("mvn", "maven")
+    draft = HOME / f"hadoop-{os.getpid()}.part"
+    try:
+        draft.mkdir(parents=True)
+        (draft / "pom.xml").write_text(_pom(_ARTIFACTS))
+        run(
+            *("mvn", "--batch-mode", "--quiet", "--file", str(draft / "pom.xml"), "dependency:copy-dependencies"),
+            *("-DincludeScope=runtime", f"-DoutputDirectory={draft}"),
+        )
+        draft.rename(HADOOP)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _pom(artifacts: Iterable[str]) -> str:
+    found = [artifact.split(":") for artifact in artifacts]
+    dependencies = "\n".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in found
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>minflinkd</groupId><artifactId>servers</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+{dependencies}
+</dependencies>
+</project>
+"""
+
+
+SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs}
+
+
+def need(command: str, package: str) -> None:
+    """A command of the operating system; where it is missing, and we may, it is installed. Raises NotInstalled."""
+    if shutil.which(command):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise NotInstalled(f"{command} is missing: install {package}")
+    run("apt-get", "update", "-qq")
+    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", package)
+    if not shutil.which(command):
+        raise NotInstalled(f"{command} is missing, also after the installation of {package}")
+
+
+def run(*argv: str) -> None:
+    """Raises Failed with the last words of a command that fails, and NotInstalled where one has failed of late."""
+    if said := _last_failure.get():
+        raise NotInstalled(f"{said} (remembered for a day; to try again: python -m tests.servers.install --again)")
+    HOME.mkdir(exist_ok=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            argv, cwd=HOME, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed(f"{argv[0]}: {error}") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-600:]
+        raise Failed(f"{' '.join(argv[:2])} ended with {done.returncode}: {said}")
+
+
+def main(*, again: bool = False) -> None:
+    """What failed within the last day is not tried, unless `again`: without a network each try is a long wait."""
+    for name, install in SERVERS.items():
+        failed = HOME / f"{name}.failed"
+        _last_failure.set("" if again else _fresh(failed))
+        try:
+            install()
+            failed.unlink(missing_ok=True)
+        except NotInstalled as error:
+            if isinstance(error, Failed):
+                failed.write_text(str(error))
+            print(f"{name} is not installed, its tests will be skipped: {error}", file=sys.stderr)
+
+
+def _fresh(failed: Path) -> str:
+    """Why the last try failed, where that is not long ago."""
+    try:
+        if time.time() - failed.stat().st_mtime < _AGAIN:
+            return failed.read_text()
+    except FileNotFoundError:
+        pass
+    return ""
+
+
+if __name__ == "__main__":
+    main(again="--again" in sys.argv[1:])

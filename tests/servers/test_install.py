@@ -1,0 +1,103 @@
+"""What cannot be installed is said, leaves nothing half, and stops nobody."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.servers import install
+
+_MAIN = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
+NPM = """#!/bin/sh
+echo npm "$@" >> "$CALLS"
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/node_modules/azurite/dist/src/blob"
+touch "$2/node_modules/azurite/dist/src/blob/main.js"
+"""
+BROKEN = """#!/bin/sh
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/node_modules/azurite"
+echo "npm error network is unreachable" >&2
+exit 7
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where servers are installed, on a machine that has only the commands of a directory of the test."""
+    home = tmp_path / "home"
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(install, "HOME", home)
+    monkeypatch.setattr(install, "AZURITE", home / f"azurite-{install.AZURITE_VERSION}" / _MAIN)
+    monkeypatch.setattr(install, "SERVERS", {"azurite": install.azurite})
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    return home
+
+
+def command(directory: Path, name: str, script: str = "#!/bin/sh\n") -> None:
+    path = directory / "bin" / name
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+def test_a_server_is_installed_once(home: Path, tmp_path: Path) -> None:
+    command(tmp_path, "node")
+    command(tmp_path, "npm", NPM)
+    install.main()
+    install.main()
+    assert install.AZURITE.is_file()
+    assert os.listdir(home) == [f"azurite-{install.AZURITE_VERSION}"]
+    assert (tmp_path / "calls").read_text().count("npm install") == 1
+
+
+def test_an_installation_that_fails_is_said_and_leaves_nothing(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(tmp_path, "node")
+    command(tmp_path, "npm", BROKEN)
+    install.main()
+    said = capsys.readouterr().err
+    assert "azurite is not installed" in said
+    assert "network is unreachable" in said
+    assert os.listdir(home) == ["azurite.failed"]
+
+
+def test_what_failed_is_not_tried_again_on_the_same_day_unless_it_is_asked_for(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(tmp_path, "node")
+    command(tmp_path, "npm", BROKEN)
+    install.main()
+    command(tmp_path, "npm", NPM)
+    capsys.readouterr()
+    install.main()
+    assert "network is unreachable" in capsys.readouterr().err
+    assert not (tmp_path / "calls").exists()
+    yesterday = time.time() - 25 * 3600
+    os.utime(home / "azurite.failed", (yesterday, yesterday))
+    install.main()
+    assert install.AZURITE.is_file()
+    assert not (home / "azurite.failed").exists()
+
+
+def test_what_failed_is_tried_again_when_it_is_asked_for(home: Path, tmp_path: Path) -> None:
+    command(tmp_path, "node")
+    command(tmp_path, "npm", BROKEN)
+    install.main()
+    command(tmp_path, "npm", NPM)
+    install.main(again=True)
+    assert install.AZURITE.is_file()
+
+
+def test_a_missing_command_that_may_not_be_installed_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    install.main()
+    assert "node is missing: install nodejs" in capsys.readouterr().err
+    assert not home.exists()

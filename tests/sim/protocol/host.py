@@ -1,0 +1,101 @@
+"""What starts and kills TaskManagers: the twin of a ResourceManagerDriver, slow and failing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minflinkd.runtime.ids import ResourceId
+from tests.sim.protocol.task_manager import TaskManagerParty
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.resource_manager import ResourceManagerParty
+    from tests.sim.protocol.world import World
+
+GRACE = 3.0  # seconds after which one that was told to exit is killed
+NOTICED = 0.05  # until the end of a process is noticed
+BACK = 1.0  # until systemd starts a standalone one again
+
+
+class Host:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._engine = world.universe.engine
+        self._starting: set[ResourceId] = set()  # their processes are there, but have not come so far as to register
+        self._pids = 0
+
+    def living(self) -> tuple[ResourceId, ...]:
+        """What a driver finds: all that it started and that has not ended."""
+        mine = (tm.resource_id for tm in self._world.task_managers() if not tm.standalone)
+        return tuple(sorted({*self._starting, *mine}))
+
+    def start(self, by: ResourceManagerParty, resource_id: ResourceId) -> None:
+        rng, plan = self._world.universe.rng, self._world.plan
+        self._starting.add(resource_id)
+        if rng.random() >= plan.start_failures:
+            self._engine.after(self._world.start_delay(), self._started, resource_id)
+            return
+        match rng.choice(("refused", "exits", "hangs")):
+            case "refused":
+                self._starting.discard(resource_id)
+                by.after(0.01, by.step, self._failed, by, resource_id)
+            case "exits":
+                self._engine.after(self._world.start_delay(), self._ended_early, resource_id)
+            case "hangs":
+                self._world.universe.note("{} HANGS and never registers", resource_id)
+
+    def _failed(self, by: ResourceManagerParty, resource_id: ResourceId) -> None:
+        by.core.start_failed(resource_id, "the host refuses", self._engine.now)
+
+    def _ended_early(self, resource_id: ResourceId) -> None:
+        if resource_id in self._starting:
+            self._starting.discard(resource_id)
+            self._world.universe.note("{} ended before it registered", resource_id)
+            self._tell_exit(resource_id)
+
+    def _started(self, resource_id: ResourceId) -> None:
+        if resource_id in self._starting:
+            self._starting.discard(resource_id)
+            local = self._world.universe.rng.random() >= self._world.plan.unkillable
+            self._new(resource_id, standalone=False, local=local)
+
+    def start_standalone(self) -> None:
+        if not self._world.ending:
+            self._new(self._world.ids.resource(), standalone=True, local=False)
+
+    def _new(self, resource_id: ResourceId, *, standalone: bool, local: bool) -> None:
+        self._pids += 1
+        kind = "STANDALONE" if standalone else "started" if local else "started, cannot be killed"
+        self._world.universe.note("{} is there ({})", resource_id, kind)
+        tm = TaskManagerParty(self._world, resource_id, pid=self._pids, standalone=standalone, local=local)
+        self._world.add(tm)
+
+    def stop(self, resource_id: ResourceId, *, kill: bool) -> None:
+        """By the driver: idempotent."""
+        self._engine.after(0.01 if kill else GRACE, self._kill, resource_id)
+
+    def _kill(self, resource_id: ResourceId) -> None:
+        self._starting.discard(resource_id)
+        tm = self._world.task_manager(resource_id)
+        if tm is not None and tm.local:
+            self.ended(tm, "killed by the driver")
+
+    def ended(self, tm: TaskManagerParty, why: str) -> None:
+        """Its process is gone, for whatever reason."""
+        if not tm.alive:
+            return
+        self._world.universe.note("{} ENDS: {}", tm.address, why)
+        tm.die()
+        self._world.remove(tm)
+        if tm.local:
+            self._tell_exit(tm.resource_id)
+        self._world.connections_failed([tm.address])
+        if tm.standalone:
+            self._engine.after(BACK, self.start_standalone)
+
+    def _tell_exit(self, resource_id: ResourceId) -> None:
+        self._engine.after(NOTICED, self._exit_noticed, resource_id)
+
+    def _exit_noticed(self, resource_id: ResourceId) -> None:
+        rm = self._world.resource_manager
+        if rm is not None:
+            rm.gate(rm.step, rm.core.exited, resource_id, "its process ended", self._engine.now)

@@ -1,0 +1,145 @@
+"""A JobMaster's process around its real core; checkpoints and sinks take a while and succeed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minflinkd.jobgraph.model import Checkpointing, Input, RestartKind, RestartStrategy, RuntimeMode, Task, Vertex
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.core import JobMasterCore
+from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import job_master
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import LeaderId, TaskId, VertexId
+from minflinkd.runtime.units import Duration
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.party import Party
+from tests.sim.protocol.plan import JobPlan
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.world import Job, World
+
+STORAGE = (0.01, 0.3)  # seconds that a restore point, a final checkpoint or the sinks take
+ROBUST = RestartStrategy(kind=RestartKind.EXPONENTIAL_DELAY, max_backoff=Duration(2.0))
+FRAGILE = RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=1)
+STORAGE_AWAY = ErrorInfo(code="storage", message="the storage is away", consequence=Consequence.RETRYABLE)
+
+
+def tasks_of(plan: JobPlan) -> tuple[Task, ...]:
+    """One task for each slot sharing group, and a narrow one that shares the first group's slots."""
+    widths = [(f"g{i}", slots) for i, slots in enumerate(plan.groups)]
+    return tuple(
+        Task(
+            id=TaskId(f"t{i}"),
+            vertices=(Vertex(id=VertexId(f"t{i}"), inputs=_inputs(plan, i)),),
+            parallelism=parallelism,
+            slot_sharing_group=group,
+        )
+        for i, (group, parallelism) in enumerate([*widths, ("g0", 1)])
+    )
+
+
+def _inputs(plan: JobPlan, i: int) -> tuple[Input, ...]:
+    return (Input(id=VertexId(f"t{i - 1}")),) if plan.connected and i else ()
+
+
+class JobMasterParty(Party[JobMasterCore]):
+    def __init__(self, world: World, job: Job) -> None:
+        leader_id = world.ids.leader()
+        libraries = (m.Library("java:com/acme", job.plan.version),) if job.plan.version else ()
+        context = m.JobContext(
+            job_id=job.job_id,
+            name="sim",
+            params={},
+            mode=RuntimeMode.STREAMING,
+            checkpointing=Checkpointing(),
+            checkpoint_root="file:///nowhere",
+            libraries=libraries,
+        )
+        options = JobMasterOptions(
+            heartbeat_interval=world.plan.heartbeat_interval,
+            heartbeat_timeout=world.plan.heartbeat_timeout,
+            slot_request_timeout=30.0,
+            slot_idle_timeout=6.0,
+            cancellation_timeout=4.0,
+            restart_strategy=FRAGILE if job.plan.fragile else ROBUST,
+            adaptive=job.plan.adaptive,
+            resource_wait_timeout=4.0,
+            resource_stabilization_timeout=2.0,
+            cooldown_after_rescaling=3.0,
+            exclusive=job.plan.exclusive,
+            libraries=libraries,
+        )
+        core = JobMasterCore(
+            job_id=job.job_id,
+            leader_id=leader_id,
+            tasks=tasks_of(job.plan),
+            context=context,
+            options=options,
+            chance=Chance(world.ids, world.universe.rng),
+        )
+        super().__init__(world.universe, job_master(job.job_id), core)
+        self.world = world
+        self.job = job
+        self.zombie = False
+        self._status = core.state.status
+        job.master = self
+        self.universe.note("{} BEGINS as {}", self.address, leader_id)
+        self.feed(ev.Started(recovered=bool(job.checkpoint), cancelled=job.cancelled, ran_with=job.checkpoint))
+
+    def feed(self, event: ev.Event) -> None:
+        self.step(self.core.feed, event, self._engine.now)
+
+    def receive(self, message: m.Message, fence: LeaderId | None) -> Any:
+        before = self.core.state
+        try:
+            answer = super().receive(message, fence)
+        finally:
+            if fence != self.core.leader_id and self.core.state is not before:
+                raise Violation(f"{self.address} was changed by {type(message).__name__} for another leader")
+        if isinstance(message, m.OfferSlots):
+            held = self.core.state.pool.held
+            for allocation in answer.accepted:
+                if allocation not in held or held[allocation].resource_id != message.resource_id:
+                    where = held[allocation].resource_id if allocation in held else "nowhere"
+                    raise Violation(f"{self.address} accepts {allocation} of {message.resource_id}: it has it {where}")
+        return answer
+
+    def carry_out(self, command: Any) -> None:
+        match command:
+            case ev.FindRestorePoint(number):
+                found = ev.RestorePointFound(number, 1 if self.job.checkpoint else None, {})
+                self._later(ev.RestorePointFailed(number, STORAGE_AWAY) if self._storage_fails() else found)
+            case ev.StartCheckpoints():
+                executions = self.core.state.executions
+                self.job.checkpoint = {task_id: e.parallelism for task_id, e in executions.items()}
+                if self._storage_fails():
+                    self._later(ev.CheckpointsFailed(STORAGE_AWAY))
+            case ev.TakeRescaleCheckpoint(number):
+                done = self.universe.rng.random() < 0.8
+                self._later(ev.RescaleCheckpointDone(number) if done else ev.RescaleCheckpointFailed(number))
+            case ev.StopCheckpoints():
+                pass
+            case ev.TakeFinalCheckpoint(number):
+                self._later(ev.FinalCheckpointDone(number))
+            case ev.SettleSinks():
+                self._later(ev.SinksSettled())
+            case ev.End(status):
+                if not self.zombie:
+                    self.world.job_ended(self, status)
+            case _:
+                super().carry_out(command)
+
+    def _storage_fails(self) -> bool:
+        return not self.world.calm and self.universe.rng.random() < self.world.plan.storage_failures
+
+    def _later(self, event: ev.Event) -> None:
+        least, most = STORAGE
+        self.after(least + (most - least) * self.universe.rng.random(), self.feed, event)
+
+    def checked(self) -> None:
+        if self.core.state.status is not self._status:
+            self._status = self.core.state.status
+            self.universe.note("{} is {}", self.address, self._status.value)

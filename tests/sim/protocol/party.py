@@ -1,0 +1,143 @@
+"""A process with a core: it can be stopped and continued, and dies. The discrete-event twin of the asyncio drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from minflinkd.rpc.messages import Message
+from minflinkd.rpc.network import Address
+from minflinkd.rpc.party import Ask, Core, Outcome, Tell
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from tests.sim.protocol.journal import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.universe import Universe
+
+C = TypeVar("C", bound=Core)
+
+LEAST_PAUSE = 0.001  # seconds between two ticks
+WAKING = 0.05  # seconds in which a continued process works off what has come
+MOST_IDLE_TICKS = 200  # ticks in a row, each due at once: a core that asks for them spins
+
+
+class Party(Generic[C]):
+    """Subclasses carry out the commands that are not messages, and say what is checked after a step."""
+
+    def __init__(self, universe: Universe, address: Address, core: C) -> None:
+        self.universe = universe
+        self.address = address
+        self.core = core
+        self.alive = True
+        self.stopped = False  # as by SIGSTOP: what comes waits
+        self._engine = universe.engine
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._tick_at: float | None = None
+        self._ticks_in_a_row = 0
+        universe.wire.parties[address] = self
+
+    def __repr__(self) -> str:
+        return str(self.address)
+
+    # --- process -----------------------------------------------------------------------------------------------------
+
+    def gate(self, act: Callable[..., None], *args: Any) -> None:
+        """Everything that happens to the process comes through here."""
+        if self.stopped:
+            self._backlog.append((act, args))
+        elif self.alive:
+            act(*args)
+
+    def after(self, delay: float, act: Callable[..., None], *args: Any) -> None:
+        """In this process, if it lives then."""
+        self._engine.after(delay, self.gate, act, *args)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """What has come meanwhile happens now, sockets and timers in any order; time has passed at once."""
+        self.stopped = False
+        backlog, self._backlog = self._backlog, []
+        for act, args in backlog:
+            self.after(WAKING * self.universe.rng.random(), act, *args)
+
+    def die(self) -> None:
+        self.alive = self.stopped = False
+        self._backlog.clear()
+        if self.universe.wire.parties.get(self.address) is self:
+            del self.universe.wire.parties[self.address]
+
+    # --- core --------------------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, fence: LeaderId | None) -> Any:
+        """Raises MinflinkError: the refusal."""
+        return self.step(self.core.receive, message, fence, self._engine.now)
+
+    def answered(self, ask: Ask, outcome: Outcome) -> None:
+        self.step(self.core.answered, ask.about, outcome, self._engine.now)
+
+    def step(self, act: Callable[..., Any], *args: Any) -> Any:
+        """Something happens to the core; what it commands is carried out, and everything is checked."""
+        try:
+            result = act(*args)
+        except (IllegalTransition, InvariantViolated) as error:
+            raise Violation(f"{self.address}: {error}") from error
+        except MinflinkError:
+            self.settle()
+            raise
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{self.address} failed: {error!r}") from error
+        self.settle()
+        return result
+
+    def settle(self) -> None:
+        if not self.alive:
+            return
+        for command in self.core.take_commands():
+            if isinstance(command, Ask):
+                self.sends(command)
+                self.universe.wire.ask(self, command)
+            elif isinstance(command, Tell):
+                self.universe.wire.tell(self, command)
+            else:
+                self.carry_out(command)
+        if self.alive:
+            self._plan_tick()
+            self.checked()
+
+    def carry_out(self, command: Any) -> None:
+        raise Violation(f"{self.address} does not know the command {command}")
+
+    def sends(self, ask: Ask) -> None:
+        """Looks at a request before it is sent. Raises Violation."""
+
+    def checked(self) -> None:
+        """Looks at what a step has made of the core. Raises Violation."""
+
+    def _plan_tick(self) -> None:
+        due = self.core.next_wakeup()
+        if due is None:
+            return
+        planned = max(due, self._engine.now + LEAST_PAUSE)
+        if self._tick_at is None or planned < self._tick_at:
+            self._tick_at = planned
+            self._engine.at(planned, self.gate, self._tick, planned)
+
+    def _tick(self, planned: float) -> None:
+        if planned != self._tick_at:
+            return  # an earlier one took its place
+        self._tick_at = None
+        due, now = self.core.next_wakeup(), self._engine.now
+        if due is None or due > now:
+            self._plan_tick()
+            return
+        self.step(self.core.tick, now)
+        due = self.core.next_wakeup()
+        self._ticks_in_a_row = self._ticks_in_a_row + 1 if due is not None and due <= now else 0
+        if self._ticks_in_a_row > MOST_IDLE_TICKS:
+            raise Violation(f"{self.address} wants to be woken at once, again and again")

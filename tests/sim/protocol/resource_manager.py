@@ -1,0 +1,171 @@
+"""The ResourceManager's process around its real core; the driver is the simulated host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minflinkd.resourcemanager.core import ResourceManagerCore
+from minflinkd.resourcemanager.events import SendAllocate, StartTaskManager, StopTaskManager
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
+from minflinkd.resourcemanager.slot_manager import is_stale
+from minflinkd.resourcemanager.state import Resources, SlotState, TaskManager
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import RESOURCE_MANAGER
+from minflinkd.rpc.party import Answered, Ask, Outcome
+from minflinkd.runtime.ids import AllocationId, LeaderId, ResourceId
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.party import Party
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.world import World
+
+START_TIMEOUT = 10.0  # seconds
+
+
+class ResourceManagerParty(Party[ResourceManagerCore]):
+    def __init__(self, world: World) -> None:
+        plan = world.plan
+        options = ResourceManagerOptions(
+            slots_per_tm=plan.slots_per_tm,
+            can_start=plan.can_start,
+            min=plan.min,
+            standby=plan.standby,
+            max=plan.max,
+            taskmanager_timeout=plan.taskmanager_timeout,
+            start_timeout=START_TIMEOUT,
+            heartbeat_interval=plan.heartbeat_interval,
+            heartbeat_timeout=plan.heartbeat_timeout,
+            max_concurrent_starts=2,
+        )
+        core = ResourceManagerCore(ids=world.ids, options=options, check=True)
+        super().__init__(world.universe, RESOURCE_MANAGER, core)
+        self.world = world
+        self.zombie = False  # another one leads: the driver does not listen to it
+        self._seen: dict[ResourceId, int] = {}  # the latest version of each one's reports
+        self._before: Resources = core.state
+        self._answers: tuple[ResourceId, AllocationId] | None = None  # what the present step is an answer to
+        self.universe.note("{} BEGINS as {}", self.address, core.leader_id)
+        self.step(core.found, world.host.living(), world.universe.now)
+
+    def receive(self, message: m.Message, fence: LeaderId | None) -> Any:
+        before = self.core.state
+        stale = self._is_stale(message, fence)
+        report = message.report if isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree) else None
+        old = report is not None and report.version < self._seen.get(report.resource_id, -1)
+        try:
+            return super().receive(message, fence)
+        finally:
+            if stale and self.core.state != before:
+                raise Violation(f"{self.address} was changed by {type(message).__name__} of an earlier leader")
+            if old and report is not None and not stale:
+                self._unchanged(report.resource_id, before)
+            elif report is not None and not stale:
+                self._seen[report.resource_id] = report.version
+
+    def _is_stale(self, message: m.Message, fence: LeaderId | None) -> bool:
+        if isinstance(message, m.DeclareNeeds):
+            return is_stale(self.core.state, message.job_id, message.leader_id)
+        return isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree) and fence != self.core.leader_id
+
+    def _unchanged(self, resource_id: ResourceId, before: Resources) -> None:
+        """By a report that is older than one which was taken (R8)."""
+        was, now = before.task_managers.get(resource_id), self.core.state.task_managers.get(resource_id)
+        if was is None or now is None:
+            return
+        for i, (a, b) in enumerate(zip(was.slots, now.slots, strict=False)):
+            taken = a.state is not SlotState.RESERVED or self.universe.now - a.since < RESERVATION_TIMEOUT
+            if taken and a.state is not SlotState.FREE and (a.state, a.allocation_id) != (b.state, b.allocation_id):
+                raise Violation(f"{self.address}: an old report of {resource_id} changed slot {i} from {a} to {b}")
+
+    def answered(self, ask: Ask, outcome: Outcome) -> None:
+        if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
+            self._answers = (ask.about.resource_id, ask.about.allocation_id)
+        try:
+            super().answered(ask, outcome)
+        finally:
+            self._answers = None
+
+    def carry_out(self, command: Any) -> None:
+        match command:
+            case StartTaskManager(resource_id):
+                self.universe.note("{} STARTS {}", self.address, resource_id)
+                living = self.core.state.count()
+                if living > self.world.plan.max:
+                    raise Violation(
+                        f"{self.address} has {living} TaskManagers with the one that it starts now: too many"
+                    )
+                if not self.zombie:
+                    self.world.host.start(self, resource_id)
+            case StopTaskManager(resource_id, reason, kill):
+                self.universe.note("{} {} {}: {}", self.address, "KILLS" if kill else "STOPS", resource_id, reason)
+                if not self.zombie:
+                    self.world.host.stop(resource_id, kill=kill)
+            case _:
+                super().carry_out(command)
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    def sends(self, ask: Ask) -> None:
+        """m7: the slots are marked taken for this allocation before they are asked for."""
+        allocate = ask.about
+        if not isinstance(allocate, SendAllocate):
+            return
+        tm = self.core.state.task_managers.get(allocate.resource_id)
+        if tm is None or not tm.registered:
+            return  # lost in the same step
+        marked = tm.slots_of(allocate.allocation_id)
+        if not set(allocate.slots) <= set(marked):
+            raise Violation(
+                f"{self.address} asks {allocate.resource_id} for slots {allocate.slots} that are not marked taken for "
+                f"{allocate.allocation_id}: {marked}"
+            )
+
+    def checked(self) -> None:
+        before, state = self._before, self.core.state
+        if state is before:
+            return
+        self._before = state
+        if state.task_managers is before.task_managers:
+            return
+        for resource_id, tm in state.task_managers.items():
+            was = before.task_managers.get(resource_id)
+            if was is tm or was is None:
+                continue
+            self._check_reservations(was, tm)
+        self._check_reserved_once(state)
+
+    def _check_reserved_once(self, state: Resources) -> None:
+        """R3: slots of one TaskManager for a need."""
+        places: dict[AllocationId, ResourceId] = {}
+        for resource_id, tm in state.task_managers.items():
+            for slot in tm.slots:
+                if slot.state is not SlotState.RESERVED or slot.allocation_id is None:
+                    continue
+                first = places.setdefault(slot.allocation_id, resource_id)
+                if first != resource_id:
+                    raise Violation(
+                        f"{self.address} reserves for {slot.allocation_id} slots of {first} and of {resource_id}"
+                    )
+
+    def _check_reservations(self, was: TaskManager, tm: TaskManager) -> None:
+        """R2: what is marked taken stays so until the TaskManager says otherwise, or the mark is too old (R9)."""
+        if was.instance_id != tm.instance_id or not tm.registered or tm.report is None:
+            return
+        told = tm.report.slots
+        contradicted = {
+            slot.allocation_id
+            for slot, status in zip(was.slots, told, strict=False)
+            if slot.state is SlotState.RESERVED and status.allocation_id not in (None, slot.allocation_id)
+        }
+        for i, (a, b) in enumerate(zip(was.slots, tm.slots, strict=False)):
+            if a.state is not SlotState.RESERVED or a.allocation_id == b.allocation_id:
+                continue
+            fair = (
+                self._answers == (tm.resource_id, a.allocation_id)
+                or a.allocation_id in contradicted
+                or self.universe.now - a.since >= RESERVATION_TIMEOUT
+                or tm.report.dedicated_to not in (None, a.job_id)
+            )
+            if not fair:
+                raise Violation(f"{self.address} gave up the reservation of slot {i} of {tm.resource_id}: {a} is {b}")

@@ -1,0 +1,91 @@
+"""One seed, from its plan to its verdict; a failing one is reduced to the faults that it needs, and told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import structlog
+
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.plan import Plan, drawn
+from tests.sim.protocol.rest import standing
+from tests.sim.protocol.world import World
+
+Planted = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    seed: int
+    violation: str = ""  # empty: everything held
+    story: tuple[str, ...] = ()  # of a violation: settings, journal, what broke
+    virtual: float = 0.0  # seconds that went by in the run
+    served_in: float = 0.0  # seconds from the last fault until every job ran
+    gone_in: float = 0.0  # and from the end of the jobs until nothing was left
+    messages: int = 0
+
+
+def run(seed: int, planted: Planted = nullcontext) -> Verdict:
+    """Of a violation, the story of the shortest plan that breaks the same rule."""
+    verdict = attempt(drawn(seed), planted)
+    return reduced(drawn(seed), verdict, planted) if verdict.violation else verdict
+
+
+def attempt(plan: Plan, planted: Planted = nullcontext, *, told: bool = False) -> Verdict:
+    """`told`: with the story, also where nothing broke."""
+    violation = ""
+    with planted(), _quiet():
+        world = World(plan)
+        try:
+            world.run()
+        except Violation as error:
+            violation = str(error)
+    story: tuple[str, ...] = ()
+    if violation or told:
+        story = (*plan.lines(), "", *world.universe.journal.lines(), "", *standing(world), "")
+        story = (*story, f"broken: {violation}" if violation else "everything held")
+    times = (world.universe.now, world.served_in, world.gone_in)
+    return Verdict(plan.seed, violation, story, *times, world.universe.wire.sent)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the cores log is in the journal."""
+    configured, before = structlog.is_configured(), structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        if configured:
+            structlog.configure(**before)
+        else:
+            structlog.reset_defaults()
+
+
+def reduced(plan: Plan, verdict: Verdict, planted: Planted = nullcontext) -> Verdict:
+    """Leave out faults and jobs, one after another, while the same rule breaks."""
+    found = True
+    while found:
+        found = False
+        for smaller in _smaller(plan):
+            tried = attempt(smaller, planted)
+            if tried.violation and kind(tried.violation) == kind(verdict.violation):
+                plan, verdict, found = smaller, tried, True
+                break
+    return verdict
+
+
+def kind(violation: str) -> str:
+    """What a violation of this rule begins with, whoever broke it."""
+    return " ".join(word for word in violation.split("\n")[0].split() if not any(map(str.isdigit, word)))[:60]
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    for i in range(len(plan.faults)):
+        yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
+    if len(plan.jobs) > 1:
+        for i in range(len(plan.jobs)):
+            yield replace(plan, jobs=plan.jobs[:i] + plan.jobs[i + 1 :])

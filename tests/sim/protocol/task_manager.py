@@ -1,0 +1,314 @@
+"""A TaskManager's process around its real core: a session and tasks that need random times to come up and to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace as copy
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.libraries import clash
+from minflinkd.rpc.network import Address, job_master, task_manager
+from minflinkd.rpc.party import Answered, Ask, Outcome, Unknown
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
+from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slot_state import SlotOptions
+from minflinkd.taskmanager.slot_table import SlotState
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.party import Party
+from tests.sim.protocol.wire import Later
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.job_master import JobMasterParty
+    from tests.sim.protocol.world import World
+
+STATUS_TIMEOUT = 2.0  # seconds
+STATUS_PAUSE = 0.5
+STATUS_TRIES = 10
+LIVE = frozenset({m.TaskState.DEPLOYING, m.TaskState.INITIALIZING, m.TaskState.RUNNING, m.TaskState.INPUT_ENDED})
+ENDED = frozenset({m.TaskState.CANCELED, m.TaskState.FAILED})
+DONE = Answered(m.Done())
+
+
+@dataclass
+class Attempt:
+    deployment: m.DeployTask
+    state: m.TaskState = m.TaskState.INITIALIZING
+    error: ErrorInfo | None = None
+    telling: bool = False  # its JobMaster is being told
+    tries: int = 0
+
+    def is_of(self, master: JobMasterParty | None) -> bool:
+        return master is not None and self.deployment.job_leader_id == master.core.leader_id
+
+    def status(self) -> m.TaskStatus:
+        deployed = self.deployment
+        metrics = m.TaskMetrics(batches=1) if self.state in LIVE else m.TaskMetrics()
+        return m.TaskStatus(
+            attempt_id=deployed.attempt_id,
+            task_id=deployed.task.id,
+            state=self.state,
+            metrics=metrics,
+            error=self.error,
+        )
+
+
+@dataclass(frozen=True)
+class _Status:
+    attempt_id: AttemptId
+    state: m.TaskState
+
+
+class TaskManagerParty(Party[TaskManagerCore]):
+    """`local`: the host sees its process end, and can kill it. `standalone`: started by nobody here."""
+
+    def __init__(self, world: World, resource_id: ResourceId, *, pid: int, standalone: bool, local: bool) -> None:
+        plan = world.plan
+        self.world = world
+        self.resource_id = resource_id
+        self.standalone = standalone
+        self.local = local
+        self.attempts: dict[AttemptId, Attempt] = {}
+        self._waiting: list[tuple[frozenset[AttemptId], Later]] = []
+        self._generation = 0
+        self._loaded: set[m.Library] = set()  # into the present session
+        self._unwanted: set[AttemptId] = set()  # as JobMasters wanted, and were not refused
+        self._offers: dict[Address, int] = {}  # the version of the last one to each JobMaster
+        address = task_manager(resource_id)
+        report = m.TaskManagerReport(resource_id=resource_id, slots=(), session=m.SessionPhase.STARTING)
+        hello = m.RegisterTaskManager(
+            address=address,
+            pid=pid,
+            hardware=m.Hardware(cpu_cores=4, memory_bytes=1 << 32),
+            log_directory="",
+            report=report,
+            standalone=standalone,
+        )
+        slots = SlotOptions(heartbeat_timeout=plan.heartbeat_timeout, hold_timeout=plan.hold_timeout)
+        give_up = 0.0 if standalone else plan.registration_timeout
+        options = TaskManagerOptions(slots=slots, registration_timeout=give_up)
+        core = TaskManagerCore(hello, slots=plan.slots_per_tm, options=options, now=world.universe.now)
+        super().__init__(world.universe, address, core)
+        self._checked: object = None
+        self.start_session()
+
+    # --- session -----------------------------------------------------------------------------------------------------
+
+    def start_session(self) -> None:
+        self._generation += 1
+        self._session(m.SessionPhase.STARTING)
+        self._loaded.clear()
+        self.after(self.world.start_delay(), self._ready, self._generation)
+
+    def _ready(self, generation: int) -> None:
+        if generation == self._generation:
+            self._session(m.SessionPhase.READY)
+
+    def lose_session(self, lasts: float) -> None:
+        """Its tasks fail with it; a new child follows."""
+        self.universe.note("{}: its SESSION is lost", self.address)
+        self._generation += 1
+        self._session(m.SessionPhase.LOST)
+        for attempt_id in sorted(self.attempts):
+            attempt = self.attempts[attempt_id]
+            if attempt.state not in ENDED:
+                attempt.error = ErrorInfo(
+                    code="session-lost", message="the session was lost", consequence=Consequence.RETRYABLE
+                )
+                self._ended(attempt, m.TaskState.FAILED)
+        self.after(lasts, self.start_session)
+
+    def _session(self, phase: m.SessionPhase, *, aged: bool = False) -> None:
+        self.step(self.core.session_changed, phase, self._generation, aged, self._engine.now)
+
+    # --- core --------------------------------------------------------------------------------------------------------
+
+    def receive(self, message: m.Message, fence: LeaderId | None) -> Any:
+        stale = self._is_stale(message, fence)
+        before = (self.core.slots, self.core.registration)
+        try:
+            answer = super().receive(message, fence)
+        finally:
+            if stale and before != (self.core.slots, self.core.registration):
+                raise Violation(f"{self.address} was changed by {type(message).__name__} of an earlier leader")
+        match message:
+            case m.CancelTask():
+                self._unwanted.add(message.attempt_id)
+                return self._when_ended([message.attempt_id])
+            case m.FreeSlots():
+                on = [a for a, x in self.attempts.items() if x.deployment.allocation_id in message.allocations]
+                return self._when_ended(on)
+            case m.HeartbeatFromJobMaster():
+                mine = [x for _, x in sorted(self.attempts.items()) if x.deployment.job.job_id == message.job_id]
+                return copy(answer, tasks=tuple(x.status() for x in mine))
+        return answer
+
+    def _is_stale(self, message: m.Message, fence: LeaderId | None) -> bool:
+        leader = self.core.registration.leader
+        if isinstance(message, m.AllocateSlots | m.JobMasterChanged):
+            if fence is None or leader is None or fence < leader:
+                return True
+            known = self.core.slots.jobs.get(message.job_id)
+            named = message.job_leader_id if isinstance(message, m.AllocateSlots) else message.leader_id
+            return known is not None and named < known.leader
+        if isinstance(message, m.RenewSession | m.ExitTaskManager):
+            return fence is None or leader is None or fence < leader
+        job_id = message.job.job_id if isinstance(message, m.DeployTask) else getattr(message, "job_id", None)
+        known = self.core.slots.jobs.get(job_id) if job_id is not None else None
+        return known is not None and (fence or "") < known.leader
+
+    def answered(self, ask: Ask, outcome: Outcome) -> None:
+        if isinstance(ask.about, _Status):
+            self._told(ask.about, outcome)
+            return
+        before, request = self.core.slots.table.bindings, ask.request
+        late = isinstance(request, m.OfferSlots) and request.version < self._offers[ask.target]
+        super().answered(ask, outcome)
+        if late and self.core.slots.table.bindings != before:
+            raise Violation(f"{self.address} was changed by the answer to an offer that was not its last")
+
+    def sends(self, ask: Ask) -> None:
+        if isinstance(ask.request, m.OfferSlots):
+            self._offers[ask.target] = ask.request.version
+
+    def carry_out(self, command: Any) -> None:
+        match command:
+            case StartTask(deployment):
+                self.attempts[deployment.attempt_id] = attempt = Attempt(deployment)
+                self._begin(deployment)
+                self.world.deployed(self, deployment)
+                self._tell(attempt)
+                self.after(self._task_time(), self._up, attempt)
+            case EndTasks(attempts, reason):
+                self.universe.note("{} ends {}: {}", self.address, attempts, reason)
+                for attempt_id in attempts:
+                    self._end(attempt_id)
+            case ForgetJob():
+                pass
+            case RenewSession():
+                self.start_session()
+            case Exit(reason):
+                self.universe.note("{} EXITS: {}", self.address, reason)
+                self.world.exited(self, reason)
+            case _:
+                super().carry_out(command)
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, deployment: m.DeployTask) -> None:
+        if deployment.attempt_id in self._unwanted:
+            raise Violation(f"{self.address} starts {deployment.attempt_id}, which was cancelled before")
+        self._loaded |= set(deployment.job.libraries)
+        if units := clash(self._loaded, ()):
+            raise Violation(f"{self.address}: its session holds two versions of {units}: {self._loaded}")
+
+    def _task_time(self) -> float:
+        return self.world.plan.task_time * self.universe.rng.random()
+
+    def _up(self, attempt: Attempt) -> None:
+        if attempt.state is m.TaskState.INITIALIZING:
+            self._to(attempt, m.TaskState.RUNNING)
+            self.after(self._task_time(), self.at_end_of_input, attempt)
+            if not self.world.calm and self.universe.rng.random() < self.world.plan.task_failures:
+                self.after(self._task_time(), self._fails, attempt)
+
+    def _fails(self, attempt: Attempt) -> None:
+        if attempt.state in LIVE:
+            attempt.error = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
+            self._ended(attempt, m.TaskState.FAILED)
+
+    def at_end_of_input(self, attempt: Attempt) -> None:
+        if attempt.state is m.TaskState.RUNNING and attempt.deployment.job.job_id in self.world.input_ended:
+            self._to(attempt, m.TaskState.INPUT_ENDED)
+
+    def _end(self, attempt_id: AttemptId) -> None:
+        attempt = self.attempts[attempt_id]
+        if attempt.state in LIVE:
+            self._to(attempt, m.TaskState.CANCELING)
+            self.after(self._task_time(), self._cancelled, attempt)
+
+    def _cancelled(self, attempt: Attempt) -> None:
+        if attempt.state is m.TaskState.CANCELING:
+            self._ended(attempt, m.TaskState.CANCELED)
+
+    def _ended(self, attempt: Attempt, state: m.TaskState) -> None:
+        self._to(attempt, state)
+        self.step(self.core.attempt_ended, attempt.deployment.attempt_id, self._engine.now)
+        if self.core.session.phase is m.SessionPhase.READY and self.universe.rng.random() < self.world.plan.ageing:
+            self._session(m.SessionPhase.READY, aged=True)
+        for wanted, later in tuple(self._waiting):
+            if not self._living(wanted):
+                self._waiting.remove((wanted, later))
+                later.answer(DONE)
+
+    def _living(self, attempts: frozenset[AttemptId]) -> bool:
+        return any(a in self.attempts and self.attempts[a].state not in ENDED for a in attempts)
+
+    def _when_ended(self, attempts: list[AttemptId]) -> Any:
+        wanted = frozenset(attempts)
+        if not self._living(wanted):
+            return m.Done()
+        later = Later()
+        self._waiting.append((wanted, later))
+        return later
+
+    # --- statuses, at least once -------------------------------------------------------------------------------------
+
+    def _to(self, attempt: Attempt, state: m.TaskState) -> None:
+        self.universe.note("{}: {} is {}", self.address, attempt.deployment.attempt_id, state.value)
+        attempt.state, attempt.tries = state, 0
+        if not attempt.telling:
+            self._tell(attempt)
+
+    def _tell(self, attempt: Attempt, after: float = 0.0) -> None:
+        attempt.telling = True
+        deployed = attempt.deployment
+        request = m.TaskStateChanged(resource_id=self.resource_id, status=attempt.status())
+        about = _Status(deployed.attempt_id, attempt.state)
+        target, fence = job_master(deployed.job.job_id), deployed.job_leader_id
+        self.universe.wire.ask(self, Ask(target, request, STATUS_TIMEOUT, fence=fence, about=about, after=after))
+
+    def _told(self, about: _Status, outcome: Outcome) -> None:
+        attempt = self.attempts[about.attempt_id]
+        attempt.telling = False
+        if about.state is not attempt.state:
+            self._tell(attempt)
+        elif isinstance(outcome, Unknown) and attempt.tries < STATUS_TRIES:
+            attempt.tries += 1
+            self._tell(attempt, after=STATUS_PAUSE)
+        elif attempt.state in ENDED:
+            del self.attempts[about.attempt_id]
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    def checked(self) -> None:
+        if self.core.slots is not self._checked:
+            self._checked = self.core.slots
+            self.check()
+
+    def check(self) -> None:
+        """No slot twice, nothing of others beside an exclusive job, no task where its JobMaster has no slot."""
+        bindings = self.core.slots.table.bindings
+        held = Counter(slot for binding in bindings.values() for slot in binding.slots)
+        if any(count > 1 for count in held.values()):
+            raise Violation(f"{self.address}: a slot is held by two allocations: {dict(bindings)}")
+        jobs = {binding.job_id for binding in bindings.values()}
+        if len(jobs) > 1 and any(self.world.is_exclusive(job_id) for job_id in jobs):
+            raise Violation(f"{self.address} serves an exclusive job and another one: {dict(bindings)}")
+        for attempt_id, attempt in self.attempts.items():
+            if attempt.state in ENDED:
+                continue
+            deployed = attempt.deployment
+            binding = bindings.get(deployed.allocation_id)
+            if binding is None or binding.job_id != deployed.job.job_id:
+                raise Violation(f"{self.address}: {attempt_id} is {attempt.state} on slots that are not its job's")
+            leader = self.core.slots.jobs[binding.job_id].leader
+            if attempt.state in LIVE and (binding.state is not SlotState.ACTIVE or leader != deployed.job_leader_id):
+                raise Violation(f"{self.address}: {attempt_id} is {attempt.state} on {binding.state} slots of {leader}")
+
+    def held(self) -> frozenset[AllocationId]:
+        return frozenset(self.core.slots.table.bindings)

@@ -1,0 +1,220 @@
+"""The simulation itself: time, processes and the network do what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import Address, RpcTimeout, Unreachable
+from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown
+from minflinkd.runtime.errors import Conflict, RemoteError
+from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.party import Party
+from tests.sim.protocol.universe import Universe
+from tests.sim.protocol.wire import Weather
+
+HERE, THERE = Address("here"), Address("there")
+QUESTION = m.ExitTaskManager(reason="why not")
+NOTICE = m.TaskManagerLost(resource_id=ResourceId("tm-1"), reason="gone")
+
+
+class Toy:
+    """Remembers what happened to it, and when."""
+
+    def __init__(self) -> None:
+        self.commands: list[object] = []
+        self.received: list[tuple[float, m.Message]] = []
+        self.outcomes: list[tuple[float, object, Outcome]] = []
+        self.ticks: list[float] = []
+        self.wake: float | None = None
+        self.refuses = False
+
+    def receive(self, message: m.Message, fence: LeaderId | None, now: float) -> Any:
+        self.received.append((now, message))
+        if self.refuses:
+            raise Conflict("no")
+        return m.Done()
+
+    def answered(self, about: object, outcome: Outcome, now: float) -> None:
+        self.outcomes.append((now, about, outcome))
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        if self.wake is not None and now >= self.wake:
+            self.wake = None
+
+    def next_wakeup(self) -> float | None:
+        return self.wake
+
+    def take_commands(self) -> tuple[object, ...]:
+        taken, self.commands = tuple(self.commands), []
+        return taken
+
+
+class Two:
+    """Two parties on one wire."""
+
+    def __init__(self, seed: int = 1, **options: bool) -> None:
+        self.universe = Universe(seed, **options)
+        self.here = Party(self.universe, HERE, Toy())
+        self.there = Party(self.universe, THERE, Toy())
+
+    def ask(self, **options: Any) -> None:
+        self.here.core.commands.append(Ask(THERE, QUESTION, 5.0, about="it", **options))
+        self.here.settle()
+
+    def tell(self) -> None:
+        self.here.core.commands.append(Tell(THERE, NOTICE))
+        self.here.settle()
+
+    def outcome(self, within: float = 10.0) -> Outcome:
+        """The only one."""
+        self.universe.engine.run_until(self.universe.now + within)
+        ((_, about, outcome),) = self.here.core.outcomes
+        assert about == "it"
+        return outcome
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_request_is_answered_once(encoded: bool) -> None:
+    two = Two(encoded=encoded)
+    two.ask()
+    assert two.outcome() == Answered(m.Done())
+    assert [message for _, message in two.there.core.received] == [QUESTION]
+
+
+def test_a_refusal_comes_back_as_it_would_from_another_process() -> None:
+    two = Two()
+    two.there.core.refuses = True
+    two.ask()
+    outcome = two.outcome()
+    assert isinstance(outcome, Refused)
+    assert isinstance(outcome.error, RemoteError)
+    assert outcome.error.info().code == "conflict"
+
+
+def test_a_request_is_not_sent_before_its_time() -> None:
+    two = Two()
+    two.ask(after=3.0)
+    two.universe.engine.run_until(2.9)
+    assert two.there.core.received == []
+    assert two.outcome() == Answered(m.Done())
+    assert two.there.core.received[0][0] >= 3.0
+
+
+def test_a_lost_request_times_out_with_an_unknown_outcome() -> None:
+    two = Two()
+    two.universe.wire.weather = Weather(drop=1.0)
+    two.ask()
+    outcome = two.outcome()
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.error, RpcTimeout)
+    assert two.here.core.outcomes[0][0] == 5.0
+    assert any(": LOST" in line for line in two.universe.journal.lines())
+
+
+def test_a_doubled_request_is_handled_twice_and_answered_once() -> None:
+    two = Two()
+    two.universe.wire.weather = Weather(double=1.0)
+    two.ask()
+    assert two.outcome() == Answered(m.Done())
+    assert len(two.there.core.received) == 2
+
+
+def test_an_answer_after_the_timeout_says_nothing_any_more() -> None:
+    two = Two(seed=3)
+    two.universe.wire.weather = Weather(late=1.0, latest=60.0)
+    two.ask()
+    outcome = two.outcome(within=200.0)
+    assert isinstance(outcome, Unknown)
+    assert len(two.there.core.received) == 1
+
+
+def test_a_party_that_is_not_there_is_unreachable_or_silent() -> None:
+    two = Two()
+    two.there.die()
+    two.ask()
+    outcome = two.outcome()
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.error, Unreachable)
+    two.here.core.outcomes.clear()
+    two.universe.wire.silent.add(THERE)
+    two.ask()
+    outcome = two.outcome()
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.error, RpcTimeout)
+
+
+@pytest.mark.parametrize(("noticed", "error"), [(True, Unreachable), (False, RpcTimeout)])
+def test_a_cut_is_one_way_until_it_is_healed(noticed: bool, error: type[Exception]) -> None:
+    two = Two()
+    two.universe.wire.cut(HERE, THERE, noticed=noticed)
+    two.ask()
+    outcome = two.outcome()
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.error, error)
+    assert two.there.core.received == []
+    two.universe.wire.heal(HERE, THERE, noticed=noticed)
+    two.here.core.outcomes.clear()
+    two.ask()
+    assert two.outcome() == Answered(m.Done())
+
+
+def test_what_comes_to_a_stopped_process_waits_for_it() -> None:
+    two = Two()
+    two.there.stop()
+    two.there.core.wake = 1.0
+    two.there.settle()
+    two.tell()
+    two.universe.engine.run_until(4.0)
+    assert two.there.core.received == []
+    assert two.there.core.ticks == []
+    two.there.go_on()
+    two.universe.engine.run_until(5.0)
+    assert [message for _, message in two.there.core.received] == [NOTICE]
+    assert len(two.there.core.ticks) == 1
+
+
+def test_nothing_happens_to_a_dead_process() -> None:
+    two = Two()
+    two.ask()
+    two.here.core.wake = 0.5
+    two.here.settle()
+    two.here.die()
+    two.universe.engine.run_until(20.0)
+    assert two.here.core.outcomes == []
+    assert two.here.core.ticks == []
+
+
+def test_a_core_is_woken_when_it_wants_to_be_and_not_before() -> None:
+    two = Two()
+    two.here.core.wake = 7.0
+    two.here.settle()
+    two.here.core.wake = 3.0  # earlier now
+    two.here.settle()
+    two.universe.engine.run_until(20.0)
+    assert two.here.core.ticks == [3.0]
+
+
+def test_a_core_that_spins_is_found() -> None:
+    class Spinning(Toy):
+        def next_wakeup(self) -> float | None:
+            return 0.0
+
+    universe = Universe(1)
+    Party(universe, HERE, Spinning()).settle()
+    with pytest.raises(Violation, match="again and again"):
+        universe.engine.run_until(10.0)
+
+
+def test_the_story_shows_what_messages_say() -> None:
+    two = Two()
+    two.here.core.commands.append(
+        Tell(THERE, m.JobMasterChanged(job_id=JobId("ab" * 16), leader_id=LeaderId("00000001" + "0000000b" + "c" * 16)))
+    )
+    two.here.settle()
+    (line,) = two.universe.journal.lines()
+    assert line == ("    0.000  here -> there #1 JobMasterChanged(job_id=ababab, leader_id=leader-1.11)")

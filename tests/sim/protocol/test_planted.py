@@ -1,0 +1,27 @@
+"""The simulation guards what it says it guards: the code, broken on purpose, does not get through."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.protocol.planted import FAULTS, find
+
+QUICK = (
+    "the RM marks slots taken after it has asked for them",
+    "the RM serves JobMasters that were replaced",
+    "the TM obeys JobMasters that were replaced",
+    "the TM frees slots by the answer to an old offer",
+)
+
+
+@pytest.mark.parametrize("fault", QUICK)
+def test_a_planted_fault_is_found_at_once(fault: str) -> None:
+    """R30."""
+    assert find(fault, within=60) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in QUICK])
+def test_a_planted_fault_is_found(fault: str) -> None:
+    """R30."""
+    assert find(fault, within=2_000) is not None

@@ -1,0 +1,220 @@
+"""The network between the parties: it loses, doubles and delays messages and answers, each on its own, and cuts parties
+off from one another. All from the run's one source of randomness.
+
+The sender of a request hears of its outcome once: the first answer that comes through, no way, or a timeout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from minflinkd.rpc.codec import Codec
+from minflinkd.rpc.messages import Message
+from minflinkd.rpc.network import Address, Fenced, RpcTimeout, Unreachable
+from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown
+from minflinkd.runtime.errors import MinflinkError, RemoteError
+from minflinkd.runtime.ids import LeaderId
+from tests.sim.protocol.engine import Engine
+from tests.sim.protocol.journal import Journal
+from tests.sim.protocol.party import Party
+
+CALM_DELAYS = (0.001, 0.02)  # seconds, of one way
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What happens to a message, and apart from it to an answer: chances, and how late a late one is at most."""
+
+    drop: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    latest: float = 0.0  # seconds
+
+
+CALM = Weather()
+
+
+@dataclass(eq=False)
+class Call:
+    """A request under way."""
+
+    source: Party[Any]
+    ask: Ask
+    number: int
+    done: bool = False
+
+
+@dataclass(eq=False)
+class Later:
+    """What a party returns that answers a request when something has happened: once."""
+
+    outcome: Outcome | None = None
+    reply: Callable[[Outcome], None] | None = None  # where somebody waits
+
+    def answer(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if self.reply is not None:
+            self.reply(outcome)
+
+
+class Wire:
+    def __init__(self, engine: Engine, rng: random.Random, journal: Journal, *, encoded: bool = False) -> None:
+        self.weather = CALM
+        self.sent = 0  # messages, answers not counted
+        self.parties: dict[Address, Party[Any]] = {}
+        self.silent: set[Address] = set()  # addresses of which nothing says that nobody is there
+        self._engine = engine
+        self._rng = rng
+        self._journal = journal
+        self._codec = Codec() if encoded else None
+        self._cuts: dict[tuple[Address, Address], int] = {}  # one way; how many faults cut it now
+        self._resets: dict[tuple[Address, Address], int] = {}  # of these, those that the sender notices
+
+    # --- cuts --------------------------------------------------------------------------------------------------------
+
+    def cut(self, source: Address, target: Address, *, noticed: bool) -> None:
+        """One way. `noticed`: the sender sees its connection fail; else everything is swallowed."""
+        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
+        if noticed:
+            self._resets[source, target] = self._resets.get((source, target), 0) + 1
+
+    def heal(self, source: Address, target: Address, *, noticed: bool) -> None:
+        """As often as it was cut."""
+        for counts in (self._cuts, self._resets) if noticed else (self._cuts,):
+            counts[source, target] -= 1
+            if not counts[source, target]:
+                del counts[source, target]
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def ask(self, source: Party[Any], ask: Ask) -> None:
+        self.sent += 1
+        call = Call(source, ask, self.sent)
+        if ask.after > 0:
+            self._engine.after(ask.after, source.gate, self._send, call)
+        else:
+            self._send(call)
+
+    def _send(self, call: Call) -> None:
+        source, ask = call.source, call.ask
+        self._engine.after(ask.timeout, source.gate, self._timed_out, call)
+        pair = (source.address, ask.target)
+        if pair in self._resets:
+            self._journal.note(self._engine.now, "{} -> {} #{} {}: NO WAY", *pair, call.number, ask.request)
+            self._engine.after(0.001, self._come_back, call, _unreachable(ask.target))
+            return
+        for delay in self._fates(pair, call.number, ask.request):
+            self._engine.after(delay, self._arrive, call)
+
+    def tell(self, source: Party[Any], tell: Tell) -> None:
+        self.sent += 1
+        for delay in self._fates((source.address, tell.target), self.sent, tell.notice):
+            self._engine.after(delay, self._drop_off, source.address, tell)
+
+    def _fates(self, pair: tuple[Address, Address], number: int, message: object) -> tuple[float, ...]:
+        """The delay of each copy that arrives."""
+        weather, draw = self.weather, self._rng.random
+        fate, delays = "", tuple[float, ...]()
+        least, most = CALM_DELAYS
+        if pair in self._cuts:
+            fate = ": CUT OFF"
+        elif weather is CALM:
+            delays = (least + (most - least) * draw(),)
+        elif draw() < weather.drop:
+            fate = ": LOST"
+        else:
+            copies = 1
+            if draw() < weather.double:
+                copies, fate = 2, ": DOUBLED"
+            for _ in range(copies):
+                if draw() < weather.late:
+                    fate += f": LATE by {(delay := weather.latest * draw()):.2f} s"
+                else:
+                    delay = least + (most - least) * draw()
+                delays += (delay,)
+        self._journal.note(self._engine.now, "{} -> {} #{} {}" + fate, *pair, number, message)
+        return delays
+
+    # --- arriving ----------------------------------------------------------------------------------------------------
+
+    def _arrive(self, call: Call) -> None:
+        target = self.parties.get(call.ask.target)
+        if target is not None:
+            target.gate(self._handle, target, call)
+        elif call.ask.target not in self.silent:
+            self._engine.after(0.001, self._come_back, call, _unreachable(call.ask.target))
+
+    def _handle(self, target: Party[Any], call: Call) -> None:
+        ask = call.ask
+        try:
+            answer = target.receive(self._copied(ask.request), ask.fence)
+        except MinflinkError as error:
+            self.reply(target, call, Refused(_crossed(error)))
+            return
+        if not isinstance(answer, Later):
+            self.reply(target, call, Answered(answer))
+        elif answer.outcome is not None:
+            self.reply(target, call, answer.outcome)
+        else:
+            answer.reply = partial(self.reply, target, call)
+
+    def reply(self, target: Party[Any], call: Call, outcome: Outcome) -> None:
+        if self._codec is not None and isinstance(outcome, Answered):
+            outcome = Answered(self._codec.decode_answer(type(call.ask.request), self._codec.encode(outcome.value)))
+        told = outcome.value if isinstance(outcome, Answered) else outcome.error
+        for delay in self._fates((target.address, call.source.address), call.number, told):
+            self._engine.after(delay, self._come_back, call, outcome)
+
+    def _come_back(self, call: Call, outcome: Outcome) -> None:
+        if not call.done:
+            call.source.gate(self._take, call, outcome)
+
+    def _take(self, call: Call, outcome: Outcome) -> None:
+        if not call.done:
+            call.done = True
+            call.source.answered(call.ask, outcome)
+
+    def _timed_out(self, call: Call) -> None:
+        if not call.done:
+            ask = call.ask
+            name = type(ask.request).__name__
+            self._journal.note(
+                self._engine.now,
+                "{} had no answer from {} to #{} {}",
+                call.source.address,
+                ask.target,
+                call.number,
+                name,
+            )
+            error = RpcTimeout(f"{ask.target} did not answer {name} within {ask.timeout:g} s")
+            self._take(call, Unknown(error))
+
+    def _drop_off(self, source: Address, tell: Tell) -> None:
+        target = self.parties.get(tell.target)
+        if target is not None:
+            target.gate(self._take_notice, target, tell.notice, tell.fence)
+
+    def _take_notice(self, target: Party[Any], notice: Message, fence: LeaderId | None) -> None:
+        try:
+            target.receive(self._copied(notice), fence)
+        except MinflinkError as error:
+            self._journal.note(self._engine.now, "{} does not take a notice: {}", target.address, str(error))
+
+    def _copied(self, message: Any) -> Any:
+        """As it is read on the other side of a socket."""
+        if self._codec is None:
+            return message
+        return self._codec.decode_message(type(message).__name__, self._codec.encode(message))
+
+
+def _unreachable(target: Address) -> Outcome:
+    return Unknown(Unreachable(f"nobody answers at {target}"))
+
+
+def _crossed(error: MinflinkError) -> MinflinkError:
+    """As it is known on the other side of a process boundary."""
+    return error if isinstance(error, Fenced | Unreachable | RemoteError) else RemoteError(error.info())

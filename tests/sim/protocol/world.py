@@ -1,0 +1,273 @@
+"""One run: a cluster of real cores, its jobs, its faults; what must hold at the end.
+
+First the faults; then calm, in which every job comes to run; then the jobs end, and nothing may be left of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from minflinkd.jobmaster import events as ev
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import Address
+from minflinkd.runtime.ids import IdSource, JobId, ResourceId, TaskId
+from tests.sim.protocol.chaos import Chaos
+from tests.sim.protocol.dispatcher import DispatcherParty
+from tests.sim.protocol.host import Host
+from tests.sim.protocol.job_master import JobMasterParty
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.plan import JobPlan, Plan
+from tests.sim.protocol.resource_manager import ResourceManagerParty
+from tests.sim.protocol.rest import leaks, not_ended, unserved
+from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
+from tests.sim.protocol.universe import Universe
+
+LOOK = 0.5  # seconds between two looks whether all is well
+SERVED_WITHIN = 90.0  # seconds from the last fault until every job runs
+GONE_WITHIN = 120.0  # seconds from the end of the jobs until nothing is left of them
+ZOMBIE_LIFE = 5.0  # seconds that a replaced leader goes on before it notices
+
+
+@dataclass(eq=False)
+class Job:
+    job_id: JobId
+    plan: JobPlan
+    master: JobMasterParty | None = None
+    checkpoint: dict[TaskId, int] = field(default_factory=dict)  # the parallelism of its tasks; empty: there is none
+    cancelled: bool = False
+    ended: JobStatus | None = None
+
+
+class World:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.universe = Universe(plan.seed, encoded=plan.encoded)
+        self.ids = IdSource(self.universe.rng, epoch=1)
+        self.jobs: dict[JobId, Job] = {}
+        self.input_ended: set[JobId] = set()
+        self.resource_manager: ResourceManagerParty | None = None
+        self.dispatcher = DispatcherParty(self.universe)
+        self.host = Host(self)
+        self.calm = False  # no more faults
+        self.ending = False  # of the jobs
+        self.served_in = self.gone_in = 0.0  # seconds that the two ends of the run took
+        self._epoch = 1
+        self._task_managers: dict[ResourceId, TaskManagerParty] = {}
+
+    # --- the run -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        plan, engine = self.plan, self.universe.engine
+        self.start_resource_manager()
+        for _ in range(plan.standalone):
+            engine.after(self.start_delay(), self.host.start_standalone)
+        for job_plan in plan.jobs:
+            engine.at(job_plan.at, self._submit, job_plan)
+        Chaos(self).schedule(plan.faults)
+
+    def run(self) -> None:
+        """Raises Violation."""
+        self.begin()
+        self.universe.engine.run_until(self.plan.calm_at)
+        self.universe.note("CALM: no more faults")
+        self.calm = True
+        if self.plan.tight:
+            # There is not room for all: each gets its turn.
+            for job in list(self.jobs.values())[:-1]:
+                self._cancel(job)
+                self.until(partial(not_ended, job), GONE_WITHIN)
+        self.served_in = self.until(partial(unserved, self), SERVED_WITHIN)
+        for job in self.jobs.values():
+            self._end(job)
+        self.universe.note("the jobs END")
+        self.ending = True
+        self.gone_in = self.until(partial(leaks, self), GONE_WITHIN)
+
+    def until(self, wrong: Callable[[], str], within: float) -> float:
+        """Let time pass until nothing is wrong; how long it took. Raises Violation."""
+        began = self.universe.now
+        while told := wrong():
+            if self.universe.now >= began + within:
+                raise Violation(f"after {within:g} s still: {told}")
+            self.universe.engine.run_until(self.universe.now + LOOK)
+        return self.universe.now - began
+
+    def start_delay(self) -> float:
+        return self.universe.rng.uniform(*self.plan.start_time)
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    def task_managers(self) -> list[TaskManagerParty]:
+        return list(self._task_managers.values())
+
+    def task_manager(self, resource_id: ResourceId) -> TaskManagerParty | None:
+        return self._task_managers.get(resource_id)
+
+    def job_masters(self) -> list[JobMasterParty]:
+        return [job.master for job in self.jobs.values() if job.master is not None]
+
+    def add(self, tm: TaskManagerParty) -> None:
+        self._task_managers[tm.resource_id] = tm
+
+    def remove(self, tm: TaskManagerParty) -> None:
+        self._task_managers.pop(tm.resource_id, None)
+
+    def is_exclusive(self, job_id: JobId) -> bool:
+        return job_id in self.jobs and self.jobs[job_id].plan.exclusive
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def _submit(self, plan: JobPlan) -> None:
+        job = Job(self.ids.job(), plan)
+        self.jobs[job.job_id] = job
+        self.universe.note("SUBMITTED {}: {}", job.job_id, plan)
+        self._start_job_master(job)
+        if plan.ends is not None:
+            self.universe.engine.at(plan.ends, self._end, job)
+
+    def _start_job_master(self, job: Job) -> None:
+        if job.ended is None and job.master is None:
+            JobMasterParty(self, job)
+
+    def _end(self, job: Job) -> None:
+        """By the end of its input, or by a request to cancel it."""
+        if job.ended is not None:
+            return
+        if job.plan.bounded:
+            self.universe.note("the INPUT of {} ends", job.job_id)
+            self.input_ended.add(job.job_id)
+            for tm in self.task_managers():
+                for attempt in list(tm.attempts.values()):
+                    tm.gate(tm.at_end_of_input, attempt)
+        else:
+            self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        if job.ended is not None:
+            return
+        self.universe.note("{} is CANCELLED", job.job_id)
+        job.cancelled = True
+        if job.master is not None:
+            job.master.gate(job.master.feed, ev.CancelRequested())
+
+    def job_ended(self, master: JobMasterParty, status: JobStatus) -> None:
+        job = master.job
+        self.universe.note("{} has ENDED: {}", job.job_id, status.value)
+        job.ended = status
+        job.master = None
+        master.die()
+        self.dispatcher.ended(job.job_id, master.core.leader_id)
+        if status is JobStatus.FAILED:
+            why = master.core.state.failures[-1].record.error.message
+            if "no TaskManager could be started" not in why and not job.plan.fragile:
+                raise Violation(f"{job.job_id} failed for good: {why}")
+
+    # --- crashes -----------------------------------------------------------------------------------------------------
+
+    def start_resource_manager(self) -> None:
+        if self.resource_manager is None:
+            self.resource_manager = ResourceManagerParty(self)
+
+    def crash_resource_manager(self, lasts: float) -> None:
+        if self.resource_manager is not None:
+            self.universe.note("{} CRASHES", self.resource_manager.address)
+            self.resource_manager.die()
+            self.resource_manager = None
+            self.universe.engine.after(lasts, self.start_resource_manager)
+
+    def crash_job_master(self, master: JobMasterParty, lasts: float) -> None:
+        self.universe.note("{} CRASHES", master.address)
+        master.die()
+        master.job.master = None
+        self.universe.engine.after(lasts, self._start_job_master, master.job)
+
+    def crash_daemon(self, lasts: float) -> None:
+        """ResourceManager, JobMasters and Dispatcher at once; a new process with a later epoch follows."""
+        self.crash_resource_manager(lasts)
+        for master in self.job_masters():
+            self.crash_job_master(master, lasts)
+        told = self.dispatcher.core.told
+        self.dispatcher.die()
+        self._epoch += 1
+        self.ids = IdSource(self.universe.rng, epoch=self._epoch)
+        self.universe.engine.after(lasts, self._start_dispatcher, told)
+
+    def _start_dispatcher(self, told: set[JobId]) -> None:
+        if self.dispatcher.alive:
+            return
+        self.dispatcher = DispatcherParty(self.universe)
+        self.dispatcher.core.told |= told
+        for job in self.jobs.values():
+            if job.ended is not None and job.job_id not in told:
+                self.dispatcher.ended(job.job_id, self.ids.leader())
+
+    def replace_resource_manager(self, lasts: float) -> None:
+        """It hangs and is replaced; then it goes on as a zombie for a while."""
+        rm = self.resource_manager
+        if rm is not None:
+            self.universe.note("{} HANGS and is replaced", rm.address)
+            rm.stop()
+            rm.zombie = True
+            self.resource_manager = None
+            self.start_resource_manager()
+            self.universe.engine.after(lasts, self._goes_on_as_zombie, rm)
+
+    def replace_job_master(self, master: JobMasterParty, lasts: float) -> None:
+        self.universe.note("{} HANGS and is replaced", master.address)
+        master.stop()
+        master.zombie = True
+        master.job.master = None
+        self._start_job_master(master.job)
+        self.universe.engine.after(lasts, self._goes_on_as_zombie, master)
+
+    def _goes_on_as_zombie(self, leader: ResourceManagerParty | JobMasterParty) -> None:
+        self.universe.note("the ZOMBIE {} goes on as {}", leader.address, leader.core.leader_id)
+        leader.go_on()
+        self.universe.engine.after(ZOMBIE_LIFE, leader.die)
+
+    def kill(self, tm: TaskManagerParty) -> None:
+        self.universe.note("{} is KILLED", tm.address)
+        self.host.ended(tm, "kill -9")
+
+    def go_on(self, tm: TaskManagerParty) -> None:
+        if tm.alive:
+            self.universe.note("{} is CONTINUED", tm.address)
+            tm.go_on()
+
+    def exited(self, tm: TaskManagerParty, reason: str) -> None:
+        self.host.ended(tm, reason)
+
+    def connections_failed(self, addresses: list[Address]) -> None:
+        """What a server sees of its clients' sockets: the ResourceManager suspects the TaskManagers among them."""
+        rm = self.resource_manager
+        for address in addresses:
+            kind, _, name = address.partition("/")
+            if rm is not None and kind == "taskmanager" and self.universe.rng.random() < 0.8:
+                rm.after(0.005, rm.step, rm.core.disconnected, ResourceId(name), self.universe.now)
+
+    # --- what must hold always ---------------------------------------------------------------------------------------
+
+    def deployed(self, tm: TaskManagerParty, deployment: m.DeployTask) -> None:
+        """No second attempt of a task while its JobMaster still has the slots on which the first one runs.
+
+        A late one, that the JobMaster has given up meanwhile, may come up anywhere: nothing of it is ever accepted.
+        """
+        job = self.jobs[deployment.job.job_id]
+        if job.master is None or job.master.core.state.by_attempt(deployment.attempt_id) is None:
+            return
+        held = job.master.core.state.pool.held
+        for other in self._task_managers.values():
+            for attempt_id, attempt in other.attempts.items():
+                first = attempt.deployment
+                same = first.job.job_id == job.job_id and first.task.id == deployment.task.id
+                if not same or attempt_id == deployment.attempt_id or attempt.state not in LIVE:
+                    continue
+                where = held.get(first.allocation_id)
+                if where is not None and where.resource_id == other.resource_id and attempt.is_of(job.master):
+                    raise Violation(
+                        f"{tm.address} starts {deployment.attempt_id} of {first.task.id} while {attempt_id} is "
+                        f"{attempt.state} at {other.address}, on slots that the job has"
+                    )

@@ -1,0 +1,102 @@
+"""TaskManagers that a test starts by hand, as on another host: the daemon can neither see nor kill their processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.cluster import Cluster, until
+
+INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.")  # options of the daemon that hold here as well
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """One TaskManager with all its processes."""
+
+    resource_id: str
+    home: Path
+    process: asyncio.subprocess.Process
+
+    def tree(self) -> list[psutil.Process]:
+        supervisor = psutil.Process(self.process.pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+
+    def stop(self) -> None:
+        """SIGSTOP to all of it."""
+        for process in self.tree():
+            process.suspend()
+
+    def go_on(self) -> None:
+        for process in reversed(self.tree()):
+            process.resume()
+
+    @property
+    def attempts(self) -> list[Path]:
+        """What its queries have on disk; nothing once they have ended."""
+        return sorted((self.home / "state" / "attempts").glob("*"))
+
+
+@contextlib.asynccontextmanager
+async def standalone_task_manager(
+    cluster: Cluster, directory: Path, resource_id: str, *, port: int
+) -> AsyncIterator[Standalone]:
+    """`minflinkd taskmanager` with its files in `directory`; `port` is the daemon's, or a proxy's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    daemon = {key: value for key, value in cluster.settings.items() if key.startswith(INHERITED)}
+    settings = daemon | {
+        "jobmanager.rpc.port": port,
+        "security.secret-file": cluster.state / "cluster.secret",
+        "process.working-dir": directory,
+    }
+    with (directory / f"{resource_id}.log").open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "minflinkd", "taskmanager", "--resource-id", resource_id),
+            *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    manager = Standalone(resource_id, directory / "taskmanagers" / resource_id, process)
+    try:
+        yield manager
+    finally:
+        await _end(manager)
+
+
+async def _end(manager: Standalone) -> None:
+    """Politely; what does not end is killed, and is a failure."""
+    process = manager.process
+    if process.returncode is not None:
+        return
+    tree = manager.tree()
+    manager.go_on()
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            await process.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, tree, 5)
+    for leftover in alive:
+        with contextlib.suppress(psutil.Error):
+            leftover.kill()
+    await process.wait()
+    assert not alive, f"TaskManager {manager.resource_id} left processes: {[p.pid for p in alive]}"
+
+
+async def await_registered(cluster: Cluster, managers: list[Standalone], *, timeout: float = 150.0) -> None:
+    """All of them, each with a ready session and every slot free."""
+    wanted = {manager.resource_id for manager in managers}
+
+    async def there() -> bool:
+        found = {tm.id for tm in await cluster.task_managers() if tm.free_slots == tm.slots_number}
+        return wanted <= found
+
+    await until(f"{sorted(wanted)} registered and free", there, timeout=timeout, pause=0.1)

@@ -1,0 +1,546 @@
+"""The GCS backend against fake-gcs-server, and its resumable uploads against the protocol as Google documents it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from minflinkd.runtime.units import MemorySize
+from minflinkd.storage.conformance import ServerLossConformance, StorageConformance, names, read, write
+from minflinkd.storage.interface import (
+    InvalidPath,
+    ObjectExists,
+    ObjectNotFound,
+    PermissionDenied,
+    Storage,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
+from minflinkd.storage.options import CommonOptions, InvalidStorageOption, parse
+from minflinkd.storage.registry import Storages
+from minflinkd.storage.resilient import ResilientStorage
+from minflinkd_gcs import GcsOptions, GcsStorage
+from minflinkd_gcs.connection import Connection, refusal
+from minflinkd_gcs.objects import listed
+from minflinkd_gcs.options import QUANTUM
+from tests.proxy import Proxy
+from tests.servers.gateway import Gateway
+from tests.servers.gcs import FakeGcs
+from tests.storage.processes import run_client, start_writer
+
+MIB = 1 << 20
+SILENCE = 20  # seconds; a request for a token takes longer than this to be given up
+PATIENCE = CommonOptions(pause=0.01, longest_pause=0.02)
+
+
+def gcs(endpoint: str, **options: object) -> GcsStorage:
+    given: dict[str, object] = {"endpoint_url": endpoint, "token": "anon", "part_size": MemorySize(MIB), **options}
+    return GcsStorage(GcsOptions(**given))
+
+
+@pytest.fixture
+def prefix(fake_gcs: FakeGcs) -> str:
+    return f"{fake_gcs.bucket}/{secrets.token_hex(4)}"
+
+
+@pytest_asyncio.fixture
+async def storage(fake_gcs: FakeGcs) -> AsyncIterator[GcsStorage]:
+    storage = gcs(fake_gcs.endpoint)
+    yield storage
+    await storage.aclose()
+
+
+class TestGcsStorage(StorageConformance):
+    entries = 250
+
+    @pytest.fixture(autouse=True)
+    def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("minflinkd_gcs._PAGE", 100)
+
+    @pytest_asyncio.fixture
+    async def storage(self, fake_gcs: FakeGcs) -> AsyncIterator[Storage]:
+        storage = gcs(fake_gcs.endpoint)
+        yield storage
+        await storage.aclose()
+
+
+@pytest.mark.slow
+class TestGcsWhoseServerDies(ServerLossConformance):
+    """S5: fake-gcs-server keeps objects on the disk, and uploads in its memory."""
+
+    @pytest_asyncio.fixture
+    async def storage(self, own_fake_gcs: FakeGcs) -> AsyncIterator[Storage]:
+        storage = gcs(own_fake_gcs.endpoint)
+        yield storage
+        await storage.aclose()
+
+    @pytest.fixture
+    def server(self, own_fake_gcs: FakeGcs) -> FakeGcs:
+        return own_fake_gcs
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Methods and URLs of all requests, as they are made."""
+    made: list[str] = []
+    inner = Connection.request
+
+    def recorded(self: Connection, method: str, url: str, path: str, **rest: object) -> object:
+        made.append(f"{method} {url}")
+        return inner(self, method, url, path, **rest)
+
+    monkeypatch.setattr(Connection, "request", recorded)
+    return made
+
+
+async def test_a_small_object_takes_one_request(storage: GcsStorage, prefix: str, requests: list[str]) -> None:
+    await write(storage, f"{prefix}/a", b"1" * MIB)
+    await storage.create_exclusive(f"{prefix}/b", b"2")
+    assert len(requests) == 2
+
+
+async def test_an_existing_object_is_not_created_again(storage: GcsStorage, prefix: str) -> None:
+    await write(storage, f"{prefix}/x", b"first")
+    with pytest.raises(ObjectExists, match=f"{prefix}/x"):
+        await storage.create_exclusive(f"{prefix}/x", b"second")
+    assert await read(storage, f"{prefix}/x") == b"first"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+async def test_parts_of_any_number_and_size_make_the_object(
+    fake_gcs: FakeGcs,
+    prefix: str,
+    parts: int,
+    more: int,
+) -> None:
+    """S5: parts logic with small parts."""
+    storage = gcs(fake_gcs.endpoint, part_size=QUANTUM)
+    data = secrets.token_bytes(parts * QUANTUM + more)
+    entry = await write(storage, f"{prefix}/x", data)
+    assert (entry.size, await storage.stat(f"{prefix}/x")) == (len(data), entry)
+    assert await read(storage, f"{prefix}/x") == data
+    await storage.aclose()
+
+
+async def test_a_directory_that_another_program_marked_is_no_object(storage: GcsStorage, prefix: str) -> None:
+    await storage.put(f"{prefix}/d/", b"")
+    await write(storage, f"{prefix}/d/x", b"1")
+    assert await names(storage, prefix) == ["d/x"]
+
+
+@pytest.mark.parametrize(
+    "path", ["test", "/x", "test/", "test/a/../b", "test/a\nb", "test/a\0b", f"test/{'ü' * 513}", "test/\ud800"]
+)
+async def test_a_name_that_no_object_can_have_is_refused(storage: GcsStorage, path: str, requests: list[str]) -> None:
+    with pytest.raises(InvalidPath):
+        await write(storage, path, b"")
+    with pytest.raises(InvalidPath):
+        await storage.stat(path)
+    assert requests == []
+
+
+async def test_a_bucket_that_is_missing_is_not_an_empty_one(storage: GcsStorage) -> None:
+    """S4: what is in it has not vanished."""
+    path = "none-such/x"
+    for step in (
+        lambda: storage.put(path, b""),
+        lambda: storage.start_parts(path),
+        lambda: names(storage, "none-such"),
+        lambda: read(storage, path),
+        lambda: storage.stat(path),
+        lambda: storage.copy(path, "test/x"),
+        lambda: storage.delete([path]),
+    ):
+        with pytest.raises(StorageError, match=r"gs: none-such.*no such bucket") as caught:
+            await step()
+        assert not isinstance(caught.value, ObjectNotFound)
+        assert "create the bucket" in caught.value.hint
+
+
+async def test_a_missing_object_costs_one_request(storage: GcsStorage, prefix: str, requests: list[str]) -> None:
+    """Whether it is the bucket that is missing is asked once."""
+    for name in "abc":
+        with pytest.raises(ObjectNotFound):
+            await storage.stat(f"{prefix}/{name}")
+    assert len(requests) == 4
+
+
+async def test_a_page_of_a_listing_is_repeated_alone(
+    fake_gcs: FakeGcs, storage: GcsStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minflinkd_gcs._PAGE", 10)
+    made = [f"{number}" for number in range(10, 35)]
+    for name in made:
+        await storage.put(f"{prefix}/{name}", b"")
+    async with Gateway(fake_gcs.endpoint) as wire:
+        resilient = ResilientStorage(gcs(wire.endpoint), PATIENCE)
+        wire.fault(lambda request: "pageToken" in request.query, status=503)
+        assert await names(resilient, prefix) == made
+        assert len(wire.requests) == 4
+        await resilient.aclose()
+
+
+async def test_whatever_is_listed_can_be_deleted(
+    fake_gcs: FakeGcs, storage: GcsStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what another program has made, under names that are refused to callers."""
+    odd = ["a\nb", "a\rb"]
+    with monkeypatch.context() as patched:
+        patched.setattr("minflinkd_gcs.split", listed)
+        for name in odd:
+            await storage.put(f"{prefix}/{name}", b"1")
+    found = [entry.path async for entry in storage.list(prefix)]
+    assert sorted(found) == sorted(f"{prefix}/{name}" for name in odd)
+    await storage.delete(found)
+    assert await names(storage, prefix) == []
+
+
+async def test_a_listing_is_in_the_order_of_code_points(storage: GcsStorage, prefix: str) -> None:
+    made = ["d-b", "d/x", "\uff5e", "\N{GRINNING FACE}", "d/\N{GRINNING FACE}", "d/\uff5e"]
+    for name in made:
+        await storage.put(f"{prefix}/{name}", b"")
+    assert await names(storage, prefix) == sorted(made)
+
+
+# --- credentials ---
+
+
+def test_a_metadata_server_that_is_silent_holds_up_no_exit() -> None:
+    """Neither the end of the loop nor that of the process waits for who looks for a token."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        work = (
+            "import time; from minflinkd.storage.options import CommonOptions;"
+            "from minflinkd.storage.resilient import ResilientStorage;"
+            "patient = ResilientStorage(storage, CommonOptions(request_timeout=0.5, deadline=1, retries=0));"
+            "print(repr((await asyncio.gather(patient.stat('b/x'), return_exceptions=True))[0]));"
+            "print([thread.name for thread in threading.enumerate() if 'Google' in thread.name and thread.daemon])"
+        )
+        work = work.replace("import time;", "import asyncio, threading;")
+        make = "minflinkd_gcs.GcsStorage(minflinkd_gcs.GcsOptions(token='cloud'))"
+        began = time.monotonic()
+        out = run_client("minflinkd_gcs", make, work, GCE_METADATA_HOST=host, GCE_METADATA_IP=host)
+        took = time.monotonic() - began
+    assert "StorageUnavailable" in out
+    assert out.count("search for Google's credentials") == 1
+    assert took < SILENCE
+
+
+class Renewed:
+    """Google's credentials, with a token that lasts until it is told to have ended."""
+
+    def __init__(self) -> None:
+        self.valid = False
+        self.renewals = 0
+        self.go_on = threading.Event()
+
+    def apply(self, headers: dict[str, str]) -> None:
+        headers["authorization"] = f"Bearer {self.renewals}"
+
+    def maybe_refresh(self) -> None:
+        assert self.go_on.wait(20)
+        self.renewals += 1
+        self.valid = True
+
+
+async def test_a_token_is_renewed_once_for_all_that_wait_for_it(fake_gcs: FakeGcs, prefix: str) -> None:
+    """Also when the first of them is cancelled; and not again before it ends."""
+    storage, renewed = gcs(fake_gcs.endpoint), Renewed()
+    system = await storage._connection._open(prefix)
+    system.credentials.credentials, system.credentials.maybe_refresh = renewed, renewed.maybe_refresh
+    waiting = [asyncio.create_task(storage.put(f"{prefix}/{number}", b"")) for number in range(5)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    renewed.go_on.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert await names(storage, prefix) == ["1", "2", "3", "4"]
+    assert renewed.renewals == 1
+    await storage.aclose()
+
+
+def test_options_do_not_print_credentials() -> None:
+    """S4"""
+    assert "very-secret" not in repr(GcsOptions(token="very-secret"))
+
+
+async def test_options_are_read_from_texts(fake_gcs: FakeGcs, prefix: str) -> None:
+    """S7"""
+    given = {"gs.endpoint-url": fake_gcs.endpoint, "gs.token": "anon", "gs.part-size": "1 MiB", "gs.retries": "2"}
+    storages = Storages(given)
+    place = storages.at(f"gs://{prefix}").child("a b%20")
+    await place.write_bytes(b"1")
+    assert [entry.path for entry in [entry async for entry in storages.at(f"gs://{prefix}").list()]] == [place.path]
+    await storages.aclose()
+
+
+@pytest.mark.parametrize("size", ["100 KiB", "300 KiB"])
+def test_a_part_size_that_the_server_would_refuse_is_refused(size: str) -> None:
+    with pytest.raises(InvalidStorageOption, match="part-size"):
+        GcsStorage(parse(GcsOptions, {"part-size": size}, "gs"))
+
+
+def test_a_token_given_in_place_of_a_file_is_not_shown() -> None:
+    """S4"""
+    token = "ya29." + secrets.token_hex(8)
+    with pytest.raises(InvalidStorageOption, match=r"storage\.gs\.token names no file") as caught:
+        GcsStorage(GcsOptions(token=token))
+    assert token not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_credentials_that_are_none_are_a_permission_error_without_their_text(
+    fake_gcs: FakeGcs,
+    tmp_path: Path,
+) -> None:
+    """S4"""
+    file = tmp_path / "credentials.json"
+    file.write_text('{"type": "service_account", "private_key": "very-secret", "refresh_token": "very-secret"}')
+    storage = gcs(fake_gcs.endpoint, token=str(file))
+    with pytest.raises(PermissionDenied) as caught:
+        await storage.stat("test/x")
+    assert "very-secret" not in "".join(traceback.format_exception(caught.value))
+    await storage.aclose()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (401, '{"error": {"message": "Anonymous caller"}}', PermissionDenied),
+        (403, '{"error": {"message": "no access", "errors": [{"reason": "forbidden"}]}}', PermissionDenied),
+        (
+            403,
+            '{"error": {"message": "slow down", "errors": [{"reason": "userRateLimitExceeded"}]}}',
+            StorageUnavailable,
+        ),
+        (404, "Not Found", ObjectNotFound),
+        (408, "", StorageUnavailable),
+        (412, '{"error": "conditionNotMet"}', ObjectExists),
+        (429, '{"error": {}}', StorageUnavailable),
+        (500, '{"error": {"message": "write /data: no space left on device"}}', StorageFull),
+        (503, "<html>", StorageUnavailable),
+        (400, "[]", StorageError),
+    ],
+)
+def test_each_refusal_is_of_one_kind(status: int, body: str, kind: type[StorageError]) -> None:
+    """S4"""
+    error = refusal("b/x", status, body.encode())
+    assert type(error) is kind
+    assert "gs: b/x: " in error.message
+    assert f"HTTP {status}" in error.message
+
+
+async def test_a_server_that_is_not_there_is_a_transient_error() -> None:
+    """S4"""
+    async with Proxy("127.0.0.1", 1) as proxy:
+        port = proxy.port
+    storage = gcs(f"http://127.0.0.1:{port}")
+    with pytest.raises(StorageUnavailable, match="gs: test/x: "):
+        await storage.stat("test/x")
+    await storage.aclose()
+
+
+def made(server: FakeGcs) -> str:
+    options = f"endpoint_url={server.endpoint!r}, token='anon', part_size={MIB}"
+    return f"minflinkd_gcs.GcsStorage(minflinkd_gcs.GcsOptions({options}))"
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_writing_leaves_nothing_visible(fake_gcs: FakeGcs, prefix: str) -> None:
+    """S5: kill -9 in the middle of a write."""
+    make = made(fake_gcs)
+    with start_writer("minflinkd_gcs", make, f"{prefix}/x") as writer:
+        writer.kill()
+    out = run_client("minflinkd_gcs", make, f"print([entry async for entry in storage.list({prefix!r})])")
+    assert out == "[]\n"
+
+
+@pytest.mark.slow
+def test_nothing_is_left_open_or_asked_over_grpc(fake_gcs: FakeGcs, prefix: str) -> None:
+    """With gcsfs's support for other kinds of buckets left on, as it is by default."""
+    make = made(fake_gcs)
+    work = f"print(await storage.put({prefix + '/x'!r}, b'123') == await storage.stat({prefix + '/x'!r}))"
+    assert run_client("minflinkd_gcs", make, work, GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="true") == "True\n"
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_what_was_done_without_an_answer_is_done_once(fake_gcs: FakeGcs, prefix: str, lost: int) -> None:
+    """S4: everything is safe to repeat."""
+    async with Gateway(fake_gcs.endpoint) as wire:
+        storage = ResilientStorage(gcs(wire.endpoint), PATIENCE)
+        for step in (
+            lambda: write(storage, f"{prefix}/a", b"1"),
+            lambda: storage.create_exclusive(f"{prefix}/b", b"2"),
+            lambda: storage.rename(f"{prefix}/a", f"{prefix}/c"),
+            lambda: storage.delete([f"{prefix}/c"]),
+        ):
+            fault = wire.fault(lambda _: True, times=lost, lost=True)
+            await step()
+            assert fault.met == lost
+        wire.fault(lambda _: True, times=lost, lost=True)
+        assert await names(storage, prefix) == ["b"]
+        assert await read(storage, f"{prefix}/b") == b"2"
+        await storage.aclose()
+
+
+# --- resumable uploads, as https://cloud.google.com/storage/docs/performing-resumable-uploads has them ---
+
+
+class Google:
+    """What fake-gcs-server does otherwise: it takes a repeated part for more data, and asking for the end."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.stored = bytearray()
+        self.mark: dict[str, str] = {}
+        self.ended = False
+        self.puts: list[tuple[str, int]] = []  # Content-Range and bytes of each
+        self.lose: set[int] = set()  # numbers of PUTs whose answer is lost
+        self.cut: dict[int, int] = {}  # PUT number to how many quanta of it are stored
+        self.forget = False  # whether the upload is unknown once it is finished
+        self.port = 0
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_post("/upload/storage/v1/b/{bucket}/o", self.start)
+        app.router.add_put("/session", self.put)
+        app.router.add_delete("/session", self.cancel)
+        app.router.add_get("/storage/v1/b/{bucket}/o/{name}", self.stat)
+        return app
+
+    async def start(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.name, self.mark = body["name"], body["metadata"]
+        return web.Response(headers={"Location": f"http://{request.host}/session?upload_id=very%2Fsecret"})
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        assert request.query["upload_id"] == "very/secret"
+        number, body = len(self.puts) + 1, await request.read()
+        self.puts.append((request.headers["Content-Range"], len(body)))
+        if self.ended:
+            return web.Response(status=404) if self.forget else self._object()
+        match = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", request.headers["Content-Range"])
+        assert match is not None
+        if match[1] is not None:
+            assert int(match[1]) == len(self.stored), "a gap, or bytes sent twice"
+            assert len(body) == int(match[2]) - int(match[1]) + 1
+            assert match[3] != "*" or len(body) % QUANTUM == 0
+            self.stored += body[: self.cut.get(number, 1 << 20) * QUANTUM]
+        if match[3] == str(len(self.stored)):
+            self.ended = True
+            self.objects[self.name] = bytes(self.stored)
+        if number in self.lose:
+            assert request.transport is not None
+            request.transport.abort()
+        if self.ended:
+            return self._object()
+        return web.Response(status=308, headers={"Range": f"bytes=0-{len(self.stored) - 1}"} if self.stored else {})
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        self.stored.clear()
+        self.ended = True
+        return web.Response(status=499)
+
+    async def stat(self, request: web.Request) -> web.Response:
+        return self._object() if request.match_info["name"] in self.objects else web.Response(status=404)
+
+    def _object(self) -> web.Response:
+        if self.name not in self.objects:
+            return web.Response(status=404)
+        size = str(len(self.objects[self.name]))
+        found = {"name": self.name, "size": size, "updated": "2026-01-01T00:00:00.123Z", "metadata": self.mark}
+        return web.json_response(found)
+
+
+@pytest_asyncio.fixture
+async def google() -> AsyncIterator[Google]:
+    google = Google()
+    runner = web.AppRunner(google.application(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    google.port = runner.addresses[0][1]
+    yield google
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def resumable(google: Google) -> AsyncIterator[ResilientStorage]:
+    storage = ResilientStorage(gcs(f"http://127.0.0.1:{google.port}", part_size=MemorySize(4 * QUANTUM)), PATIENCE)
+    yield storage
+    await storage.aclose()
+
+
+DATA = secrets.token_bytes(10 * QUANTUM + 7)  # three parts
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_a_part_whose_answer_is_lost_is_not_sent_again(
+    google: Google, resumable: ResilientStorage, lost: int
+) -> None:
+    """S4: everything is safe to repeat."""
+    google.lose = {lost}
+    entry = await write(resumable, "b/x", DATA)
+    assert google.objects == {"x": DATA}
+    assert (entry.size, entry.modified_ms) == (len(DATA), 1767225600123)
+    assert sum(size for _, size in google.puts) == len(DATA)
+    assert google.puts[lost][0] == f"bytes */{len(DATA) if lost == 3 else '*'}"  # what was asked after the loss
+
+
+@pytest.mark.parametrize("cut", [{1: 3}, {2: 1, 3: 2}, {3: 0, 4: 1}, {3: 2}])
+async def test_a_part_of_which_less_was_stored_is_gone_on_with(
+    google: Google, resumable: ResilientStorage, cut: dict[int, int]
+) -> None:
+    google.cut, google.lose = cut, {min(cut)}
+    await write(resumable, "b/x", DATA)
+    assert google.objects == {"x": DATA}
+
+
+async def test_an_upload_forgotten_with_its_last_part_is_known_by_its_object(
+    google: Google, resumable: ResilientStorage
+) -> None:
+    google.lose, google.forget = {3}, True
+    assert (await write(resumable, "b/x", DATA)).size == len(DATA)
+
+
+async def test_the_object_of_another_upload_is_not_taken_for_the_own(
+    google: Google, resumable: ResilientStorage
+) -> None:
+    """S4: exactly what was written is committed, or the writer fails."""
+    async with await resumable.create("b/x") as writer:
+        await writer.append(DATA)
+        google.lose, google.forget, google.mark = {3}, True, {"minflinkd-upload": "another"}
+        with pytest.raises(StorageUnavailable, match="no longer has the upload"):
+            await writer.commit()
+
+
+async def test_a_server_that_stores_nothing_is_given_up(google: Google, resumable: ResilientStorage) -> None:
+    google.cut = dict.fromkeys(range(1, 100), 0)
+    with pytest.raises(StorageUnavailable, match="stored nothing"):
+        await write(resumable, "b/x", DATA)
+    assert len(google.puts) < 20
+    assert google.ended, "the upload was not dropped"
+
+
+async def test_an_upload_cannot_be_learnt_from_its_errors(google: Google, resumable: ResilientStorage) -> None:
+    """S4: who knows an upload's URL may write to it."""
+    google.lose = set(range(1, 100))
+    with pytest.raises(StorageUnavailable) as caught:
+        await write(resumable, "b/x", DATA)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "b/x" in text
+    assert "upload_id" not in text
+    assert "secret" not in text

@@ -1,0 +1,316 @@
+"""JobMasters come and go; the Dispatcher keeps one up for every job, and the others never notice (A1, R13, R27)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint import turn
+from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.dispatcher import dispatcher
+from minflinkd.dispatcher.dispatcher import Dispatcher
+from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime import supervisor
+from minflinkd.runtime.errors import RemoteError
+from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.storage.interface import StorageCorrupt, StorageError, StorageUnavailable
+from minflinkd.storage.location import Location
+from tests.unit.dispatcher.conftest import Cluster, until
+
+JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
+BUG = ValueError("slot 3 is held twice")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.005)
+
+
+@pytest.fixture
+def masters(monkeypatch: pytest.MonkeyPatch) -> list[JobMaster]:
+    """All JobMasters that were started, in that order."""
+    started: list[JobMaster] = []
+    start = JobMaster._start
+
+    async def recorded(self: JobMaster) -> None:
+        await start(self)
+        started.append(self)
+
+    monkeypatch.setattr(JobMaster, "_start", recorded)
+    return started
+
+
+class Checkpoints:
+    """Jobs whose checkpoints cannot be read, and why."""
+
+    def __init__(self) -> None:
+        self.errors: dict[JobId, StorageError] = {}
+
+
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
+    broken, recover = Checkpoints(), CheckpointStore.recover
+
+    async def failing(store: CheckpointStore) -> Any:
+        for job_id, error in broken.errors.items():
+            if job_id in store.path_of(1):
+                raise error
+        return await recover(store)
+
+    monkeypatch.setattr(CheckpointStore, "recover", failing)
+    return broken
+
+
+def leaders(cluster: Cluster, job_id: JobId) -> list[LeaderId]:
+    """That declared needs of the job, in the order of their first declarations."""
+    return list(dict.fromkeys(d.leader_id for d in cluster.declared if d.job_id == job_id))
+
+
+# --- crashes -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_crashed_job_master_is_followed_by_a_later_leader_and_nobody_else_notices(
+    cluster: Cluster, masters: list[JobMaster]
+) -> None:
+    """R13: its slots are not given back, for they are its successor's."""
+    async with cluster.serving():
+        for job_id in (JOB, OTHER):
+            await cluster.submit(job_id)
+        first, other = masters
+        with capture_logs():
+            first.crash(BUG)
+            await until(lambda: len(leaders(cluster, JOB)) == 2)
+        assert masters == [first, other, masters[2]]
+        earlier, later = leaders(cluster, JOB)
+        assert (earlier, later > earlier) == (first.leader_id, True)
+        assert leaders(cluster, OTHER) == [other.leader_id]
+        assert await cluster.list() == {JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}
+        assert (cluster.ended, cluster.freed, cluster.blobs.deleted) == ([], [], [])
+
+
+async def test_a_job_whose_master_keeps_crashing_is_listed_with_the_error_and_can_be_cancelled(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R27: whatever is wrong with it, others come and go as ever; cancelled, it ends, and its checkpoints are kept."""
+    start = JobMaster._start
+
+    async def crashing(self: JobMaster) -> None:
+        await start(self)
+        if self.job_id == JOB:
+            raise self.crash(BUG)
+
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        state = cluster.directory / "checkpoints" / JOB / "state"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text("")
+    monkeypatch.setattr(JobMaster, "_start", crashing)
+    with capture_logs():
+        async with cluster.serving():
+            await cluster.submit(OTHER)
+            assert await cluster.list() == {JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}
+            (failure,) = (await cluster.job(JOB)).failures
+            assert (failure.error.code, str(BUG) in failure.error.message) == ("jobmaster-down", True)
+            await cluster.cancel(JOB)
+            await until(lambda: JOB in cluster.blobs.deleted)
+            ended = await cluster.job(JOB)
+            assert (ended.status, ended.sinks_settled, len(ended.failures)) == (JobStatus.CANCELED, False, 1)
+            assert (await cluster.job(OTHER)).status is JobStatus.CREATED
+    assert state.exists()
+
+
+async def test_a_job_master_waits_for_what_its_predecessor_has_begun_in_the_storage(
+    cluster: Cluster, masters: list[JobMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R13: nothing can stop a thread that discards metadata; the other jobs do not wait for it."""
+    begun, go = asyncio.Event(), asyncio.Event()
+    delete = Location.delete_children
+
+    async def slow(location: Location, names: Any) -> None:
+        begun.set()
+        await go.wait()
+        await delete(location, names)
+
+    monkeypatch.setattr(turn, "PATIENCE", 0.05)
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        monkeypatch.setattr(Location, "delete_children", slow)
+        first = masters[0]
+        with capture_logs():
+            first.tasks.job("discard", first.coordinator._store.discard(1))
+            await begun.wait()
+            first.crash(BUG)
+            await cluster.submit(OTHER)
+            async with asyncio.timeout(10):
+                while "an earlier request" not in (await cluster.job(JOB)).failures[0].error.message:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert [master.job_id for master in masters] == [JOB, OTHER]
+            go.set()
+            await until(lambda: len(masters) == 3)
+
+
+async def test_the_crash_of_a_jobs_checkpoint_coordinator_is_that_of_its_master(
+    cluster: Cluster, masters: list[JobMaster]
+) -> None:
+    """A1: no half of a JobMaster goes on."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+        with capture_logs():
+            masters[0].coordinator.crash(BUG)
+            await until(lambda: len(masters) == 2)
+        assert masters[0].crash_cause is BUG
+
+
+async def test_a_job_that_crashes_while_it_is_cancelled_ends_cancelled(
+    cluster: Cluster, masters: list[JobMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R26: the next JobMaster asks for nothing; it settles the sinks, and the result is stored."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+
+        def broken(self: JobMaster) -> None:
+            monkeypatch.undo()
+            raise self.crash(BUG)
+
+        monkeypatch.setattr(JobMaster, "cancel", broken)
+        with capture_logs():
+            await cluster.cancel(JOB)
+            await until(lambda: cluster.ended)
+        assert (await cluster.job(JOB)).status is JobStatus.CANCELED
+        last = leaders(cluster, JOB)[-1]
+        assert last > masters[0].leader_id
+        assert not any(d.needs for d in cluster.declared if d.leader_id == last)
+
+
+async def test_a_job_that_cannot_be_shown_does_not_hide_the_others(
+    cluster: Cluster, masters: list[JobMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.serving():
+        for job_id in (JOB, OTHER):
+            await cluster.submit(job_id)
+
+        def broken() -> None:
+            raise BUG
+
+        monkeypatch.setattr(masters[0], "details", broken)
+        with capture_logs():
+            assert await cluster.list() == {JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}
+
+
+# --- jobs that do not come up ------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_job_that_cannot_be_recovered_ends_once_its_storage_is_back(
+    cluster: Cluster, checkpoints: Checkpoints
+) -> None:
+    """R27: the cancellation is durable at once, and settles the sinks when that can be done."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+    checkpoints.errors[JOB] = StorageUnavailable("the disk is away")
+    with capture_logs():
+        async with cluster.serving():
+            for _ in range(2):
+                await cluster.cancel(JOB)
+            assert await cluster.list() == {JOB: JobStatus.INITIALIZING}
+        checkpoints.errors.clear()
+        async with cluster.serving():
+            await until(lambda: cluster.ended == [JOB])
+            ended = await cluster.job(JOB)
+            assert (ended.status, ended.sinks_settled) == (JobStatus.CANCELED, True)
+
+
+async def test_a_cancelled_job_whose_checkpoints_are_corrupt_ends_and_they_are_kept(
+    cluster: Cluster, checkpoints: Checkpoints
+) -> None:
+    """R27: nobody can settle its sinks; what a person needs to do it stays as long as the result."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+    checkpoints.errors[JOB] = StorageCorrupt("file: broken")
+    with capture_logs():
+        async with cluster.serving():
+            await cluster.cancel(JOB)
+            await until(lambda: cluster.ended == [JOB])
+            ended = await cluster.job(JOB)
+            assert (ended.status, ended.sinks_settled) == (JobStatus.CANCELED, False)
+            assert "file: broken" in ended.failures[0].error.message
+            with pytest.raises(RemoteError, match="is CANCELED already"):
+                await cluster.cancel(JOB)
+
+
+# --- many at a time ----------------------------------------------------------------------------------------------
+
+
+async def many(cluster: Cluster, count: int) -> list[JobId]:
+    jobs = [JobId(f"{number:032x}") for number in range(count)]
+    async with cluster.serving():
+        await asyncio.gather(*(cluster.submit(job_id) for job_id in jobs))
+    return jobs
+
+
+async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Livy's lesson: a limit, so that a restart does not begin with an overload."""
+    jobs = await many(cluster, 3 * dispatcher.RECOVERIES)
+    now, most = 0, 0
+    recover = CheckpointStore.recover
+
+    async def counted(store: CheckpointStore) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await recover(store)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(CheckpointStore, "recover", counted)
+    async with cluster.serving():
+        assert await cluster.list() == dict.fromkeys(jobs, JobStatus.CREATED)
+    assert most == dispatcher.RECOVERIES
+
+
+async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A5, R27."""
+    first, *others = await many(cluster, 4)
+    recover = CheckpointStore.recover
+
+    async def hanging(store: CheckpointStore) -> Any:
+        if first in store.path_of(1):
+            await asyncio.Event().wait()
+        return await recover(store)
+
+    monkeypatch.setattr(CheckpointStore, "recover", hanging)
+    monkeypatch.setattr(dispatcher, "RECOVERY_PATIENCE", 0.2)
+    with capture_logs():
+        async with cluster.serving():
+            wanted = {first: JobStatus.INITIALIZING, **dict.fromkeys(others, JobStatus.CREATED)}
+            assert await cluster.list() == wanted
+            await cluster.cancel(first)
+
+
+async def test_job_masters_are_closed_side_by_side(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for storage at its end; a hundred of them must not wait for one another."""
+    closing = asyncio.Barrier(5)
+    aclose = CheckpointCoordinator.aclose
+
+    async def together(self: CheckpointCoordinator) -> None:
+        await closing.wait()
+        await aclose(self)
+
+    jobs = [JobId(f"{number:032x}") for number in range(5)]
+    serving: Dispatcher = cluster.dispatcher()
+    await serving.start()
+    for job_id in jobs:
+        await cluster.submit(job_id)
+    monkeypatch.setattr(CheckpointCoordinator, "aclose", together)
+    async with asyncio.timeout(5):
+        await serving.aclose()

@@ -1,0 +1,88 @@
+"""What artifacts claim of a session: found at the submission, asked for, stored with the job (B31)."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.rpc.messages import Library
+from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
+from minflinkd.runtime.ids import JobId
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+
+JOB = JobId("a" * 32)
+
+
+class Conflict(MinflinkError):
+    code = "library-conflict"
+    consequence = Consequence.RETRYABLE
+
+
+def upload(cluster: Cluster, path: Path) -> dict[str, object]:
+    """The artifact of a document."""
+    key = BlobKey.new(BlobKind.PERMANENT, hashlib.sha256(path.read_bytes()).hexdigest())
+    cluster.blobs.uploaded.add(key)
+    cluster.blobs.files[key] = path
+    return {"name": path.name, "key": str(key)}
+
+
+def native_wheel(directory: Path) -> Path:
+    path = directory / "acme_fast-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("acme_fast/__init__.py", "")
+        archive.writestr("acme_fast/core.cpython-311-x86_64-linux-gnu.so", b"")
+    return path
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    return native_wheel(tmp_path)
+
+
+async def test_a_jobs_native_modules_are_asked_for_from_the_analysis_to_its_recovery(
+    cluster: Cluster, wheel: Path
+) -> None:
+    """B31: a session that holds another version of them is of no use to it."""
+    document = {**DOCUMENT, "artifacts": [upload(cluster, wheel)]}
+    (key,) = cluster.blobs.uploaded
+    expected = (Library("native:acme_fast", key.sha256),)
+    async with cluster.serving():
+        assert (await cluster.submit(JOB, document)).faults == ()
+        assert cluster.wanted == [expected]
+        await until(lambda: cluster.declared)
+        assert cluster.declared[-1].libraries == expected
+    cluster.declared.clear()
+    async with cluster.serving():
+        await until(lambda: cluster.declared)
+        assert cluster.declared[-1].libraries == expected
+
+
+async def test_a_taskmanager_that_was_given_another_version_meanwhile_is_not_the_end_of_a_submission(
+    cluster: Cluster, wheel: Path
+) -> None:
+    """B31: another session is asked for."""
+    tries = 0
+
+    async def conflict_once() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RemoteError(Conflict("the session holds another version of native:acme_fast").info())
+
+    cluster.before_analysis = conflict_once
+    async with cluster.serving():
+        assert (await cluster.submit(JOB, {**DOCUMENT, "artifacts": [upload(cluster, wheel)]})).faults == ()
+    assert tries == len(cluster.wanted) == 2
+
+
+async def test_a_damaged_archive_claims_nothing_and_is_left_to_the_analysis(cluster: Cluster, tmp_path: Path) -> None:
+    """J4: which names the fault, with all others."""
+    path = tmp_path / "broken.whl"
+    path.write_bytes(b"no zip")
+    async with cluster.serving():
+        assert (await cluster.submit(JOB, {**DOCUMENT, "artifacts": [upload(cluster, path)]})).faults == ()
+    assert cluster.wanted == [()]

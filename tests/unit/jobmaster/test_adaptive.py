@@ -1,0 +1,284 @@
+"""A job that starts with fewer slots than it wants, and grows (R20); slots that it does not use (R4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.jobmaster import events as ev
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.messages import TaskState
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId
+from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
+
+
+def running_on(slots: int, wanted: int = 4) -> WideJob:
+    """Started with fewer slots than wanted, after it had waited for more."""
+    job = WideJob(a=wanted)
+    job.wait(30)
+    job.offer(TM1, slots)
+    job.deploy()
+    job.come_up()
+    assert job.widths() == {"a": slots}
+    return job
+
+
+def test_a_job_waits_for_all_its_slots_before_fewer_will_do() -> None:
+    job = WideJob(a=4)
+    assert (job.needs["a"].slots, job.needs["a"].least) == (4, 0)
+    asked = job.needs["a"].allocation_id
+    assert job.wait(29) == []
+    assert job.wait(1) == []
+    assert (job.needs["a"].slots, job.needs["a"].least, job.needs["a"].allocation_id) == (4, 1, asked)
+
+
+def test_a_job_starts_with_the_slots_that_there_are_and_asks_for_the_rest_beside_them() -> None:
+    job = WideJob(a=4)
+    job.wait(30)
+    assert of_kind(ev.FindRestorePoint, job.offer(TM1, 1))
+    (deploy,) = job.deploy()
+    assert deploy.parallelism == 1
+    job.come_up()
+    need = job.needs["a"]
+    assert (need.slots, need.least, need.beside, need.held) == (4, 2, TM1, 1)
+    assert job.state.lacking_since is None  # it runs: nothing is overdue, however long it takes
+    assert job.wait(1000) == []
+
+
+def test_a_refusal_lets_a_job_do_with_fewer_at_once() -> None:
+    """`numberOfTaskSlots` is less than the job's parallelism: no time brings more."""
+    job = WideJob(a=4)
+    need = job.needs["a"].allocation_id
+    refusal = ev.NeedsAnswered({need: "4 slots of one TaskManager are needed; a TaskManager has 2"})
+    assert job.feed(refusal) == []
+    assert job.needs["a"].least == 1
+    job.feed(refusal)
+    assert job.state.outcome is JobStatus.FAILED
+
+
+def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None:
+    """R20: checkpoint, stop, go on from it with the other parallelism."""
+    job = running_on(1)
+    job.wait(100)
+    commands = job.offer(TM1, 3)
+    assert commands == [ev.TakeRescaleCheckpoint(job.state.round)]
+    assert job.state.status is JobStatus.RUNNING
+    old = job.attempt("a")
+    stop, cancel = job.feed(ev.RescaleCheckpointDone(job.state.round))
+    assert (stop, cancel) == (ev.StopCheckpoints(), ev.Cancel(old, "taskmanager/tm-1"))
+    assert job.state.status is JobStatus.RESTARTING
+    (find,) = job.feed(ev.AttemptGone(old))
+    assert isinstance(find, ev.FindRestorePoint)
+    (deploy,) = job.deploy(checkpoint=5)
+    assert deploy.parallelism == 4
+    job.come_up()
+    assert (job.needs, job.state.history.attempts, job.state.failures) == ({}, 0, ())
+    assert job.state.rollouts[-1].rescale
+    assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4"
+
+
+def test_a_job_that_could_grow_but_not_to_its_full_width_waits_for_more() -> None:
+    """`executing.resource-stabilization-timeout`, counted anew with every slot that comes."""
+    job = running_on(1)
+    job.wait(100)
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 1)) == []
+    assert job.needs["a"].held == 2
+    assert job.wait(9) == []
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 1)) == []
+    assert job.wait(9) == []
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+
+
+def test_growth_comes_a_while_after_the_last_deployment() -> None:
+    """`executing.cooldown-after-rescaling`."""
+    job = running_on(1)
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3)) == []
+    assert job.wait(19) == []
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+
+
+def test_a_job_grows_on_another_taskmanager_and_gives_the_old_slots_back() -> None:
+    """R4, R20."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM2, 4)
+    old = job.attempt("a")
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    job.feed(ev.AttemptGone(old))
+    (deploy,) = job.deploy()
+    assert (deploy.address, deploy.parallelism) == ("taskmanager/tm-2", 4)
+    job.come_up()
+    assert job.wait(49) == []
+    (free,) = job.wait(1)
+    assert isinstance(free, ev.FreeAllocations)
+    assert (free.address, free.job_ended) == ("taskmanager/tm-1", False)
+
+
+def test_a_checkpoint_that_fails_leaves_the_job_as_it_is_and_is_tried_again() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    assert job.feed(ev.RescaleCheckpointFailed(job.state.round)) == []
+    assert job.state.status is JobStatus.RUNNING
+    assert job.wait(20) == [ev.TakeRescaleCheckpoint(job.state.round)]
+
+
+REFUSED = ErrorInfo(code="state-not-repartitioned", message="no", consequence=Consequence.REFUSED)
+
+
+def grown(job: WideJob) -> list[ev.Deploy]:
+    """What is deployed after a checkpoint for growth."""
+    old = job.attempt("a")
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    job.feed(ev.AttemptGone(old))
+    return job.deploy(7)
+
+
+def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> None:
+    """R20: it ran well where it was; it goes on there, and waits longer before it grows again."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM2, 4)
+    assert [d.parallelism for d in grown(job)] == [4]
+    (find,) = of_kind(ev.FindRestorePoint, job.report("a", TaskState.FAILED, REFUSED))
+    assert isinstance(find, ev.FindRestorePoint)
+    assert (job.state.status, job.state.outcome) == (JobStatus.RESTARTING, None)
+    (deploy,) = job.deploy(7)
+    assert (deploy.parallelism, deploy.address) == (1, "taskmanager/tm-1")
+    job.come_up()
+    assert job.wait(39) == []
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+    assert [d.parallelism for d in grown(job)] == [4]
+    job.come_up()
+    assert job.state.failed_growths == 0
+
+
+def test_a_job_that_could_not_grow_restarts_as_narrow_after_any_other_failure() -> None:
+    """R20: not as wide as it could be, which has failed."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.deploy(7)
+    job.come_up()
+    job.report("a", TaskState.FAILED, BOOM)
+    job.wait(1)
+    assert [d.parallelism for d in job.deploy(7)] == [1]
+
+
+def test_a_job_that_fails_for_good_as_narrow_as_before_ends() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.deploy(7)
+    job.report("a", TaskState.FAILED, REFUSED)
+    assert job.state.outcome is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_failure_while_the_checkpoint_is_taken_is_an_ordinary_restart(done: bool) -> None:
+    """The late outcome of the checkpoint changes nothing; the restart uses all slots that are there."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    number = job.state.round
+    job.report("a", TaskState.FAILED, BOOM)
+    assert job.feed(ev.RescaleCheckpointDone(number) if done else ev.RescaleCheckpointFailed(number)) == []
+    assert len(job.state.failures) == 1
+    job.wait(1)
+    (deploy,) = job.deploy()
+    assert deploy.parallelism == 4
+
+
+def test_slots_lost_while_the_checkpoint_is_taken_end_the_growth() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM2, 4)
+    job.feed(ev.TaskManagerGone(TM2, "killed"))
+    assert job.feed(ev.RescaleCheckpointDone(job.state.round)) == []
+    assert job.state.status is JobStatus.RUNNING
+
+
+def test_a_job_whose_input_has_ended_does_not_grow_any_more() -> None:
+    """C4: its final checkpoint is what comes next."""
+    job = running_on(1)
+    job.report("a", TaskState.INPUT_ENDED)
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3) + job.wait(40)) == []
+
+
+def test_a_restart_waits_for_as_many_slots_as_the_job_ran_with_and_no_more() -> None:
+    """R11: a job that ran narrow is not held up by the slots that it never had."""
+    job = running_on(2)
+    job.report("a", TaskState.FAILED, BOOM)
+    assert of_kind(ev.FindRestorePoint, job.wait(1))
+    job.deploy()
+    job.come_up()
+    job.feed(ev.TaskManagerGone(TM1, "killed"))
+    assert job.needs["a"].least == 2
+    job.wait(1)
+    assert of_kind(ev.FindRestorePoint, job.offer(TM2, 2))
+
+
+def test_a_new_jobmaster_goes_on_as_wide_as_the_checkpoint_says() -> None:
+    """R13: with the slots that the TaskManager has kept, and without a wait for more."""
+    job = WideJob(a=4, ran_with=2, recovered=True)
+    assert job.needs["a"].least == 2
+    assert of_kind(ev.FindRestorePoint, job.offer(TM1, 2, "of-the-old-jobmaster"))
+    (deploy,) = job.deploy(checkpoint=3)
+    assert (deploy.parallelism, deploy.allocation_id) == (2, "of-the-old-jobmaster")
+
+
+def test_groups_divide_what_is_left_while_the_resource_manager_is_away() -> None:
+    """R11: what cannot regain its parallelism goes on with less; what runs is stopped for it, once."""
+    job = WideJob(a=4, b=4)
+    first, second = (job.needs[g].allocation_id for g in "ab")
+    job.offer(TM1, 4, first)
+    job.offer(TM2, 4, second)
+    job.deploy()
+    job.come_up()
+    job.feed(ev.TaskManagerGone(TM2, "killed"))
+    survivor = job.attempt("a")
+    assert job.wait(29) == []
+    (stop, cancel) = job.wait(1.5)
+    assert cancel == ev.Cancel(survivor, "taskmanager/tm-1")
+    assert isinstance(stop, ev.StopCheckpoints)
+    job.feed(ev.AttemptGone(survivor))
+    assert [d.parallelism for d in job.deploy()] == [2, 2]
+    job.come_up()
+    assert set(job.needs) == {"b"}
+
+
+def test_a_lost_allocation_of_several_stops_the_group_that_needs_it() -> None:
+    """R10: its task runs on the first of them, and is as wide as all."""
+    job = running_on(1)
+    job.wait(100)
+    grown = job.needs["a"].allocation_id
+    job.offer(TM1, 3)
+    old = job.attempt("a")
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    job.feed(ev.AttemptGone(old))
+    job.deploy()
+    job.come_up()
+    share = job.state.placement["a"]
+    lost = next(a for a in share.allocations if a != share.allocations[0])
+    commands = job.feed(ev.SlotsGone((lost,), "TaskManager tm-1 does not know the allocation"))
+    assert grown in share.allocations
+    assert of_kind(ev.Cancel, commands) == [ev.Cancel(job.attempt("a"), "taskmanager/tm-1")]
+
+
+def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
+    """R4: beyond what the job wants, whoever gave them."""
+    job = WideJob(a=2)
+    job.wait(30)
+    job.offer(TM1, 1)
+    job.offer(TM2, 2, "a-late-one")
+    job.deploy()
+    job.come_up()
+    assert job.widths() == {"a": 2}
+    (free,) = job.wait(50)
+    assert isinstance(free, ev.FreeAllocations)
+    assert free.address == "taskmanager/tm-1"
+    assert AllocationId("a-late-one") in job.state.pool.held

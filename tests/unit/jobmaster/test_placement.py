@@ -1,0 +1,126 @@
+"""Which group runs where, on anonymous slots (R20)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.jobmaster.placement import Bounds, Holdings, Share, check_invariants, place, total
+from minflinkd.runtime.ids import AllocationId, ResourceId
+from minflinkd.runtime.machine import InvariantViolated
+
+TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
+
+
+def holdings(**slots: tuple[int, ...]) -> Holdings:
+    """`tm1=(2, 1)`: two allocations on tm-1."""
+    return {
+        ResourceId(f"tm-{name[2:]}"): {AllocationId(f"{name}-{i}"): n for i, n in enumerate(sizes)}
+        for name, sizes in slots.items()
+    }
+
+
+def groups(least: int = 1, **desired: int) -> dict[str, Bounds]:
+    return {g: Bounds(n, min(n, least)) for g, n in desired.items()}
+
+
+def widths(shares: dict[str, Share]) -> dict[str, tuple[str, int]]:
+    return {g: (s.resource_id, s.parallelism) for g, s in sorted(shares.items())}
+
+
+def placed(wanted: dict[str, Bounds], held: Holdings, **options: object) -> dict[str, tuple[str, int]]:
+    return widths(dict(place(wanted, held, present={}, **options)))  # type: ignore[arg-type]
+
+
+def test_each_group_gets_the_allocation_that_was_asked_for_it() -> None:
+    shares = place(groups(a=3, b=2), holdings(tm1=(2,), tm2=(3,)), present={})
+    assert shares["a"] == Share(TM2, 3, (AllocationId("tm2-0"),))
+    assert shares["b"] == Share(TM1, 2, (AllocationId("tm1-0"),))
+
+
+def test_a_group_runs_on_several_allocations_of_one_taskmanager() -> None:
+    """R20: it has grown beside what it had."""
+    (share,) = place(groups(a=4), holdings(tm1=(1, 2), tm2=(2,)), present={}).values()
+    assert (share.resource_id, share.parallelism) == (TM1, 3)
+    assert sorted(share.allocations) == ["tm1-0", "tm1-1"]
+
+
+def test_groups_divide_what_one_taskmanager_gives_when_there_is_no_other() -> None:
+    """R11: also while the ResourceManager is away."""
+    assert placed(groups(a=4, b=4), holdings(tm1=(4,))) == {"a": (TM1, 2), "b": (TM1, 2)}
+    assert placed(groups(a=4, b=2), holdings(tm1=(4,))) == {"a": (TM1, 3), "b": (TM1, 1)}
+
+
+def test_undivided_the_widest_is_served_first() -> None:
+    """What then is missing is what is asked for."""
+    assert placed(groups(a=4, b=4), holdings(tm1=(4,)), divide=False) == {"a": (TM1, 4)}
+    assert placed(groups(a=4, b=4), holdings(tm1=(5,)), divide=False) == {"a": (TM1, 4), "b": (TM1, 1)}
+
+
+def test_a_group_that_cannot_have_its_least_is_left_out() -> None:
+    assert placed(groups(least=3, a=4, b=4), holdings(tm1=(4,))) == {"a": (TM1, 4)}
+    assert placed(groups(least=3, a=4), holdings(tm1=(2,), tm2=(2,))) == {}
+
+
+def test_a_group_stays_where_it_is_unless_it_gets_more_elsewhere() -> None:
+    present = {"a": Share(TM2, 2, (AllocationId("tm2-0"),))}
+    stays = place(groups(a=4), holdings(tm1=(2,), tm2=(2,)), present=present)
+    assert stays == present
+    moves = place(groups(a=4), holdings(tm1=(3,), tm2=(2,)), present=present)
+    assert widths(dict(moves)) == {"a": (TM1, 3)}
+
+
+def test_what_runs_is_not_touched_by_a_placement_for_the_rest() -> None:
+    """R16: a region restarts while others run on."""
+    running = {"a": Share(TM1, 2, (AllocationId("tm1-0"),))}
+    shares = place(groups(a=4, b=4), holdings(tm1=(4,), tm2=(1,)), present=running, fixed=("a",))
+    assert shares["a"] == running["a"]
+    assert shares["b"] == Share(TM1, 2, (AllocationId("tm1-0"),))
+
+
+def test_more_slots_used_than_held_is_a_violation() -> None:
+    shares = {g: Share(TM1, 3, (AllocationId("tm1-0"),)) for g in ("a", "b")}
+    with pytest.raises(InvariantViolated, match="6 slots of tm-1 are used, and 5"):
+        check_invariants(shares, holdings(tm1=(5,)))
+
+
+sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+held = st.dictionaries(st.sampled_from(["tm1", "tm2", "tm3"]), sizes.map(tuple), max_size=3).map(
+    lambda drawn: holdings(**drawn)
+)
+wanted = st.dictionaries(
+    st.sampled_from("abcd"), st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=4
+).map(lambda drawn: {g: Bounds(max(n), min(n)) for g, n in drawn.items()})
+
+
+@given(wanted=wanted, held=held, divide=st.booleans())
+def test_every_placement_is_covered_and_within_bounds(wanted: dict[str, Bounds], held: Holdings, divide: bool) -> None:
+    shares = place(wanted, held, present={}, divide=divide)
+    check_invariants(shares, held)
+    for group, share in shares.items():
+        assert wanted[group].least <= share.parallelism <= wanted[group].desired
+        assert share.allocations
+        assert sum(held[share.resource_id][a] for a in share.allocations) >= share.parallelism
+    again = place(wanted, held, present=shares, divide=divide)
+    assert total(again) >= total(shares)
+    check_invariants(place(wanted, held, present=shares, fixed=sorted(shares)[:1], divide=divide), held)
+
+
+@given(wanted=wanted, held=held, spare=st.booleans())
+def test_a_job_whose_every_need_was_served_has_everything(
+    wanted: dict[str, Bounds], held: Holdings, spare: bool
+) -> None:
+    """Whatever else it holds."""
+    slots: dict[ResourceId, dict[AllocationId, int]] = {r: dict(s) for r, s in held.items()} if spare else {}
+    for i, (group, bounds) in enumerate(sorted(wanted.items())):
+        slots.setdefault(ResourceId(f"tm-{i % 2}"), {})[AllocationId(group)] = bounds.desired
+    assert total(place(wanted, slots, present={})) == sum(b.desired for b in wanted.values())
+
+
+@given(wanted=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 6), min_size=1, max_size=4), held=held)
+def test_one_slot_a_group_is_enough_where_one_will_do(wanted: dict[str, int], held: Holdings) -> None:
+    """R20: nothing is refused that there is room for."""
+    shares = place({g: Bounds(n, 1) for g, n in wanted.items()}, held, present={})
+    there = sum(sum(slots.values()) for slots in held.values())
+    assert len(shares) == min(len(wanted), there)

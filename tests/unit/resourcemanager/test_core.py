@@ -1,0 +1,422 @@
+"""The core of the ResourceManager by messages: what it answers, and what it commands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager.core import RETRY_PAUSE, ResourceManagerCore, UnknownTaskManager
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.state import TaskManagerState
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import Fenced, RpcTimeout, Unreachable, job_master, task_manager
+from minflinkd.rpc.party import Answered, Ask, Refused, Tell, Unknown
+from minflinkd.runtime.errors import Conflict
+from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
+
+JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
+FIRST, SECOND = LeaderId("leader 1"), LeaderId("leader 2")
+A, B = AllocationId("a"), AllocationId("b")
+TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
+
+
+@dataclass
+class Manager:
+    """A core whose invariants are checked after every step, and the reports of TaskManagers with two slots."""
+
+    core: ResourceManagerCore
+    now: float = 0.0
+    versions: dict[ResourceId, int] = field(default_factory=dict)
+
+    def receive(self, message: m.Message, *, fence: LeaderId | None = None) -> Any:
+        return self.core.receive(message, fence, self.now)
+
+    def commands(self) -> list[object]:
+        return list(self.core.take_commands())
+
+    def report(self, tm: ResourceId, *held: tuple[JobId, AllocationId]) -> m.TaskManagerReport:
+        self.versions[tm] = self.versions.get(tm, 0) + 1
+        slots = [
+            m.SlotStatus(index=i, job_id=job, allocation_id=allocation) for i, (job, allocation) in enumerate(held)
+        ]
+        slots += [m.SlotStatus(index=i) for i in range(len(held), 2)]
+        return m.TaskManagerReport(
+            resource_id=tm, slots=tuple(slots), session=m.SessionPhase.READY, version=self.versions[tm]
+        )
+
+    def register(
+        self, tm: ResourceId, *held: tuple[JobId, AllocationId], standalone: bool = False, nonce: str = ""
+    ) -> m.Registered:
+        hello = m.RegisterTaskManager(
+            address=task_manager(tm),
+            pid=1,
+            hardware=m.Hardware(cpu_cores=2, memory_bytes=1),
+            log_directory="",
+            report=self.report(tm, *held),
+            standalone=standalone,
+            nonce=nonce,
+        )
+        registered = self.receive(hello)
+        assert isinstance(registered, m.Registered)
+        return registered
+
+    def beat(self, registered: m.Registered, report: m.TaskManagerReport, *, fence: LeaderId | None = None) -> Any:
+        beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=report)
+        return self.receive(beat, fence=fence or registered.leader_id)
+
+    def declare(
+        self, *needs: m.SlotNeed, by: LeaderId = FIRST, version: int = 1, held: tuple[AllocationId, ...] = ()
+    ) -> Any:
+        return self.receive(
+            m.DeclareNeeds(job_id=JOB, leader_id=by, address=job_master(JOB), version=version, needs=needs, held=held)
+        )
+
+    def passes(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Time, in which `meanwhile` happens every second."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            meanwhile()
+            self.core.tick(self.now)
+
+
+def manager_with(**options: Any) -> Manager:
+    settings = ResourceManagerOptions(**{"slots_per_tm": 2, "standby": 0, "taskmanager_timeout": 1e6} | options)
+    return Manager(ResourceManagerCore(ids=IdSource(random.Random(1)), options=settings, check=True))
+
+
+def need(allocation: AllocationId, slots: int = 1) -> m.SlotNeed:
+    return m.SlotNeed(allocation_id=allocation, slots=slots)
+
+
+def asked_for(commands: list[object]) -> Ask:
+    (ask,) = commands
+    assert isinstance(ask, Ask)
+    return ask
+
+
+# --- slots ---
+
+
+def test_a_need_becomes_a_request_to_the_taskmanager_and_its_answer_settles_it() -> None:
+    """m1, m7, m8."""
+    manager = manager_with()
+    manager.register(TM1)
+    assert manager.declare(need(A)) == m.NeedsAnswer()
+    ask = asked_for(manager.commands())
+    assert ask.request == m.AllocateSlots(
+        job_id=JOB, allocation_id=A, slots=(0,), job_master=job_master(JOB), job_leader_id=FIRST
+    )
+    assert (ask.target, ask.fence, ask.after) == (task_manager(TM1), manager.core.leader_id, 0.0)
+    answer = m.SlotAnswer(allocated=True, report=manager.report(TM1, (JOB, A)))
+    manager.core.answered(ask.about, Answered(answer), manager.now)
+    overview = manager.receive(m.GetResourceOverview())
+    assert (overview.slots_total, overview.slots_free, overview.pending_needs) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("outcome", [Unknown(RpcTimeout("late")), Refused(Fenced("not registered yet"))])
+def test_a_request_without_a_known_outcome_is_repeated_after_a_pause(outcome: Unknown | Refused) -> None:
+    """m7: the same slots, for the same allocation."""
+    manager = manager_with()
+    manager.register(TM1)
+    manager.declare(need(A))
+    first = asked_for(manager.commands())
+    manager.core.answered(first.about, outcome, manager.now)
+    again = asked_for(manager.commands())
+    assert (again.request, again.after) == (first.request, RETRY_PAUSE)
+
+
+def test_an_unchanged_declaration_or_heartbeat_decides_nothing() -> None:
+    """R8, R31."""
+    manager = manager_with()
+    registered = manager.register(TM1, (JOB, A))
+    manager.declare(held=(A,))
+    before = manager.core.state
+    manager.declare(held=(A,))
+    manager.beat(registered, before.task_managers[TM1].report)  # type: ignore[arg-type]
+    assert manager.core.state is before
+
+
+def test_a_slot_that_falls_free_serves_who_waits_for_it() -> None:
+    """m11."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1, (OTHER, B), (OTHER, B))
+    manager.declare(need(A))
+    assert manager.commands() == []
+    notice = m.SlotsFree(report=manager.report(TM1))
+    manager.receive(notice, fence=registered.leader_id)
+    assert isinstance(asked_for(manager.commands()).request, m.AllocateSlots)
+
+
+def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> None:
+    """R9: it may arrive after the registration of the next one. A notice that names none is taken."""
+    manager = manager_with(can_start=False)
+    earlier = manager.register(TM1, standalone=True, nonce="1")
+    report = manager.report(TM1, (OTHER, B))
+    registered = manager.register(TM1, standalone=True, nonce="2")
+    report = msgspec.structs.replace(report, version=99)
+    manager.receive(m.SlotsFree(report=report, instance_id=earlier.instance_id), fence=registered.leader_id)
+    assert manager.core.state.task_managers[TM1].idle
+    for instance_id in (registered.instance_id, None):
+        manager.receive(m.SlotsFree(report=report, instance_id=instance_id), fence=registered.leader_id)
+        assert not manager.core.state.task_managers[TM1].idle
+
+
+# --- leaders ---
+
+
+def test_messages_with_another_resourcemanagers_token_are_refused_and_counted() -> None:
+    """R1."""
+    manager = manager_with()
+    registered = manager.register(TM1)
+    with pytest.raises(Fenced):
+        manager.beat(registered, manager.report(TM1), fence=LeaderId("an earlier one"))
+    with pytest.raises(Fenced):
+        manager.receive(m.SlotsFree(report=manager.report(TM1, (JOB, A))), fence=None)
+    assert manager.core.fenced == 2
+    assert manager.core.state.task_managers[TM1].idle
+
+
+def test_an_earlier_jobmaster_of_a_job_is_refused() -> None:
+    """R1: whoever was replaced learns it."""
+    manager = manager_with()
+    manager.declare(need(A), by=SECOND)
+    with pytest.raises(Fenced):
+        manager.declare(need(B), by=FIRST, version=9)
+    manager.receive(m.JobMasterEnded(job_id=JOB, leader_id=SECOND))
+    with pytest.raises(Fenced):
+        manager.declare(need(B), by=SECOND, version=9)
+    assert manager.core.fenced == 2
+
+
+def test_taskmanagers_learn_of_a_new_jobmaster_at_once_and_with_every_heartbeat_and_registration() -> None:
+    """R8, R13."""
+    manager = manager_with()
+    manager.declare(need(A), by=FIRST)
+    manager.commands()
+    registered = manager.register(TM1, (JOB, A))
+    assert registered.job_masters == {JOB: FIRST}
+    assert manager.beat(registered, manager.report(TM1, (JOB, A))).job_masters == {JOB: FIRST}
+    manager.commands()
+    manager.declare(by=SECOND, held=(A,))
+    changed = m.JobMasterChanged(job_id=JOB, leader_id=SECOND)
+    assert manager.commands() == [Tell(task_manager(TM1), changed, manager.core.leader_id)]
+    assert manager.beat(registered, manager.report(TM1, (JOB, A))).job_masters == {JOB: SECOND}
+    assert manager.beat(registered, manager.report(TM1)).job_masters == {}
+
+
+def test_what_it_does_not_take_is_unreachable() -> None:
+    with pytest.raises(Unreachable):
+        manager_with().receive(m.RenewSession(reason=""))
+
+
+# --- who is lost ---
+
+
+def test_a_silent_taskmanager_is_lost_killed_and_told_to_its_jobs() -> None:
+    """R10, R11."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1, (JOB, A))
+    manager.declare(held=(A,))
+    manager.commands()
+    manager.passes(4, lambda: manager.declare(held=(A,)))
+    assert manager.commands() == []
+    manager.passes(1)
+    why = "no heartbeat for 5.0 s"
+    lost = Tell(job_master(JOB), m.TaskManagerLost(resource_id=TM1, reason=why), FIRST)
+    assert manager.commands() == [ev.StopTaskManager(TM1, why, kill=True), lost]
+
+
+def test_nobody_is_lost_because_the_resourcemanager_itself_was_held_up() -> None:
+    """A4, R10: what was said meanwhile is still to be read; who is silent from then on is lost."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1)
+    manager.passes(2)
+    manager.now += 20
+    manager.core.tick(manager.now)
+    assert manager.commands() == []
+    manager.passes(6)
+    assert [type(command) for command in manager.commands()] == [ev.StopTaskManager]
+
+
+def test_a_taskmanager_whose_connection_ended_is_lost_after_two_intervals() -> None:
+    """R10."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1)
+    manager.passes(1)
+    manager.core.disconnected(TM1, manager.now)
+    manager.passes(1)
+    assert TM1 in manager.core.state.task_managers
+    manager.passes(1)
+    assert TM1 not in manager.core.state.task_managers
+
+
+def test_a_taskmanager_that_connects_again_is_not_lost() -> None:
+    """R10, R15."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1)
+    manager.core.disconnected(TM1, manager.now)
+    manager.passes(10, lambda: manager.beat(registered, manager.report(TM1)))
+    assert TM1 in manager.core.state.task_managers
+
+
+def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> None:
+    """R10."""
+    manager = manager_with(can_start=False)
+    manager.declare(need(A), by=SECOND)
+    manager.passes(10)
+    assert manager.core.state.jobs == {}
+    with pytest.raises(Fenced):
+        manager.declare(need(A), by=FIRST)
+    manager.declare(need(A), by=SECOND)
+    assert JOB in manager.core.state.jobs
+
+
+def test_whoever_is_not_registered_is_told_so_and_registers_again() -> None:
+    """R9, R12."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1)
+    manager.core.exited(TM1, "killed", manager.now)
+    with pytest.raises(UnknownTaskManager):
+        manager.beat(registered, manager.report(TM1))
+    assert manager.register(TM1).instance_id != registered.instance_id
+
+
+def test_nothing_is_remembered_of_a_lost_standalone_taskmanager() -> None:
+    """R7: each restart may bring another resource id."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1, standalone=True)
+    manager.passes(5)
+    assert manager.core.state.task_managers == {}
+    assert manager.core._seen == {}
+
+
+# --- starting and stopping ---
+
+
+def test_a_start_that_fails_is_repeated_after_a_pause_and_its_reason_is_told() -> None:
+    """R5."""
+    manager = manager_with()
+    manager.declare(need(A))
+    (start,) = manager.commands()
+    assert isinstance(start, ev.StartTaskManager)
+    manager.core.start_failed(start.resource_id, "no such file: java", manager.now)
+    assert "no such file: java" in manager.declare(need(A)).waiting[A]
+    manager.commands()
+    manager.passes(1)
+    assert isinstance(manager.commands()[0], ev.StartTaskManager)
+
+
+def test_an_idle_taskmanager_is_asked_to_exit_before_its_driver_stops_it() -> None:
+    """R6, m13: and it is told so when it registers meanwhile."""
+    manager = manager_with(taskmanager_timeout=3.0)
+    registered = manager.register(TM1)
+    manager.passes(3, lambda: manager.beat(registered, manager.report(TM1)))
+    ask = asked_for(manager.commands())
+    assert isinstance(ask.request, m.ExitTaskManager)
+    with pytest.raises(Conflict):
+        manager.register(TM1)
+    manager.core.answered(ask.about, Unknown(RpcTimeout("late")), manager.now)
+    (stop,) = manager.commands()
+    assert stop == ev.StopTaskManager(TM1, ask.request.reason, kill=False)
+    manager.core.exited(TM1, "exit code 0", manager.now)
+    assert manager.core.state.task_managers == {}
+
+
+def test_an_aged_session_is_renewed_by_request() -> None:
+    """R6a: what the answer says decides nothing, the next report does."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1)
+    aged = msgspec.structs.replace(manager.report(TM1), session_aged=True)
+    manager.passes(10, lambda: manager.beat(registered, aged))
+    ask = asked_for(manager.commands())
+    assert isinstance(ask.request, m.RenewSession)
+    manager.core.answered(ask.about, Refused(Conflict("a slot is taken")), manager.now)
+    assert manager.core.state.task_managers[TM1].state is TaskManagerState.REGISTERED
+
+
+def test_taskmanagers_found_at_the_start_count_as_starting_and_are_started_no_second_time() -> None:
+    """R7."""
+    manager = manager_with(standby=1, start_timeout=30.0)
+    manager.core.found((TM1,), manager.now)
+    manager.passes(29)
+    assert manager.commands() == []
+    assert [s.resource_id for s in manager.receive(m.GetResourceOverview()).starting] == [TM1]
+    manager.passes(1)
+    stop, start = manager.commands()
+    assert isinstance(stop, ev.StopTaskManager)
+    assert isinstance(start, ev.StartTaskManager)
+
+
+def test_other_options_count_from_the_next_step_on() -> None:
+    manager = manager_with()
+    manager.core.reconfigure(ResourceManagerOptions(slots_per_tm=2, standby=1))
+    manager.passes(1)
+    assert isinstance(manager.commands()[0], ev.StartTaskManager)
+
+
+# --- sessions and what is shown ---
+
+
+def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> None:
+    """R24."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1, (OTHER, B))
+    registered = manager.register(TM2)
+    found = m.FindSession(request_id="1")
+    assert manager.receive(found).address == task_manager(TM2)
+    own = msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB)
+    manager.beat(registered, own)
+    assert manager.receive(found).address == task_manager(TM1)
+
+
+def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
+    """B31: the idle one keeps room for other versions. Where all hold another version, who waits is told."""
+    one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1, (OTHER, B))
+    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (OTHER, B)), libraries=one))
+    waits = manager.receive(m.FindSession(request_id="1", libraries=two))
+    assert waits.address is None
+    assert "1 of 2 slots free, 1 at most on one, 1 of them with other versions of the job's libraries" in waits.waiting
+    manager.register(TM2)
+    assert manager.receive(m.FindSession(request_id="2", libraries=one)).address == task_manager(TM1)
+    assert manager.receive(m.FindSession(request_id="3", libraries=two)).address == task_manager(TM2)
+    assert manager.receive(m.FindSession(request_id="4")).address == task_manager(TM2)
+
+
+def test_a_wanted_session_outlives_the_pause_between_failed_starts() -> None:
+    """R5: who asks only now and then gets one in the end."""
+    manager = manager_with()
+    manager.receive(m.FindSession(request_id="1"))
+    for _ in range(7):
+        (start,) = (c for c in manager.commands() if isinstance(c, ev.StartTaskManager))
+        manager.core.start_failed(start.resource_id, "no memory", manager.now)
+        manager.commands()
+        assert "no memory" in (manager.receive(m.FindSession(request_id="1")).refused or "no memory")
+        manager.passes(30)
+    assert any(isinstance(c, ev.StartTaskManager) for c in manager.commands())
+
+
+def test_times_are_shown_as_the_wall_clock_has_them() -> None:
+    manager = manager_with()
+    manager.now = 5.0
+    registered = manager.register(TM1)
+    manager.now = 7.5
+    manager.beat(registered, manager.report(TM1))
+    (info,) = manager.receive(m.ListTaskManagers())
+    assert (info.registered_ms, info.last_heartbeat_ms) == (5000, 7500)
+
+
+def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
+    """R7: a standalone one has it from nowhere else."""
+    manager = manager_with()
+    manager.core.blob_url, manager.core.blob_store = "http://127.0.0.1:1", "file:///blobs"
+    registered = manager.register(TM1, standalone=True)
+    assert (registered.blob_url, registered.blob_store) == ("http://127.0.0.1:1", "file:///blobs")
+    assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)

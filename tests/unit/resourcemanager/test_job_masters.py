@@ -1,0 +1,138 @@
+"""Later JobMasters replace earlier ones, and their jobs come back on the slots that they hold (R1, R12, R13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager.slot_manager import is_stale
+from minflinkd.resourcemanager.state import PAST_KEPT, SlotState
+from minflinkd.runtime.ids import JobId, LeaderId
+from tests.unit.resourcemanager.manager import JOB1, JOB2, NO_STANDBY, TM1, TM2, A, B, Manager, allocate, leader
+
+NEXT = LeaderId("leader of 1, the next")
+IDLE_ONE_BESIDE = replace(NO_STANDBY, heartbeat_timeout=5.0)
+
+
+def after_a_crash() -> Manager:
+    """JOB1 holds both slots of TM1, and its JobMaster is gone; TM2 is free."""
+    manager = Manager(IDLE_ONE_BESIDE)
+    manager.started = 2
+    manager.register(TM1)
+    manager.register(TM2)
+    manager.needs(a=2)
+    manager.feed(ev.AllocationAnswered(A, True, manager.report(TM1, s0=A, s1=A)))
+    manager.needs(version=2, held=(A,))
+    manager.now = 100.0
+    return manager
+
+
+def test_the_taskmanagers_of_a_job_are_told_of_its_new_jobmaster_and_nothing_is_taken_elsewhere() -> None:
+    """R13: the job comes back on its warm TaskManager."""
+    manager = after_a_crash()
+    assert manager.needs(by=NEXT, b=2) == [ev.AnnounceJobMaster(JOB1, NEXT, (TM1,))]
+    assert manager.slot_states(TM2) == [SlotState.FREE] * 2
+    assert "own TaskManagers will offer" in manager.answer().waiting[B]
+    assert manager.tick(4.9) == []
+    assert manager.needs(version=2, by=NEXT, held=(A,)) == []
+    assert manager.tick(10) == []
+
+
+def test_a_job_whose_slots_are_not_offered_in_time_is_served_elsewhere() -> None:
+    """R13: bounded by the heartbeat timeout after the first declaration of the new JobMaster."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, b=2)
+    (command,) = manager.tick(5)
+    assert command == replace(allocate(TM2, (0, 1), B), job_leader_id=NEXT)
+
+
+def test_nothing_is_started_for_what_the_job_holds_already() -> None:
+    """R13."""
+    manager = after_a_crash()
+    manager.feed(ev.TaskManagerFailed(TM2, "killed"))
+    assert manager.needs(by=NEXT, b=2) == [ev.AnnounceJobMaster(JOB1, NEXT, (TM1,))]
+    assert manager.tick(4.9) == []
+    assert manager.tick(0.2) == [ev.StartTaskManager(manager.last_started())]
+
+
+def test_what_the_job_holds_covers_no_more_than_it_is_large() -> None:
+    """R13: one allocation of two slots serves one need, and none that wants more."""
+    manager = after_a_crash()
+    assert manager.needs(by=NEXT, b=2, d=1)[1:] == [replace(allocate(TM2, (0,), "d"), job_leader_id=NEXT)]
+    larger = after_a_crash()
+    larger.register("tm-3", slots=4)
+    assert larger.needs(by=NEXT, b=3)[1:] == [replace(allocate("tm-3", (0, 1, 2), B), job_leader_id=NEXT)]
+
+
+def test_an_earlier_jobmaster_is_stale_once_a_later_one_has_declared() -> None:
+    """R1: whatever version its declaration has."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, b=2)
+    assert is_stale(manager.state, JOB1, leader(JOB1))
+    assert manager.needs(version=99, e=1) == []
+    assert manager.state.jobs[JOB1].leader_id == NEXT
+
+
+def test_an_end_that_an_earlier_jobmaster_tells_ends_nothing() -> None:
+    """R1."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, b=2)
+    manager.feed(ev.JobMasterGone(JOB1, leader(JOB1), for_good=True))
+    assert manager.state.jobs[JOB1].leader_id == NEXT
+
+
+def test_a_silent_jobmaster_may_speak_again_and_an_earlier_one_may_not() -> None:
+    """R1, R10."""
+    manager = Manager()
+    manager.needs(by=NEXT, held=(A,))
+    manager.feed(ev.JobMasterGone(JOB1, NEXT, for_good=False))
+    assert not is_stale(manager.state, JOB1, NEXT)
+    assert is_stale(manager.state, JOB1, leader(JOB1))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_end_of_a_job_outlives_its_jobmasters_late_messages(known: bool) -> None:
+    """R1: also where its declaration was never heard; a later JobMaster of the same job is welcome."""
+    manager = Manager()
+    if known:
+        manager.needs(held=(A,))
+    manager.feed(ev.JobMasterGone(JOB1, leader(JOB1), for_good=True))
+    assert is_stale(manager.state, JOB1, leader(JOB1))
+    assert manager.needs(version=7, a=1) == []
+    manager.needs(by=NEXT, a=1)
+    assert manager.state.jobs[JOB1].leader_id == NEXT
+
+
+def test_ended_jobs_are_remembered_up_to_a_bound() -> None:
+    """The last ones: their late messages are still under way."""
+    manager = Manager()
+    for number in range(PAST_KEPT + 10):
+        manager.feed(ev.JobMasterGone(JobId(f"{number:032x}"), LeaderId("x"), for_good=True))
+    assert len(manager.state.past) == PAST_KEPT
+    assert JobId(f"{PAST_KEPT + 9:032x}") in manager.state.past
+
+
+def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_it_gives_slots_away() -> None:
+    """R12, R13, R14: they may hold slots of the jobs that ask; bounded by the heartbeat timeout."""
+    manager = Manager(IDLE_ONE_BESIDE)
+    manager.feed(ev.TaskManagersFound((TM1, TM2)))
+    manager.register(TM2)
+    assert manager.needs(by=NEXT, b=2) == []
+    assert "to say what they hold" in manager.answer().waiting[B]
+    assert manager.register(TM1, s0=A, s1=A) == []
+    assert "own TaskManagers will offer" in manager.answer().waiting[B]
+    late = Manager(IDLE_ONE_BESIDE)
+    late.feed(ev.TaskManagersFound((TM1, TM2)))
+    late.register(TM2)
+    late.needs(b=2)
+    assert late.tick(5) == [allocate(TM2, (0, 1), B)]
+
+
+def test_jobs_are_served_in_the_order_in_which_they_came_whoever_leads_them() -> None:
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.needs(JOB1, a=2)
+    manager.needs(JOB2, b=2)
+    manager.needs(JOB1, by=NEXT, e=2)
+    assert manager.register(TM1) == [replace(allocate(TM1, (0, 1), "e"), job_leader_id=NEXT)]

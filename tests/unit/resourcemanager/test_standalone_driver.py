@@ -1,0 +1,27 @@
+"""The driver of a daemon that starts no TaskManagers."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.resourcemanager.driver import ResourceManagerDriver, StartFailed
+from minflinkd.resourcemanager.standalone import StandaloneDriver
+from minflinkd.runtime.ids import ResourceId
+
+
+async def test_a_start_is_refused_with_what_to_do_instead() -> None:
+    """R5, R7: nobody waits for a TaskManager that never comes without being told how one is started."""
+    driver: ResourceManagerDriver = StandaloneDriver()
+    with pytest.raises(StartFailed, match=r"resourcemanager\.driver: standalone") as refused:
+        await driver.start(ResourceId("tm-1"))
+    assert "minflinkd taskmanager" in refused.value.hint
+
+
+async def test_it_has_and_ends_nothing() -> None:
+    """R7: TaskManagers that somebody else started outlive the daemon."""
+    driver: ResourceManagerDriver = StandaloneDriver()
+    await driver.stop(ResourceId("tm-1"), kill=True)
+    await driver.stop_all()
+    await driver.reap_leftovers()
+    assert await driver.adopt() == ()
+    await driver.aclose()

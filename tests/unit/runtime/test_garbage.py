@@ -1,0 +1,29 @@
+"""The collector of the daemon's process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+COLLECT = """
+import gc, weakref
+from minflinkd.runtime.garbage import collect_seldom
+
+class Node:
+    pass
+
+collect_seldom()
+assert gc.get_freeze_count() > 1_000
+node = Node()
+node.itself = node
+gone = weakref.ref(node)
+del node
+kept = [[] for _ in range(30_000)]
+assert gone() is None
+"""
+
+
+def test_cycles_are_still_found_and_what_was_there_is_not_looked_at_again() -> None:
+    """A4: in a process of its own, for the collector is the whole process's."""
+    done = subprocess.run([sys.executable, "-c", COLLECT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,548 @@
+"""The core of a TaskManager, as lists of messages and what it does about them (m7 - m13, R8 - R15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.libraries import LibraryConflict
+from minflinkd.rpc.network import Fenced, Unreachable
+from minflinkd.runtime.errors import Conflict
+from minflinkd.taskmanager import slot_machine
+from minflinkd.taskmanager.core import Exit, RenewSession, SlotNotBound
+from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask, Tick
+from minflinkd.taskmanager.slot_state import Slots
+from minflinkd.taskmanager.slot_table import SlotState
+from tests.unit.taskmanager.core_world import (
+    JOB,
+    LOST,
+    OTHER,
+    A,
+    B,
+    C,
+    CoreWorld,
+    allocate,
+    attempt,
+    deploy,
+    leader,
+    registered,
+)
+
+S = SlotState
+
+
+def ends(world: CoreWorld) -> list[tuple[str, ...]]:
+    return [command.attempts for command in world.take(EndTasks)]
+
+
+def running(*, jm: int = 1) -> CoreWorld:
+    """Attempt 0 runs on A."""
+    world = CoreWorld()
+    world.active(A, 0, 1, jm=jm)
+    world.jm(deploy(A, jm=jm), jm)
+    assert [c.deployment.attempt_id for c in world.take(StartTask)] == [attempt(0)]
+    return world
+
+
+# --- getting slots -----------------------------------------------------------------------------------------------
+
+
+def test_slots_are_promised_offered_and_accepted() -> None:
+    """m7 - m10."""
+    world = CoreWorld()
+    answer = world.rm(allocate(A, 1, 2))
+    assert answer.allocated
+    assert [s.allocation_id for s in answer.report.slots] == [None, A, A, None]
+    assert (world.state(A), world.offered()) == (S.ALLOCATED, (A,))
+    assert world.rm(allocate(A, 2, 1)).allocated
+    world.accept(A)
+    assert world.state(A) is S.ACTIVE
+    assert world.rm(allocate(A, 1, 2)).allocated
+    assert not world.is_asking(m.OfferSlots)
+
+
+def test_taken_slots_are_told_with_the_truth() -> None:
+    """m8: `SlotTaken`, by which the ResourceManager corrects its view."""
+    world = CoreWorld()
+    world.active(A, 0)
+    for request in (allocate(B, 0, 1), allocate(A, 0, 1), allocate(A, 0, job=OTHER), allocate(B, 9)):
+        answer = world.rm(request)
+        assert not answer.allocated
+        assert answer.report.version == world.core.report().version
+    assert world.core.slots.table.of_job(OTHER) == ()
+
+
+def test_what_is_not_accepted_is_free_and_what_was_accepted_before_is_not_at_stake() -> None:
+    """m10: of that the heartbeats judge."""
+    world = CoreWorld()
+    world.active(A, 0)
+    world.rm(allocate(B, 1))
+    assert world.offered() == (A, B)
+    world.accept()
+    assert (world.state(A), world.state(B)) == (S.ACTIVE, S.FREE)
+
+
+def test_the_answer_to_any_but_the_last_offer_is_dropped() -> None:
+    """R8."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    first = world.ask_of(m.OfferSlots)
+    world.rm(allocate(B, 1))
+    last = world.ask_of(m.OfferSlots)
+    assert isinstance(first.request, m.OfferSlots)
+    assert isinstance(last.request, m.OfferSlots)
+    assert last.request.version > first.request.version
+    world.answer(first, m.OffersAccepted(accepted=(A,)))
+    assert (world.state(A), world.state(B)) == (S.ALLOCATED, S.ALLOCATED)
+    world.answer(last, m.OffersAccepted(accepted=(B,)))
+    assert (world.state(A), world.state(B)) == (S.FREE, S.ACTIVE)
+
+
+def test_an_offer_is_repeated_until_the_reservation_ends() -> None:
+    """m9, R9: ten seconds, whatever comes back that is no answer."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    offers = 0
+    while world.state(A) is S.ALLOCATED:
+        if world.is_asking(m.OfferSlots):
+            offers += 1
+            world.outcome(world.ask_of(m.OfferSlots), LOST)
+        world.wait(0.1)
+    assert 9.9 < world.now < 10.2
+    assert 6 <= offers <= 10
+
+
+def test_a_job_master_that_was_replaced_refuses_an_offer_without_harm_to_the_slots() -> None:
+    """R13: they wait for its successor."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    world.refuse(world.ask_of(m.OfferSlots), Fenced("another leader"))
+    assert world.state(A) is S.ALLOCATED
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
+    assert world.ask_of(m.OfferSlots).fence == leader(2)
+
+
+def test_a_heartbeat_that_names_slots_is_as_good_as_the_answer_that_was_lost() -> None:
+    """R8: it is the JobMaster's whole view."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    assert world.beat(A).allocations == (A,)
+    assert world.state(A) is S.ACTIVE
+
+
+def test_slots_are_given_on_a_ready_session_only() -> None:
+    """m7: but what was given before stays, and is answered with yes again."""
+    world = CoreWorld()
+    world.active(A, 0)
+    world.core.session_changed(m.SessionPhase.LOST, 1, aged=False, now=0.0)
+    assert not world.rm(allocate(B, 1)).allocated
+    assert world.rm(allocate(A, 0)).allocated
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(9)))
+    with pytest.raises(SessionLost):
+        world.jm(deploy(A))
+
+
+def test_a_taskmanager_of_one_job() -> None:
+    """R24."""
+    world = CoreWorld()
+    world.active(A, 0, job=OTHER)
+    assert not world.rm(allocate(B, 1, exclusive=True)).allocated
+    world.jm(m.FreeSlots(job_id=OTHER, allocations=(A,)))
+    answer = world.rm(allocate(B, 1, exclusive=True))
+    assert (answer.allocated, answer.report.dedicated_to) == (True, JOB)
+    assert not world.rm(allocate(A, 0, job=OTHER)).allocated
+    world.accept()
+    assert (world.state(B), world.core.report().dedicated_to) == (S.FREE, JOB)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_needs_slots_that_the_present_leader_accepted() -> None:
+    """m12."""
+    world = CoreWorld()
+    with pytest.raises(SlotNotBound, match="not bound"):
+        world.jm(deploy(A))
+    world.rm(allocate(A, 0))
+    with pytest.raises(SlotNotBound, match="ALLOCATED"):
+        world.jm(deploy(A, 1))
+    world.accept(A)
+    with pytest.raises(SlotNotBound, match="not bound"):
+        world.jm(deploy(A, job=OTHER))
+    world.jm(deploy(A, 2))
+    assert len(world.take(StartTask)) == 1
+
+
+def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
+    """m12: repeated while it runs, and doubled on the way until after its end or its cancellation."""
+    world = running()
+    world.jm(deploy(A))
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
+    assert ends(world) == [(attempt(0),)]
+    world.ended(0)
+    world.jm(deploy(A))
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1)))
+    with pytest.raises(SlotNotBound, match="cancelled before"):
+        world.jm(deploy(A, 1))
+    assert world.take(StartTask) == []
+    world.jm(deploy(A, 2))
+    with pytest.raises(SlotNotBound, match="later attempt"):
+        world.jm(deploy(A, 1))
+    assert len(world.take(StartTask)) == 1
+
+
+def test_no_attempt_of_a_task_runs_beside_an_earlier_one() -> None:
+    """m12: also where the JobMaster has given up to wait for its end."""
+    world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
+    world.active(B, 2)
+    for number, key in ((1, A), (2, B)):
+        with pytest.raises(SlotNotBound, match="attempt attempt-0 of task t has not ended yet"):
+            world.jm(deploy(key, number))
+    world.jm(deploy(B, 3, task="u"))
+    world.ended(0)
+    world.jm(deploy(A, 4))
+    assert [c.deployment.attempt_id for c in world.take(StartTask)] == [attempt(3), attempt(4)]
+
+
+def test_slots_given_back_are_free_when_their_tasks_have_ended() -> None:
+    """m12, m11."""
+    world = running()
+    world.jm(m.FreeSlots(job_id=JOB, allocations=(A,)))
+    assert (world.state(A), ends(world), world.told()) == (S.RELEASING, [(attempt(0),)], [])
+    assert world.beat().allocations == ()
+    assert not world.rm(allocate(A, 0, 1)).allocated
+    world.ended(0)
+    assert world.state(A) is S.FREE
+    (notice,) = world.told()
+    assert isinstance(notice, m.SlotsFree)
+    assert notice.instance_id == registered().instance_id
+    assert all(s.allocation_id is None for s in notice.report.slots)
+
+
+def test_the_end_of_a_job_frees_all_of_it_and_then_forgets_it_once() -> None:
+    """R26: also what its JobMaster never heard of."""
+    world = running()
+    world.active(B, 2)
+    ended = m.FreeSlots(job_id=JOB, allocations=(A,), job_ended=True)
+    world.jm(ended)
+    world.jm(ended)
+    assert (world.state(A), world.state(B), world.take(ForgetJob)) == (S.RELEASING, S.FREE, [])
+    world.ended(0)
+    world.jm(ended)
+    assert world.take(ForgetJob) == [ForgetJob(JOB)]
+    assert not world.rm(allocate(C, 3)).allocated
+    world.wait(60.0)
+    assert world.take(ForgetJob) == []
+    assert world.core.slots.jobs == {}
+
+
+def test_a_job_that_went_elsewhere_or_was_only_analysed_here_is_forgotten_after_a_while() -> None:
+    """Nobody says so here."""
+    world = CoreWorld()
+    world.core.analysed(OTHER, 0.0)
+    world.active(A, 0)
+    world.jm(m.FreeSlots(job_id=JOB, allocations=(A,)))
+    world.wait(34.0)
+    assert world.take(ForgetJob) == []
+    world.wait(2.0)
+    assert world.take(ForgetJob) == [ForgetJob(JOB), ForgetJob(OTHER)]
+
+
+# --- heartbeats of JobMasters ------------------------------------------------------------------------------------
+
+
+def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_young() -> None:
+    """R10: a beat may have been sent before the offer was answered."""
+    world = running()
+    world.active(B, 2)
+    for _ in range(10):
+        world.beat(B)
+        world.wait(1.0)
+    assert (world.state(A), ends(world)) == (S.ACTIVE, [])
+    world.wait(0.5)
+    assert world.beat(B).allocations == (B,)
+    assert (world.state(A), world.state(B), ends(world)) == (S.RELEASING, S.ACTIVE, [(attempt(0),)])
+
+
+def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
+    """R13, R15."""
+    world = running()
+    world.wait(4.9)
+    assert ends(world) == []
+    world.wait(0.2)
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.HELD)
+    world.ended(0)
+    assert (world.state(A), world.is_asking(m.OfferSlots)) == (S.HELD, False)
+    world.wait(29.0)
+    assert world.state(A) is S.HELD
+    world.wait(1.0)
+    assert world.state(A) is S.FREE
+
+
+def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
+    """R13."""
+    world = running()
+    world.wait(60.0)
+    assert world.state(A) is S.RELEASING
+    world.ended(0)
+    assert world.state(A) is S.FREE
+
+
+def test_a_silence_is_noticed_at_the_time_that_it_was_said_to_end() -> None:
+    """R13: whatever the clock shows, else the timer would be due at once for ever."""
+    world = running()
+    for tenths in range(100):
+        world.now += 0.1 + tenths / 7
+        world.beat(A)
+        due = world.core.slots.jobs[JOB].heard + world.core.slots.options.heartbeat_timeout
+        assert ticked(world.core.slots, due).jobs[JOB].silent
+
+
+def ticked(slots: Slots, now: float) -> Slots:
+    return slot_machine.step(slots, Tick(), now)[0]
+
+
+def test_a_silent_job_master_that_comes_back_has_its_slots_again() -> None:
+    """R15: they may carry tasks when the earlier ones have ended, and it says that it has them."""
+    world = running()
+    world.wait(6.0)
+    assert world.beat(A).allocations == (A,)
+    assert world.state(A) is S.HELD
+    with pytest.raises(SlotNotBound, match="HELD"):
+        world.jm(deploy(A, 1))
+    world.ended(0)
+    assert world.offered() == (A,)
+    world.accept(A)
+    world.jm(deploy(A, 2))
+    assert world.state(A) is S.ACTIVE
+
+
+# --- a new JobMaster ---------------------------------------------------------------------------------------------
+
+
+def learn_by_notice(world: CoreWorld) -> None:
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
+
+
+def learn_by_heartbeat_answer(world: CoreWorld) -> None:
+    while not world.is_asking(m.HeartbeatFromTaskManager):
+        world.now += 0.1
+        world.core.tick(world.now)
+        world.ended()
+    beat = world.ask_of(m.HeartbeatFromTaskManager)
+    world.answer(beat, m.HeartbeatAnswer(job_masters={OTHER: leader(9), JOB: leader(2)}))
+
+
+def learn_by_registration(world: CoreWorld) -> None:
+    world.wait(4.0)
+    world.beat(A)
+    world.wait(4.0, rm=False)
+    world.beat(A)
+    while not world.is_asking(m.RegisterTaskManager):
+        world.wait(1.0, rm=False)
+        world.beat(A)
+    world.answer(world.ask_of(m.RegisterTaskManager), registered(2, job_masters={JOB: leader(2)}))
+
+
+def learn_by_allocation(world: CoreWorld) -> None:
+    assert world.rm(allocate(C, 3, jm=2)).allocated
+
+
+def learn_by_any_message(world: CoreWorld) -> None:
+    world.jm(m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1, epoch=1), 2)
+
+
+@pytest.mark.parametrize(
+    "learn",
+    [
+        learn_by_notice,
+        learn_by_heartbeat_answer,
+        learn_by_registration,
+        learn_by_allocation,
+        learn_by_any_message,
+    ],
+)
+def test_however_it_learns_of_a_new_job_master_it_ends_the_old_ones_tasks_and_offers_it_their_slots(
+    learn: Callable[[CoreWorld], None],
+) -> None:
+    """R13."""
+    world = running()
+    world.rm(allocate(B, 2))
+    stale = world.ask_of(m.OfferSlots)
+    learn(world)
+    assert ends(world) == [(attempt(0),)]
+    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+    world.answer(stale, m.OffersAccepted(accepted=(A, B)))
+    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+    world.ended(0)
+    offer = world.ask_of(m.OfferSlots)
+    assert (offer.fence, set(world.offered()) >= {A, B}) == (leader(2), True)
+    world.accept(A)
+    assert (world.state(A), world.state(B)) == (S.ACTIVE, S.FREE)
+    world.jm(deploy(A, jm=2), 2)
+    assert len(world.take(StartTask)) == 1
+
+
+def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_for_it() -> None:
+    """R13: for the hold's time, though it does not answer."""
+    world = CoreWorld()
+    world.active(A, 0)
+    learn_by_notice(world)
+    for _ in range(29):
+        assert world.state(A) is S.ALLOCATED
+        if world.is_asking(m.OfferSlots):
+            world.outcome(world.ask_of(m.OfferSlots), LOST)
+        world.wait(1.0)
+    world.wait(1.5)
+    assert world.state(A) is S.FREE
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        deploy(A, 1),
+        m.HeartbeatFromJobMaster(job_id=JOB, leader_id=leader(1), allocations=()),
+        m.FreeSlots(job_id=JOB, allocations=(A,), job_ended=True),
+        m.CancelTask(job_id=JOB, attempt_id=attempt(0)),
+        m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1, epoch=1),
+        m.NotifyCheckpointComplete(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1),
+        m.NotifyCheckpointAborted(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1),
+    ],
+)
+def test_an_earlier_job_master_changes_nothing(message: m.Message) -> None:
+    """R1."""
+    world = running(jm=2)
+    before = world.core.slots
+    with pytest.raises(Fenced):
+        world.jm(message, 1)
+    assert world.core.slots == before
+    assert not world.rm(allocate(B, 3, jm=1)).allocated
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(1)))
+    assert world.core.slots == before
+
+
+# --- the ResourceManager -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        allocate(A, 0),
+        m.JobMasterChanged(job_id=JOB, leader_id=leader(2)),
+        m.RenewSession(reason="aged"),
+        m.ExitTaskManager(reason="idle"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 3])
+def test_only_the_resourcemanager_that_registered_it_is_obeyed(message: m.Message, number: int) -> None:
+    """R1: not an earlier one, nor a later one before it has registered this TaskManager."""
+    world = CoreWorld(ready=False)
+    with pytest.raises(Fenced):
+        world.rm(message, number)
+    world.core.session_changed(m.SessionPhase.READY, 1, aged=False, now=0.0)
+    world.wait(0.0)
+    world.answer(world.ask_of(m.RegisterTaskManager), registered(2))
+    with pytest.raises(Fenced):
+        world.rm(message, number)
+    world.rm(message, 2)
+
+
+def test_a_session_is_renewed_when_no_slot_is_taken() -> None:
+    """R6a: and gives no slots from then on until it is another one."""
+    world = CoreWorld()
+    renew = m.RenewSession(reason="aged")
+    world.active(A, 0)
+    with pytest.raises(Conflict):
+        world.rm(renew)
+    world.jm(m.FreeSlots(job_id=JOB, allocations=(A,)))
+    world.rm(renew)
+    world.rm(renew)
+    assert world.take(RenewSession) == [RenewSession("aged")]
+    assert world.core.report().session is m.SessionPhase.STARTING
+    assert not world.rm(allocate(B, 0)).allocated
+    world.core.session_changed(m.SessionPhase.READY, 2, aged=False, now=0.0)
+    assert world.rm(allocate(B, 0)).allocated
+
+
+def test_a_session_is_not_renewed_while_it_analyses_a_job() -> None:
+    """R6a: no slot is taken for that, and it would fail with the session."""
+    world = CoreWorld()
+    for job in (JOB, OTHER, JOB):
+        world.core.analysing(job, world.now)
+    for job in (OTHER, JOB, JOB):
+        with pytest.raises(Conflict, match="while it analyses"):
+            world.rm(m.RenewSession(reason="aged"))
+        world.core.analysed(job, world.now)
+    world.rm(m.RenewSession(reason="aged"))
+    assert world.take(RenewSession) == [RenewSession("aged")]
+
+
+def test_an_analysis_brings_libraries_and_is_refused_where_they_clash() -> None:
+    """B31: the session is to be replaced when nobody is there who brought what it holds."""
+    world = CoreWorld()
+    one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
+    world.core.analysing(JOB, world.now, one)
+    assert (world.core.report().libraries, world.core.report().session_aged) == (one, False)
+    with pytest.raises(LibraryConflict, match="java:com/acme"):
+        world.core.analysing(OTHER, world.now, two)
+    before = world.core.report().version
+    world.core.analysed(JOB, world.now)
+    assert world.core.report().session_aged
+    assert world.core.report().version > before
+    world.core.session_changed(m.SessionPhase.READY, 2, aged=False, now=world.now)
+    assert (world.core.report().libraries, world.core.report().session_aged) == ((), False)
+    world.core.analysing(OTHER, world.now, two)
+
+
+def test_it_exits_when_it_is_told_to_or_nobody_registers_it_in_time() -> None:
+    """R6, R15."""
+    world = CoreWorld()
+    world.rm(m.ExitTaskManager(reason="idle"))
+    assert world.take(Exit) == [Exit("idle")]
+    alone = CoreWorld(ready=False, registration_timeout=30.0)
+    while alone.core.next_wakeup() is not None:
+        alone.wait(1.0)
+        if alone.is_asking(m.RegisterTaskManager):
+            alone.outcome(alone.ask_of(m.RegisterTaskManager), LOST)
+    (given_up,) = alone.take(Exit)
+    assert given_up.failed
+    assert 30.0 <= alone.now < 34.0
+
+
+def test_one_that_reaches_nobody_keeps_its_session_and_tries_again() -> None:
+    """R15: its tasks stop and its slots fall free at their own timeouts."""
+    world = running()
+    for _ in range(120):
+        world.wait(1.0, rm=False)
+        if world.is_asking(m.RegisterTaskManager):
+            world.outcome(world.ask_of(m.RegisterTaskManager), LOST)
+        if ends(world):
+            world.ended(0)
+    assert world.core.slots.table.bindings == {}
+    assert world.core.report().session is m.SessionPhase.READY
+    assert world.take(Exit) == []
+    world.wait(2.0)
+    world.answer(world.ask_of(m.RegisterTaskManager), registered(2))
+    assert world.rm(allocate(B, 0), 2).allocated
+
+
+def test_every_change_of_the_report_is_told_at_once() -> None:
+    """m11, R6a: with a greater version; what an answer has told already is not told again."""
+    world = CoreWorld()
+    world.core.session_changed(m.SessionPhase.READY, 1, aged=True, now=0.0)
+    world.ended()
+    world.rm(allocate(A, 0))
+    world.accept()
+    reports = [notice.report for notice in world.told() if isinstance(notice, m.SlotsFree)]
+    assert [(r.session_aged, r.slots[0].allocation_id) for r in reports] == [(True, None), (True, None)]
+    assert reports[1].version > reports[0].version
+
+
+def test_a_message_for_another_party_is_not_taken() -> None:
+    with pytest.raises(Unreachable):
+        CoreWorld().rm(m.ListTaskManagers())

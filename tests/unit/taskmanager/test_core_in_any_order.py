@@ -1,0 +1,285 @@
+"""The core of a TaskManager under messages of earlier and later leaders in any order, with answers that are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import Fenced
+from minflinkd.rpc.party import Answered, Ask, Refused
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
+from minflinkd.taskmanager.core import FromResourceManager
+from minflinkd.taskmanager.slot_events import EndTasks, StartTask
+from minflinkd.taskmanager.slot_table import SlotState
+from tests.unit.taskmanager.core_world import (
+    JOB,
+    LOST,
+    NO_WAY,
+    OTHER,
+    SLOTS,
+    CoreWorld,
+    allocate,
+    attempt,
+    deploy,
+    leader,
+    registered,
+)
+
+KEYS = [AllocationId(name) for name in "abcdef"]
+SOME = st.lists(st.sampled_from(KEYS), max_size=3, unique=True).map(tuple)
+FATES = st.sampled_from(["answered", "answered", "answered", "lost", "cut", "no"])
+JOBS = st.sampled_from([JOB, OTHER])
+SECONDS = st.sampled_from([0.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 4.0, 6.0, 11.0, 40.0])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """R30: no slot twice, no task on slots that the job's present JobMaster did not accept, and no message of a
+
+    lower leader changes anything. What the JobMasters accepted is recorded here, apart from the code that is tested.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = CoreWorld()
+        self.accepted: dict[AllocationId, tuple[JobId, LeaderId]] = {}
+        self.running: dict[AttemptId, m.DeployTask] = {}  # its processes live
+        self.ending: set[AttemptId] = set()
+        self.attempts = 0  # deployed so far
+        self.last_offers: dict[JobId, int] = {}
+        self.seen = self.world.core.report()
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def send(self, message: m.Message, fence: LeaderId, followed: LeaderId | None) -> Any:
+        before = self.world.core.slots, self.world.core.report(), self.world.core.registration
+        try:
+            answer = self.world.rm(message, int(fence))
+        except Fenced:
+            assert fence != followed
+            assert (self.world.core.slots, self.world.core.report(), self.world.core.registration) == before
+            return None
+        except MinflinkError:
+            answer = None
+        assert followed is None or fence >= followed
+        assert fence == followed or not isinstance(message, FromResourceManager)
+        self.carry_out()
+        return answer
+
+    def from_rm(self, message: m.Message, number: int) -> Any:
+        return self.send(message, leader(number), self.world.core.registration.leader)
+
+    def from_jm(self, job: JobId, message: m.Message, number: int) -> Any:
+        known = self.world.core.slots.jobs.get(job)
+        return self.send(message, leader(number), known.leader if known is not None else None)
+
+    def carry_out(self) -> None:
+        for command in self.world.take(object):
+            if isinstance(command, StartTask):
+                deployment = command.deployment
+                by = (deployment.job.job_id, deployment.job_leader_id)
+                assert self.accepted.get(deployment.allocation_id) == by
+                assert deployment.attempt_id not in self.running
+                task = (deployment.job.job_id, deployment.task.id)
+                assert task not in {(d.job.job_id, d.task.id) for d in self.running.values()}
+                self.running[deployment.attempt_id] = deployment
+            elif isinstance(command, Ask) and isinstance(command.request, m.OfferSlots):
+                job = JOB if command.target.endswith(JOB) else OTHER
+                assert command.request.version > self.last_offers.get(job, 0)
+                self.last_offers[job] = command.request.version
+            elif isinstance(command, EndTasks):
+                assert not self.ending & set(command.attempts)
+                assert set(command.attempts) <= self.running.keys()
+                self.ending |= set(command.attempts)
+
+    # Whoever speaks is most often the present leader, and of what is here: else nothing would ever come about.
+
+    def some_rm(self, data: st.DataObject) -> int:
+        return self.around(data, self.world.core.registration.leader)
+
+    def some_jm(self, data: st.DataObject, job: JobId) -> int:
+        known = self.world.core.slots.jobs.get(job)
+        return self.around(data, known.leader if known is not None else None)
+
+    def around(self, data: st.DataObject, present: LeaderId | None) -> int:
+        number = int(present or 1)
+        return data.draw(st.sampled_from([number] * 8 + [max(number - 1, 1), number + 1]))
+
+    def some_key(self, data: st.DataObject, job: JobId) -> AllocationId:
+        return data.draw(st.sampled_from([*self.world.core.slots.table.of_job(job) * 4, *KEYS]))
+
+    @rule(data=st.data(), job=JOBS, own=st.sampled_from([False] * 9 + [True]))
+    def allocate(self, data: st.DataObject, job: JobId, own: bool) -> None:
+        free = [s.index for s in self.world.core.report().slots if s.allocation_id is None]
+        slots = data.draw(st.sets(st.sampled_from([*free * 4, -1, *range(SLOTS + 1)]), max_size=2))
+        request = allocate(self.some_key(data, job), *slots, job=job, jm=self.some_jm(data, job), exclusive=own)
+        answer = self.from_rm(request, self.some_rm(data))
+        if answer is not None and answer.allocated:
+            mine = {s.index for s in answer.report.slots if s.allocation_id == request.allocation_id}
+            assert mine == slots
+            assert answer.report.dedicated_to in (None, job)
+
+    @rule(job=JOBS, beats=st.integers(0, 2))
+    def get_slots_and_run(self, job: JobId, beats: int) -> None:
+        """What mostly happens, so that there is something to lose."""
+        core = self.world.core
+        free = [s.index for s in core.report().slots if s.allocation_id is None]
+        unused = [key for key in KEYS if key not in core.slots.table.bindings]
+        known = core.slots.jobs.get(job)
+        jm = int(known.leader) if known is not None and known.leader else 1
+        if free and unused and core.registration.leader:
+            self.from_rm(allocate(unused[0], free[0], job=job, jm=jm), int(core.registration.leader))
+        for _ in range(beats):
+            keys = core.slots.table.of_job(job)
+            self.accepted |= dict.fromkeys(keys, (job, leader(jm)))
+            self.from_jm(job, m.HeartbeatFromJobMaster(job_id=job, leader_id=leader(jm), allocations=keys), jm)
+        for key in core.slots.table.of_job(job, SlotState.ACTIVE):
+            self.attempts += 1
+            self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=key), jm)
+
+    @rule(data=st.data(), job=JOBS)
+    def announce(self, data: st.DataObject, job: JobId) -> None:
+        self.from_rm(m.JobMasterChanged(job_id=job, leader_id=leader(self.some_jm(data, job))), self.some_rm(data))
+
+    @rule(data=st.data(), job=JOBS, knows=st.sampled_from(["all", "all", "all", "some"]))
+    def beat(self, data: st.DataObject, job: JobId, knows: str) -> None:
+        keys = self.world.core.slots.table.of_job(job) if knows == "all" else data.draw(SOME)
+        jm = self.some_jm(data, job)
+        known = self.world.core.slots.jobs.get(job)
+        if known is None or leader(jm) >= known.leader:  # else it is fenced, and says nothing
+            mine = self.world.core.slots.table.of_job(job)  # of what is another job's it has nothing to say
+            self.accepted |= {key: (job, leader(jm)) for key in keys if key in mine}
+        self.from_jm(job, m.HeartbeatFromJobMaster(job_id=job, leader_id=leader(jm), allocations=keys), jm)
+
+    @rule(data=st.data(), job=JOBS, older=st.sampled_from([0, 0, 0, 1]), task=st.sampled_from("tu"))
+    def deploy(self, data: st.DataObject, job: JobId, older: int, task: str) -> None:
+        """Each attempt is another one, or one that came before."""
+        self.attempts += 1 - older
+        jm = self.some_jm(data, job)
+        self.from_jm(job, deploy(self.some_key(data, job), self.attempts, job=job, jm=jm, task=task), jm)
+
+    @rule(data=st.data(), job=JOBS)
+    def cancel(self, data: st.DataObject, job: JobId) -> None:
+        number = data.draw(st.integers(max(self.attempts - 4, 0), self.attempts + 1))
+        jm = self.some_jm(data, job)
+        self.from_jm(job, m.CancelTask(job_id=job, attempt_id=attempt(number)), jm)
+
+    @rule(data=st.data(), job=JOBS, ended=st.sampled_from([False] * 5 + [True]))
+    def free(self, data: st.DataObject, job: JobId, ended: bool) -> None:
+        request = m.FreeSlots(job_id=job, allocations=(self.some_key(data, job),), job_ended=ended)
+        self.from_jm(job, request, self.some_jm(data, job))
+
+    @precondition(lambda self: self.world.asks)
+    @rule(data=st.data(), whole=st.sampled_from([True, True, True, False]), fate=FATES)
+    def answer(self, data: st.DataObject, whole: bool, fate: str) -> None:
+        """Any request that has no outcome yet, however old."""
+        ask: Ask = data.draw(st.sampled_from(self.world.asks))
+        before = self.world.core.registration.leader or ""
+        match ask.request:
+            case m.OfferSlots(offers=offers):
+                keys = tuple(o.allocation_id for o in offers) if whole else data.draw(SOME)
+                value: object = m.OffersAccepted(accepted=keys)
+                if fate == "answered":
+                    self.note_accepted(ask, keys)
+            case m.RegisterTaskManager():
+                masters = {JOB: leader(self.some_jm(data, JOB))}
+                value = registered(self.some_rm(data), job_masters=masters)
+            case _:
+                value = m.HeartbeatAnswer(job_masters={OTHER: leader(self.some_jm(data, OTHER))})
+        outcomes = {"answered": Answered(value), "lost": LOST, "cut": NO_WAY, "no": Refused(Fenced("no"))}
+        self.world.outcome(ask, outcomes[fate])
+        assert (self.world.core.registration.leader or "") >= before
+        self.carry_out()
+
+    @precondition(lambda self: self.world.is_asking(m.OfferSlots))
+    @rule()
+    def accept(self) -> None:
+        """The last offer, in whole."""
+        ask, keys = self.world.ask_of(m.OfferSlots), self.world.offered()
+        self.note_accepted(ask, keys)
+        self.world.answer(ask, m.OffersAccepted(accepted=keys))
+        self.carry_out()
+
+    def note_accepted(self, ask: Ask, keys: tuple[AllocationId, ...]) -> None:
+        """R8: but only where it is the answer to the last offer of the job."""
+        assert isinstance(ask.request, m.OfferSlots)
+        assert ask.fence is not None
+        job = JOB if ask.target.endswith(JOB) else OTHER
+        if self.last_offers[job] == ask.request.version:
+            offered = {o.allocation_id for o in ask.request.offers}
+            self.accepted |= dict.fromkeys(offered & set(keys), (job, ask.fence))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def attempt_ends(self, data: st.DataObject) -> None:
+        """By command, or by itself."""
+        ended = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[ended]
+        self.ending.discard(ended)
+        self.world.core.attempt_ended(ended, self.world.now)
+        self.world.ended()
+        self.carry_out()
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        """Perhaps unseen, as for a process that is stopped."""
+        self.world.now += seconds
+        self.world.core.tick(self.world.now)
+        self.world.ended()
+        self.carry_out()
+
+    @rule(phase=st.sampled_from([m.SessionPhase.READY] * 5 + [m.SessionPhase.LOST]))
+    def session_changes(self, phase: m.SessionPhase) -> None:
+        self.world.core.session_changed(phase, 1, aged=False, now=self.world.now)
+        self.carry_out()
+
+    # --- what holds --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def slots_that_run_something_are_not_free_and_not_anothers(self) -> None:
+        table = self.world.core.slots.table
+        for deployment in self.running.values():
+            assert table.bindings[deployment.allocation_id].job_id == deployment.job.job_id
+        held = [s for b in table.bindings.values() for s in b.slots]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def what_may_go_on_was_accepted_by_the_present_jobmaster(self) -> None:
+        slots = self.world.core.slots
+        for key in self.running.keys() - self.ending:
+            deployment = self.running[key]
+            assert slots.jobs[deployment.job.job_id].leader == deployment.job_leader_id
+            assert slots.table.bindings[deployment.allocation_id].state is SlotState.ACTIVE
+
+    @invariant()
+    def reports_tell_by_their_version_which_is_later(self) -> None:
+        """R8."""
+        report = self.world.core.report()
+        assert (report.version > self.seen.version) == (report != self.seen)
+        self.seen = report
+
+    def teardown(self) -> None:
+        """R15: left alone by everybody, it has no slot taken and knows no job, after a bounded time."""
+        for _ in range(20):
+            self.world.wait(10.0, rm=False)
+            for ask in list(self.world.asks):
+                self.world.outcome(ask, LOST)
+            self.carry_out()
+            for ended in sorted(self.ending):
+                del self.running[ended]
+                self.world.core.attempt_ended(ended, self.world.now)
+            self.ending.clear()
+        slots = self.world.core.slots
+        assert not slots.table.bindings
+        assert not slots.attempts
+        assert not slots.jobs
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

@@ -1,0 +1,52 @@
+"""Deployments that come behind what was sent after them (m12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.rpc import messages as m
+from minflinkd.taskmanager.core import SlotNotBound
+from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.slot_events import StartTask
+from tests.unit.taskmanager.core_world import JOB, A, CoreWorld, allocate, attempt, deploy
+
+
+def _with_slots() -> CoreWorld:
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    world.accept(A)
+    return world
+
+
+def test_a_deployment_that_comes_behind_the_cancellation_of_its_attempt_is_refused() -> None:
+    """m12: the JobMaster was told that nothing of the attempt is left, and has deployed the next one."""
+    world = _with_slots()
+    assert world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1))) == m.Done()
+    with pytest.raises(SlotNotBound, match="was cancelled"):
+        world.jm(deploy(A, 1))
+    world.jm(deploy(A, 2))
+    assert [start.deployment.attempt_id for start in world.take(StartTask)] == [attempt(2)]
+
+
+def test_what_an_earlier_job_master_cancelled_says_nothing_of_a_later_ones_attempts() -> None:
+    """R13."""
+    world = _with_slots()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1)))
+    world.beat(jm=2)
+    world.accept(A)
+    world.jm(deploy(A, 1, jm=2), 2)
+    assert len(world.take(StartTask)) == 1
+
+
+def test_a_second_copy_of_a_deployment_that_was_refused_is_refused_as_well() -> None:
+    """m12: the JobMaster has deployed the next attempt since."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    world.accept(A)
+    world.core.session_changed(m.SessionPhase.LOST, 1, aged=False, now=world.now)
+    with pytest.raises(SessionLost):
+        world.jm(deploy(A, 1))
+    world.core.session_changed(m.SessionPhase.READY, 2, aged=False, now=world.now)
+    with pytest.raises(SlotNotBound, match="refused"):
+        world.jm(deploy(A, 1))
+    world.jm(deploy(A, 2))

@@ -1,0 +1,161 @@
+"""A TaskManager's registration, as lists of events (m4 - m6, R9, R10, R15)."""
+
+from __future__ import annotations
+
+from minflinkd.taskmanager.registration_machine import (
+    Accepted,
+    Beat,
+    BeatAnswered,
+    BeatLost,
+    BeatRefused,
+    Command,
+    Event,
+    GiveUp,
+    NotAccepted,
+    Phase,
+    Register,
+    Registration,
+    Tick,
+    check_invariants,
+    next_wakeup,
+    step,
+)
+from tests.unit.taskmanager.core_world import leader, registered
+
+
+def run(*story: tuple[float, Event], state: Registration | None = None) -> tuple[Registration, list[Command]]:
+    state = state or Registration(since=0.0, due=0.0)
+    commands: list[Command] = []
+    for now, event in story:
+        state, more = step(state, event, now)
+        check_invariants(state)
+        commands += more
+    return state, commands
+
+
+REGISTERED = run((0.0, Tick()), (0.1, Accepted(1, registered(2))))[0]
+
+
+def beat(number: int = 1, instance: int = 2) -> Beat:
+    answer = registered(instance)
+    return Beat(number, answer.instance_id, answer.leader_id, 2.0)
+
+
+def test_it_registers_and_beats_each_interval_whether_it_is_answered_or_not() -> None:
+    """m4, R10: one lost beat must not cost two."""
+    state, commands = run((0.0, Tick()), (0.1, Accepted(1, registered(2))), (1.0, Tick()), (1.1, Tick()), (2.2, Tick()))
+    assert state.phase is Phase.REGISTERED
+    assert commands == [Register(1), beat(), beat()]
+
+
+def test_a_try_that_fails_is_repeated_with_growing_pauses() -> None:
+    """m4: one at a time."""
+    state, commands = run((0.0, Tick()), (5.0, NotAccepted(1, "no answer")), (5.05, Tick()), (5.1, Tick()))
+    assert commands == [Register(1), Register(2)]
+    state, _ = run((10.0, NotAccepted(2, "no answer")), state=state)
+    assert next_wakeup(state) == 10.2
+
+
+def test_an_earlier_leader_than_one_seen_before_is_not_followed() -> None:
+    """R1: its answer was late, or it has not learnt yet that it was replaced."""
+    lost = run((1.0, BeatRefused(1, "unknown-task-manager")), (1.0, Tick()), state=REGISTERED)[0]
+    state, _ = run((1.1, Accepted(2, registered(1))), state=lost)
+    assert (state.phase, state.leader) == (Phase.UNREGISTERED, leader(2))
+    for number in (2, 3):
+        state, _ = run((1.1, Accepted(2, registered(number))), state=lost)
+        assert (state.phase, state.leader) == (Phase.REGISTERED, leader(number))
+
+
+def test_two_failing_connections_in_a_row_or_silence_end_a_registration() -> None:
+    """R10."""
+    gone = BeatLost(1, "no connection", unreachable=True)
+    slow = BeatLost(1, "no answer", unreachable=False)
+    assert run((2.0, gone), (2.1, gone), state=REGISTERED)[0].phase is Phase.UNREGISTERED
+    assert run((2.0, gone), (2.1, slow), (2.2, gone), state=REGISTERED)[0].phase is Phase.REGISTERED
+    assert run((2.0, gone), (2.1, BeatAnswered(1)), (2.2, gone), state=REGISTERED)[0].phase is Phase.REGISTERED
+    assert run((5.0, Tick()), state=REGISTERED)[0].phase is Phase.REGISTERED
+    state = run((5.1, Tick()), state=REGISTERED)[0]
+    assert state.phase is Phase.UNREGISTERED
+    assert state.why == "the ResourceManager is silent for 5.0 s"
+    assert next_wakeup(state) == 5.1
+
+
+def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
+    """R8."""
+    again = run(
+        (2.0, BeatRefused(1, "unknown-task-manager")),
+        (2.0, Tick()),
+        (2.1, Accepted(2, registered(2))),
+        state=REGISTERED,
+    )[0]
+    late = (BeatRefused(1, "?"), BeatAnswered(1), BeatLost(1, "?", unreachable=True), Accepted(1, registered(3)))
+    for event in (*late, NotAccepted(1, "?")):
+        assert run((3.0, event), state=again)[0] == again
+
+
+def test_a_try_without_an_outcome_is_followed_by_the_next_one() -> None:
+    """m4, R15: whoever carries it out may fail to say so. It is judged as one that failed."""
+    state, commands = run((0.0, Tick()), (5.9, Tick()))
+    assert (commands, next_wakeup(state)) == ([Register(1)], 6.0)
+    state, commands = run((6.0, Tick()), (6.1, Tick()), (6.2, Accepted(1, registered(1))), state=state)
+    assert (state.phase, commands) == (Phase.REGISTERING, [Register(2)])
+    limited, commands = run((0.0, Tick()), (6.0, Tick()), state=Registration(since=0.0, due=0.0, give_up_after=6.0))
+    assert limited.phase is Phase.GIVEN_UP
+    assert commands[-1] == GiveUp("no ResourceManager took the registration for 6 s: the last try has no outcome")
+
+
+def tries_answered(*stories: tuple[float, int | None]) -> tuple[Registration, list[Command]]:
+    """REGISTERED with leader 2 is lost at 100; then for some seconds a leader answers each try at once, or nobody."""
+    state, commands = run((100.0, BeatRefused(1, "no")), state=REGISTERED)
+    now = 100.0
+    for seconds, number in stories:
+        end = now + seconds
+        while (due := next_wakeup(state)) is not None and due <= end:
+            now = due
+            state, asked = run((now, Tick()), state=state)
+            commands += asked
+            if state.phase is Phase.REGISTERING:
+                answer = (
+                    NotAccepted(state.number, "?") if number is None else Accepted(state.number, registered(number))
+                )
+                state, more = run((now, answer), state=state)
+                commands += more
+    return state, [c for c in commands if isinstance(c, GiveUp)]
+
+
+def test_it_ends_where_nobody_but_an_earlier_leader_answers_for_long() -> None:
+    """R1: the daemon's state was lost, and with it its epoch; the next process of this TaskManager follows anybody."""
+    assert tries_answered((59.0, 1))[1] == []
+    state, given_up = tries_answered((63.0, 1))
+    assert state.phase is Phase.GIVEN_UP
+    (command,) = given_up
+    assert isinstance(command, GiveUp)
+    assert command.reason.startswith("the ResourceManager has lost its state: for 6")
+    assert command.reason.endswith(f" s only {leader(1)} answers, which is earlier than {leader(2)}")
+
+
+def test_an_earlier_leader_that_answers_now_and_then_ends_nothing() -> None:
+    """R1: the later one may be there, and not be heard."""
+    assert tries_answered((50.0, 1), (5.0, None), (50.0, 1))[1] == []
+    assert tries_answered((50.0, 1), (5.0, 2))[0].phase is Phase.REGISTERED
+    again = tries_answered((50.0, 1), (5.0, 2))[0]
+    assert again.earlier_since is None
+
+
+def test_it_gives_up_only_where_a_time_is_set() -> None:
+    """R15: without a ResourceManager since it lost the last one."""
+    lost = run((100.0, BeatRefused(1, "no")), (100.0, Tick()), state=REGISTERED)[0]
+    assert run((1e9, NotAccepted(2, "no answer")), state=lost)[1] == []
+    limited = run(
+        (0.0, Tick()),
+        (0.1, Accepted(1, registered(2))),
+        (100.0, BeatRefused(1, "no")),
+        (100.0, Tick()),
+        (129.0, NotAccepted(2, "no answer")),
+        (130.0, Tick()),
+        (135.0, NotAccepted(3, "no answer")),
+        state=Registration(since=0.0, due=0.0, give_up_after=30.0),
+    )
+    assert limited[0].phase is Phase.GIVEN_UP
+    assert limited[1][-1] == GiveUp("no ResourceManager took the registration for 35 s: no answer")
+    assert next_wakeup(limited[0]) is None
