@@ -17,7 +17,9 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.blob_server import MIB, ServerProcess, served
 from benchmarks.figures import Row
@@ -35,6 +37,7 @@ FLINK_AT_ONCE = 965.0  # ms for 50 x 10 MiB
 FLINK_SMALL = 0.8  # ms for a PUT of 1 KiB
 
 Seconds = dict[str, list[float]]
+T = TypeVar("T")
 
 
 async def measure(base: Path, quick: bool) -> Row:
@@ -102,7 +105,7 @@ class _Bench:
         job_id = self._ids.job()
         await asyncio.to_thread(_new_content, file, size)
         for what, client in (("PUT", self._client), ("PUT, no HA copy", self._client_alone)):
-            stored = await self._timed(f"{what} {name}", lambda client=client: client.upload(job_id, file))
+            stored = await self._timed(f"{what} {name}", partial(client.upload, job_id, file))
         await self._timed(f"copy {name}", lambda: asyncio.to_thread(_copy, file, copy))
         key = BlobKey.parse(stored.key)
         await self._timed(f"GET {name}", lambda: self._client_alone.download_to(job_id, key, copy))
@@ -130,7 +133,7 @@ class _Bench:
         await self._timed("GET at once", lambda: all_at_once(get))
         await self._timed("copy at once", lambda: all_at_once(copy))
 
-    async def _timed(self, what, action):  # type: ignore[no-untyped-def]  # any awaitable's value
+    async def _timed(self, what: str, action: Callable[[], Awaitable[T]]) -> T:
         began = time.perf_counter()
         result = await action()
         self._seconds.setdefault(what, []).append(time.perf_counter() - began)
