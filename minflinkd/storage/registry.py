@@ -89,7 +89,7 @@ class Storages:
     def _load(self, scheme: str) -> ResilientStorage:
         if scheme not in self._plugins:
             known = ", ".join(sorted({*self._plugins, *self._open}))
-            hint = f"pip install 'minflinkd[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else _NO_PACKAGE
+            hint = _extra(scheme) if scheme in _EXTRAS else _NO_PACKAGE
             raise UnknownScheme(f"no storage backend for {scheme}://; there are: {known}", hint=hint)
         if scheme in self._rivals:
             packages = ", ".join(self._rivals[scheme])
@@ -170,10 +170,15 @@ def _unfinished(kind: object, scheme: str) -> str:
     return f"it does not implement {missing}" if missing else ""
 
 
+def _extra(scheme: str) -> str:
+    extra = _EXTRAS[scheme]
+    return f"install the extra: pip install 'minflinkd[{extra}]' (in a checkout: pip install '.[{extra}]')"
+
+
 def _install(point: EntryPoint, error: ImportError) -> str:
     package = point.dist.name if point.dist else "minflinkd"
     if package == "minflinkd" and point.name in _EXTRAS:
-        return f"pip install 'minflinkd[{_EXTRAS[point.name]}]'"
+        return _extra(point.name)
     missing = (error.name or "").partition(".")[0]
     return f"pip install --force-reinstall {package}" + (f", which needs {missing}" if missing else "")
 
