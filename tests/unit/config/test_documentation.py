@@ -1,5 +1,5 @@
 """docs/: errors.md names every error code that the programs can answer with, and no other; links lead somewhere; the
-command line and the job files that are shown are the real ones.
+command line, the metrics and the job files that are shown are the real ones.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ import pytest
 
 from minflinkd.cli.main import main
 from minflinkd.jobgraph.document import parse_yaml
+from minflinkd.metrics.loop_lag import LoopLag
+from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.storage.recording import RequestStatistics
 
 REPOSITORY = Path(__file__).parents[3]
 EXAMPLES = REPOSITORY / "examples"
@@ -141,19 +146,77 @@ def test_the_index_names_every_page() -> None:
     assert sorted({page.name for page in (REPOSITORY / "docs").glob("*.md")} - {*index, "README.md"}) == []
 
 
-def test_every_command_and_option_of_the_command_line_is_documented() -> None:
-    """E10: docs/cli.md is what `minflinkd --help` shows. Mend: add what is missing to docs/cli.md"""
-    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
-    context = click.Context(main)
-    missing = []
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Those that can be called, groups too, with their names."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        if not re.search(rf"^\| `{name}\b", page, re.MULTILINE):
-            missing.append(name)
-        options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
-        missing += [f"{name} {option}" for option in options if option not in page]
+        yield prefix + name, command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+
+
+def test_every_command_and_option_of_the_command_line_is_documented() -> None:
+    """E10: docs/cli.md is what `minflinkd --help` shows: in a command's row, or, of those that all have, in the text.
+    Mend: add what is missing to docs/cli.md
+    """
+    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    text = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE)
+    missing = []
+    for name, command in commands(main):
+        rows = re.findall(rf"^\| `{name}\b.*$", page, re.MULTILINE)
+        options = [o for p in command.params if isinstance(p, click.Option) for o in (*p.opts, *p.secondary_opts)]
+        said = "\n".join([text, *rows])
+        missing += [name] * (not rows)
+        missing += [f"{name} {option}" for option in options if not re.search(rf"(?<![\w-]){option}(?![\w-])", said)]
     assert missing == []
+
+
+def a_whole_cluster() -> ClusterSample:
+    """A sample of which no metric is left out."""
+    task = TaskSample(
+        task_id="out", rows_in=1, rows_out=1, batch_duration=0.1, state_rows=1, state_bytes=1, watermark=1.0
+    )
+    checkpoints = CheckpointSample(failed=1, failed_by_cause={"expired": 1})
+    blobs = BlobSample(
+        stored={"referenced": 1},
+        stored_bytes={"referenced": 1},
+        received_bytes=1,
+        sent_bytes=1,
+        transfers_running=0,
+        transfers_waiting=0,
+        deleted=0,
+        corrupt=0,
+    )
+    return ClusterSample(
+        jobs_by_status={"RUNNING": 1},
+        jobs=(JobSample(job_id="a" * 32, restarts=0, tasks=(task,), checkpoints=checkpoints),),
+        task_managers=1,
+        heartbeat_ages={"tm-0123456789ab": 1.0},
+        blobs=blobs,
+    )
+
+
+def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
+    """E30: docs/http.md is what `GET /metrics` shows. Mend: correct its section on metrics"""
+    metrics = Metrics(
+        version="1",
+        rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
+        storage_requests=lambda: {"file": {"stat": RequestStatistics()}},
+    )
+    metrics.cluster.show(a_whole_cluster())
+    LoopLag(metrics.registry, SystemClock())
+    names, labels = set[str](), set[str]()
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            name = family.name if family.type == "histogram" else sample.name
+            if name.startswith("minflinkd_"):
+                names.add(name.removeprefix("minflinkd_"))
+                labels.update(sample.labels)
+    page = (REPOSITORY / "docs" / "http.md").read_text(encoding="utf-8")
+    section = page.partition("## Metrics\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([a-z_]+)`", section)) - {"minflinkd_"} == names | labels - {"le"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/jobs.md"])

@@ -64,7 +64,7 @@ def test_an_unknown_scheme_names_the_known_ones_and_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("scheme", "target", "said"),
     [
-        ("s3", "no_such_sdk:S3Storage", r"no_such_sdk.*pip install 'minflinkd\[s3\]' \(in a checkout: pip install '\.\[s3\]'\)"),
+        ("s3", "no_such_sdk:S3Storage", r"no_such_sdk.*minflinkd\[s3\].* \(in a checkout: pip install '\.\[s3\]'\)"),
         ("abfs", "no_such_sdk.aio:X", r"pip install 'minflinkd\[azure\]' \(in a checkout: pip install '\.\[azure\]'\)"),
         ("other", "no_such_sdk:X", r"other://.*which needs no_such_sdk"),
         ("file", "minflinkd.storage.interface:Storage", r"is no storage backend for file://"),
