@@ -53,7 +53,8 @@ override the options under `execution.checkpointing` and `restart-strategy` for 
   line, the value, what is allowed and the nearest key that exists. `minflinkd check-config FILE` does the same check.
 - `systemctl reload minflinkd` (SIGHUP) applies changes of options marked *live* and logs which others wait for a
   restart. A file with faults changes nothing.
-- Entries of `taskmanager.spark.conf` whose names look like a secret are masked wherever a configuration is shown.
+- Entries of `storage` and `taskmanager.spark.conf` whose names look like a secret are masked wherever a configuration
+  is shown.
 """
 
 
