@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from minflinkd.blob.errors import (
 )
 from minflinkd.blob.transfer import CHUNK
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.storage.interface import StorageError
 
 LONGEST_WAIT = 60.0  # seconds that a Retry-After is believed for
 LONGEST_PAUSE = 50  # times the first one
@@ -39,7 +41,7 @@ _KINDS: tuple[type[MinflinkError], ...] = (
 class BlobConnection:
     """Speaks to the BlobServer at `url`, which may be learned late. `retries` more tries follow a failed one, after a
     growing, jittered pause that begins at `pause` seconds, or after as long as the server asks for; `idle_timeout` is
-    in seconds without a byte. To be closed with the process."""
+    in seconds without a byte of an answer, or a piece of a body. To be closed with the process."""
 
     def __init__(self, url: str, *, token: str | None, retries: int, pause: float, idle_timeout: float) -> None:
         self.url = url
@@ -82,15 +84,25 @@ class BlobConnection:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self.idle_timeout)
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, read_bufsize=CHUNK)
+        # aiohttp's own limits end with the connection, and begin anew with the answer: between them lies the body.
+        watch = asyncio.timeout(None if body is None else self.idle_timeout)
+        sent = None if body is None else _Sent(body, watch, self.idle_timeout)
         try:
-            async with self._session.request(
-                method, self.url + path, params=params, headers=headers, data=body, expect100=body is not None
-            ) as response:
+            async with (
+                watch,
+                self._session.request(
+                    method, self.url + path, params=params, headers=headers, data=sent, expect100=sent is not None
+                ) as response,
+            ):
+                if sent is not None:
+                    sent.moved()
                 if response.status >= 400 and response.status != 416:
                     raise _error(response, await response.read())
                 yield response
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            why = str(error) or type(error).__name__
+            if sent is not None and sent.error is not None:
+                raise sent.error from None
+            why = str(error) or (f"nothing moved for {self.idle_timeout:g} s" if watch.expired() else repr(error))
             raise BlobServerUnreachable(
                 f"{method} {self.url}{path}: {why}",
                 hint="is the daemon running, and is its BlobServer's address (GET /config) reachable from here?",
@@ -105,7 +117,34 @@ class BlobConnection:
     def _when_again(self, error: Exception) -> bool | float:
         if isinstance(error, BlobServerBusy) and error.retry_after:
             return min(error.retry_after, LONGEST_WAIT) * self._random.uniform(1.0, 1.5)  # not all at once again
+        if isinstance(error, StorageError):
+            return False  # of a file here: the server's own come as RemoteError
         return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
+
+
+class _Sent:
+    """A body on its way, watched: each of its pieces gives `watch` another `idle_timeout` seconds."""
+
+    def __init__(self, pieces: AsyncIterable[bytes], watch: asyncio.Timeout, idle_timeout: float) -> None:
+        self.error: MinflinkError | None = None  # of the pieces: aiohttp would call it one of the connection
+        self._pieces = pieces
+        self._watch = watch
+        self._idle_timeout = idle_timeout
+
+    def moved(self) -> None:
+        if not self._watch.expired():
+            self._watch.reschedule(asyncio.get_running_loop().time() + self._idle_timeout)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.moved()  # the server wants it
+        try:
+            async for piece in self._pieces:
+                self.moved()
+                yield piece
+        except MinflinkError as error:
+            self.error = error
+            raise
+        self.moved()
 
 
 def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:

@@ -22,7 +22,10 @@ class Source(Protocol):
         ...
 
     def body(self, size: int, progress: Callable[[int], None]) -> AsyncIterable[bytes]:
-        """The first `size` bytes; each iteration begins anew, as aiohttp may begin a request anew by itself."""
+        """The first `size` bytes; each iteration begins anew, as aiohttp may begin a request anew by itself.
+
+        Raises StorageError, and OSError where there are fewer by now: another try finds what is there then.
+        """
         ...
 
     async def aclose(self) -> None: ...
@@ -73,8 +76,10 @@ class FileSource:
         return await asyncio.to_thread(self._read_piece, offset, size)
 
     def _read_piece(self, offset: int, size: int) -> bytes:
-        self._file.seek(offset)
-        if not (data := self._file.read(size)):
+        with os_errors(self._file.name):
+            self._file.seek(offset)
+            data = self._file.read(size)
+        if not data:
             raise OSError(f"{self._file.name} became shorter while it was read")
         return data
 
