@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from minflinkd.blob.client import BlobClient
-from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.errors import BlobMismatch, BlobNotFound
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.references import Blob, References
@@ -43,6 +43,24 @@ class BlobCacheClosed(MinflinkError):
 
     code = "blob-cache-closed"
     consequence = Consequence.RETRYABLE
+
+
+class _CopyUnreadable(Exception):
+    """What the HA store has raised, as against the own disk, to which the copy is written."""
+
+    def __init__(self, error: MinflinkError) -> None:
+        super().__init__(str(error))
+        self.away = error.consequence is Consequence.RETRYABLE
+
+
+class _Copies(HaStore):
+    async def read(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[bytes]:
+        """Raises _CopyUnreadable."""
+        try:
+            async for piece in super().read(job_id, key):
+                yield piece
+        except MinflinkError as error:
+            raise _CopyUnreadable(error) from error
 
 
 @dataclass
@@ -93,7 +111,7 @@ class BlobCache(Component):
         super().__init__("blob cache")
         self._store = BlobStore(directory)
         self._client = client
-        self._ha = None if ha_store is None else HaStore(ha_store)
+        self._ha = None if ha_store is None else _Copies(ha_store)
         self._ha_again_at = float("-inf")
         self._retention = retention
         self._cleanup_interval = cleanup_interval
@@ -106,7 +124,7 @@ class BlobCache(Component):
     def look_in(self, ha_store: Location) -> None:
         """From now on this is the HA store."""
         if self._ha is None or self._ha.root != ha_store:
-            self._ha, self._ha_again_at = HaStore(ha_store), float("-inf")
+            self._ha, self._ha_again_at = _Copies(ha_store), float("-inf")
 
     async def get(self, job_id: JobId | None, key: BlobKey) -> Path:
         """The verified file; the caller holds one reference until it calls `release`, none where this raises.
@@ -224,17 +242,20 @@ class BlobCache(Component):
         return self._store.get(job_id, key)
 
     async def _from_ha(self, job_id: JobId | None, key: BlobKey) -> Path | None:
-        """None where the HA store has no good copy: whatever is wrong there, the server may have one."""
+        """None where the HA store has no good copy: whatever is wrong there, the server may have one.
+
+        Raises StorageError, of the own disk.
+        """
         if self._ha is None or key.kind is not BlobKind.PERMANENT or _now() < self._ha_again_at:
             return None
         incoming = self._store.incoming(job_id, key)
         try:
             await self._read_copy(self._ha, job_id, key, incoming)
             path = await asyncio.to_thread(incoming.place)
-        except (MinflinkError, TimeoutError) as error:
+        except (_CopyUnreadable, BlobMismatch, TimeoutError) as error:
             self._counts["ha_failures"] += 1
             slow = isinstance(error, TimeoutError)
-            if slow or (isinstance(error, MinflinkError) and error.consequence is Consequence.RETRYABLE):
+            if slow or (isinstance(error, _CopyUnreadable) and error.away):
                 self._ha_again_at = _now() + HA_PAUSE
             why = f"it came too slowly: {incoming.size} bytes" if slow else str(error)
             log.info("the HA store has no good copy; asking the server", blob=str(key), job=job_id, error=why)
@@ -246,7 +267,7 @@ class BlobCache(Component):
         return path
 
     async def _read_copy(self, ha: HaStore, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
-        """Raises StorageError, BlobMismatch, TimeoutError."""
+        """Raises _CopyUnreadable, BlobMismatch, TimeoutError, and StorageError of the own disk."""
         began = _now()
         async with asyncio.timeout_at(began + HA_PATIENCE) as limit:
             async for piece in ha.read(job_id, key):

@@ -16,7 +16,7 @@ from minflinkd.blob.references import NotReferenced
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.blob.store import Incoming
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.interface import StorageFull, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.recording import StorageStatistics
 from minflinkd.storage.registry import Storages
@@ -364,6 +364,30 @@ class TestWithHaStore:
         await cache.get(JOB, key)
         await cache.get(JOB, second)
         assert (cache.statistics().ha_failures, cache.statistics().from_server) == (1, 2)
+
+    async def test_a_corrupt_copy_does_not_keep_others_from_being_read(
+        self, cache: BlobCache, upload: Upload, key: BlobKey, tmp_path: Path
+    ) -> None:
+        second = await upload(b"second")
+        flip(tmp_path / "ha" / JOB / str(key))
+        await cache.get(JOB, key)
+        await cache.get(JOB, second)
+        assert (cache.statistics().ha_failures, cache.statistics().from_ha) == (1, 1)
+
+    @pytest.mark.parametrize("step", ["write", "place"])
+    async def test_what_is_wrong_with_the_own_disk_is_not_taken_for_the_store(
+        self, cache: BlobCache, downloads: Downloads, key: BlobKey, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        def full(*_: object) -> None:
+            raise StorageFull("file: no space left")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Incoming, step, full)
+            with pytest.raises(StorageFull):
+                await cache.get(JOB, key)
+        assert (downloads.count, cache.statistics().ha_failures) == (0, 0)
+        await cache.get(JOB, key)
+        assert cache.statistics().from_ha == 1
 
     async def test_without_a_good_copy_anywhere_nothing_is_delivered(
         self, cache: BlobCache, key: BlobKey, ha: Location, tmp_path: Path
