@@ -81,9 +81,10 @@ def upload(connection: Connection, files: tuple[Path, ...], job: str | None, tra
       minflinkd blobs upload rules.zip --transient --json | jq -r '.[].key'
     """
     from minflinkd.blob.client import BlobClient
+    from minflinkd.blob.keys import NO_JOB
     from minflinkd.cli.text import print_json
 
-    if job is None and not transient:
+    if job in (None, NO_JOB) and not transient:
         raise click.UsageError("A permanent blob belongs to a job: name it with --job, or add --transient.")
 
     async def send(client: Client) -> None:

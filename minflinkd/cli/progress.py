@@ -23,7 +23,7 @@ def upload_bars(files: Mapping[str, Path]) -> Iterator[SetProgress]:
         yield lambda name, sent: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),

@@ -63,8 +63,11 @@ def test_what_is_there_is_not_stored_again(command: Command, daemon: RunningDaem
     assert len(daemon.stored()) == 1
 
 
-def test_a_permanent_blob_needs_a_job(command: Command, daemon: RunningDaemon, files: list[str]) -> None:
-    shown = command("blobs", "upload", *files)
+@pytest.mark.parametrize("job", [(), ("--job", "none")])
+def test_a_permanent_blob_needs_a_job(
+    command: Command, daemon: RunningDaemon, files: list[str], job: tuple[str, ...]
+) -> None:
+    shown = command("blobs", "upload", *files, *job)
     assert (shown.exit_code, daemon.stored()) == (2, [])
     assert "--job" in shown.output
 
@@ -108,7 +111,8 @@ def test_without_a_blob_server_the_exit_code_says_so(
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_bar_is_shown_on_a_terminal_alone(daemon: RunningDaemon, tmp_path: Path, watched: bool) -> None:
-    large = tmp_path / "large.bin"
+    large = tmp_path / "lib[" / "x]large.bin"  # no markup
+    large.parent.mkdir()
     with large.open("wb") as file:
         file.truncate(progress.LARGE)
     program = [sys.executable, "-m", "minflinkd", "blobs", "upload", str(large), "--transient", "--url", daemon.url]
@@ -125,5 +129,5 @@ def test_a_bar_is_shown_on_a_terminal_alone(daemon: RunningDaemon, tmp_path: Pat
         os.close(ours)
         os.close(theirs)
     assert done.stdout.startswith(b"t-")
-    assert (b"large.bin" in shown and b"MiB" in shown) == watched
+    assert (b"lib[/x]large.bin" in shown and b"MiB" in shown) == watched
     assert watched or done.stderr == b""
