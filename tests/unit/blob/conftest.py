@@ -37,6 +37,7 @@ class Wire:
         self.sent = 0  # bytes from the server
         self.received = 0  # bytes to the server
         self.damage = 0  # answers of which a byte is going to be changed
+        self.damage_up = 0  # the same for what is sent to the server
         self.url = ""
 
     @asynccontextmanager
@@ -57,6 +58,8 @@ class Wire:
         async def upstream() -> None:
             while data := await reader.read(65536):
                 self.received += len(data)
+                if self.damage_up and self.received > 50_000:
+                    self.damage_up, data = self.damage_up - 1, _changed(data)
                 there_writer.write(data)
                 await there_writer.drain()
             there_writer.transport.abort()
@@ -67,7 +70,7 @@ class Wire:
                 left -= len(data)
                 self.sent += len(data)
                 if self.damage and self.sent > 50_000:
-                    self.damage, data = self.damage - 1, data[:-1] + bytes([data[-1] ^ 1])
+                    self.damage, data = self.damage - 1, _changed(data)
                 writer.write(data)
                 await writer.drain()
         forward.cancel()
@@ -75,6 +78,10 @@ class Wire:
             await forward
         writer.transport.abort()
         there_writer.transport.abort()
+
+
+def _changed(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 @pytest.fixture
