@@ -10,12 +10,10 @@ from msgspec.structs import replace
 
 from minflinkd.blob.keys import BlobKey
 from minflinkd.dispatcher.blobs import Blobs
-from minflinkd.jobgraph.libraries import claims, is_damage, units
+from minflinkd.jobgraph.libraries import ARCHIVE_SUFFIXES, claims, is_damage, units
 from minflinkd.jobgraph.model import Artifact, JobGraph
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
-
-_ARCHIVES = (".zip", ".whl", ".jar")
 
 
 async def with_units(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
@@ -23,7 +21,7 @@ async def with_units(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
 
     async def one(artifact: Artifact) -> Artifact:
         members: tuple[str, ...] = ()
-        if artifact.name.endswith(_ARCHIVES):
+        if artifact.name.endswith(ARCHIVE_SUFFIXES):
             path = await blobs.path(job_id, BlobKey.parse(artifact.key or ""))
             members = await asyncio.to_thread(_members, path)
         return replace(artifact, units=units(artifact.name, members))

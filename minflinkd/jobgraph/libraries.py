@@ -18,7 +18,8 @@ import zlib
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-ARTIFACT_SUFFIXES = (".py", ".zip", ".whl", ".jar")  # what a running session can take up
+ARCHIVE_SUFFIXES = (".zip", ".whl", ".jar")
+ARTIFACT_SUFFIXES = (".py", *ARCHIVE_SUFFIXES)  # what a running session can take up
 NATIVE_SUFFIXES = (".so", ".pyd", ".dylib")
 CODE_SUFFIXES = (".py", ".pyc", *NATIVE_SUFFIXES)
 JAVA_DEPTH = 3  # directories of a jar's unit: few enough that a session's report stays small
@@ -35,10 +36,10 @@ _WHEEL_DATA = re.compile(r"[^/]+\.data/((purelib|platlib)/)?")
 
 
 def units(artifact_name: str, member_names: Iterable[str]) -> tuple[str, ...]:
-    """The units that an artifact claims, sorted. `member_names`: the files in it, where it is an archive."""
+    """The units that an artifact claims, sorted. `member_names`: the files in one of ARCHIVE_SUFFIXES."""
     if artifact_name.endswith(".jar"):
         return _of_jar(member_names)
-    if artifact_name.endswith((".zip", ".whl")):
+    if artifact_name.endswith(ARCHIVE_SUFFIXES):
         members = tuple(member_names)
         if has_native_code(members):
             return tuple(sorted(f"native:{top}" for top in top_level_names(members)))

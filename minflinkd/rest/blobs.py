@@ -25,14 +25,16 @@ PAGE = 1000  # where the request names no limit
 MEASURED_EVERY = 10.0  # seconds: a scrape does not list all files anew
 
 
-class BlobServer(Protocol):
+class ListedBlobs(Protocol):
+    """The BlobServer, to those who look at it."""
+
     async def blobs(self) -> Sequence[BlobInfo]: ...
 
     def statistics(self) -> BlobStatistics: ...
 
 
-class BlobRoutes:
-    def __init__(self, server: BlobServer, clock: Clock) -> None:
+class BlobListing:
+    def __init__(self, server: ListedBlobs, clock: Clock) -> None:
         self._server = server
         self._blobs = Shared(server.blobs, clock, max_age=0.0)  # who has uploaded sees it
         self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)

@@ -7,14 +7,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend, json_answer
-from minflinkd.rest.blobs import BlobRoutes
+from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.measuring import Measuring
 from minflinkd.rest.schemas import Health
 from minflinkd.runtime.errors import MinflinkError
 
 
 class HealthRoutes:
-    def __init__(self, backend: Backend, metrics: Metrics, blobs: BlobRoutes | None = None) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, blobs: BlobListing | None = None) -> None:
         self._backend = backend
         self._metrics = metrics
         self._measuring = Measuring(backend, blobs)

@@ -10,7 +10,7 @@ import msgspec
 
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.rest.backend import Backend
-from minflinkd.rest.blobs import BlobRoutes
+from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.schemas import Checkpoints
 from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, TaskDetails
 from minflinkd.rpc.messages import Request
@@ -24,7 +24,7 @@ TIMEOUT = 2.0  # seconds for a job's part
 
 
 class Measuring:
-    def __init__(self, backend: Backend, blobs: BlobRoutes | None = None) -> None:
+    def __init__(self, backend: Backend, blobs: BlobListing | None = None) -> None:
         self._backend = backend
         self._blobs = blobs
 

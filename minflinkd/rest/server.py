@@ -14,7 +14,7 @@ from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend, Handler, json_answer
-from minflinkd.rest.blobs import BlobRoutes, BlobServer
+from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import ClusterRoutes
 from minflinkd.rest.errors import (
@@ -70,7 +70,7 @@ class RestServer(Component):
         submit_timeout: float = 180.0,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-        blobs: BlobServer | None = None,
+        blobs: ListedBlobs | None = None,
         log_blobs: LogBlobs | None = None,
         offload_minsize: int = 1 << 20,
     ) -> None:
@@ -82,7 +82,7 @@ class RestServer(Component):
         clock = clock or SystemClock()
         self._backend = Backend(network, clock, timeout, submit_timeout)
         self._log_copies = LogCopies(self._backend.task_manager, log_blobs, minsize=offload_minsize, clock=clock)
-        self._blobs = None if blobs is None else BlobRoutes(blobs, clock)
+        self._blobs = None if blobs is None else BlobListing(blobs, clock)
         self._subjects = (
             ClusterRoutes(self._backend, version=version, config_items=config_items, blob_url=blob_url),
             SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
