@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from minflinkd import __version__
+from minflinkd.blob.access import access_token
 from minflinkd.blob.exchange import DaemonExchange
 from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.blob.server import BlobOptions, BlobServer
@@ -123,6 +124,7 @@ class Daemon(Component):
                 cleanup_interval=config.blob.cleanup_interval,
                 retention=config.blob.retention_interval,
             ),
+            token=access_token(secret),
             clock=self._clock,
             leads=lambda: self._leadership.held,
             ha_store=self._storages.at(self._blob_store),

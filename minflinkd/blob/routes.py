@@ -35,7 +35,7 @@ _CONTINUED = web.RequestKey("continued", bool)
 
 
 class BlobRoutes:
-    """`token`: the cluster's secret, where requests are to carry it; `on_served` is told of every download."""
+    """`token`: what requests are to carry, if anything; `on_served` is told of every download."""
 
     def __init__(
         self,
@@ -223,7 +223,11 @@ class BlobRoutes:
         if self._token is not None:
             given = request.headers.get(hdrs.AUTHORIZATION, "")
             if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {self._token}".encode()):
-                raise BlobUnauthorized("the blob server wants the cluster's secret", hint="set security.secret-file")
+                raise BlobUnauthorized(
+                    "the request does not carry the BlobServer's token",
+                    hint="a TaskManager's security.secret-file is a copy of the daemon's; others ask the HTTP "
+                    "endpoint for the token: GET /blobs/access",
+                )
         return await handler(request)
 
     @web.middleware

@@ -11,7 +11,7 @@
     DELETE /blobs/<job>                                  all blobs of a job that neither runs nor can be recovered
 
 <job> is a job id, or `none` for transient blobs of no job; <set> is made up by the client. Every request carries
-`Authorization: Bearer <secret>` where the server has one. Errors are answered as JSON, as everywhere.
+`Authorization: Bearer <token>` where the server has one. Errors are answered as JSON, as everywhere.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class BlobStatistics:
 
 
 class BlobServer(Component):
-    """`start` returns when it listens at `url`. `token` is the cluster's secret, `ha_store` where copies are kept;
-    `leads` says whether this process may delete there. Nothing is cleaned up before `take_stock`."""
+    """`start` returns when it listens at `url`. Requests are to carry `token`; `ha_store` is where copies are
+    kept; `leads` says whether this process may delete there. Nothing is cleaned up before `take_stock`."""
 
     def __init__(
         self,
@@ -138,6 +138,10 @@ class BlobServer(Component):
     def url(self) -> str:
         host = self._options.address or self._options.host
         return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+
+    @property
+    def token(self) -> str | None:
+        return self._token
 
     # --- for the daemon's own parts ------------------------------------------------------------------------------
 

@@ -80,7 +80,6 @@ def upload(connection: Connection, files: tuple[Path, ...], job: str | None, tra
       minflinkd blobs upload job.py lib.zip --job 00000000000000000000000000000001
       minflinkd blobs upload rules.zip --transient --json | jq -r '.[].key'
     """
-    from minflinkd.blob.client import BlobClient
     from minflinkd.blob.keys import NO_JOB
     from minflinkd.cli.text import print_json
 
@@ -89,7 +88,7 @@ def upload(connection: Connection, files: tuple[Path, ...], job: str | None, tra
 
     async def send(client: Client) -> None:
         owner = await _owner(client, job)
-        async with BlobClient((await client.config()).minflinkd.blob_server) as server:
+        async with await client.blob_server() as server:
             stored = await _upload(server, _job_id(owner), dict.fromkeys(files), transient)
         if connection.as_json:
             print_json(stored)
@@ -109,13 +108,12 @@ def delete(connection: Connection, key: str) -> None:
     Examples:
       minflinkd blobs delete t-3f9a2c
     """
-    from minflinkd.blob.client import BlobClient
     from minflinkd.blob.keys import BlobKey
     from minflinkd.cli.text import print_json
 
     async def remove(client: Client) -> None:
         blob = _one((await _all(client, None)).blobs, key)
-        async with BlobClient((await client.config()).minflinkd.blob_server) as server:
+        async with await client.blob_server() as server:
             await server.delete(_job_id(blob.job), BlobKey.parse(blob.key))
         if connection.as_json:
             print_json({"deleted": blob.key})

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
 import stamina
 
 from minflinkd.rest.schemas import (
+    BlobAccess,
     Blobs,
     Checkpoints,
     ClusterOverview,
-    DashboardConfiguration,
     ErrorAnswer,
     Health,
     JobExceptions,
@@ -29,6 +29,9 @@ from minflinkd.rest.schemas import (
     TaskManagers,
 )
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+
+if TYPE_CHECKING:
+    from minflinkd.blob.client import BlobClient
 
 T = TypeVar("T")
 
@@ -83,9 +86,6 @@ class Client:
         if session is not None:
             await session.close()
 
-    async def config(self) -> DashboardConfiguration:
-        return await self.get("/config", DashboardConfiguration)
-
     async def overview(self) -> ClusterOverview:
         return await self.get("/overview", ClusterOverview)
 
@@ -114,6 +114,13 @@ class Client:
         """A part of the list; of one job, or of `none`, or all."""
         of_job = "" if job is None else f"&job={job}"
         return await self.get(f"/blobs?offset={offset}{of_job}", Blobs)
+
+    async def blob_server(self) -> BlobClient:
+        """To be closed."""
+        from minflinkd.blob.client import BlobClient  # most commands do without
+
+        access = await self.get("/blobs/access", BlobAccess)
+        return BlobClient(access.url, token=access.token)
 
     async def logs(self, resource_id: str) -> Logs:
         return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)

@@ -73,8 +73,7 @@ async def submit(
     except RefusedJob as error:
         raise RefusedJob(file, (*error.faults, *await _more_faults(client, job_id, file, params, error))) from error
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
-    server = (await client.config()).minflinkd.blob_server
-    async with BlobClient(server) as blobs:
+    async with await client.blob_server() as blobs:
         try:
             graph = await _with_uploads(blobs, job_id, graph, here, file.parent, tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)

@@ -91,8 +91,8 @@ class JobManager:
     bind_host: str = option(
         "jobmanager.bind-host",
         "127.0.0.1",
-        "Address on which the daemon listens for TaskManagers, who must know the cluster's secret, and serves blobs, "
-        "for which it asks nothing. Neither is encrypted.",
+        "Address on which the daemon listens for TaskManagers, who must know the cluster's secret, and serves blobs to "
+        "them, and to those whom the HTTP endpoint gave the token. Neither is encrypted.",
     )
     rpc_address: str = option(
         "jobmanager.rpc.address",

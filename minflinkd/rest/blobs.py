@@ -1,6 +1,7 @@
 """`/blobs`: what the BlobServer holds, of which jobs, who needs it, and what is about to go.
 
-Uploads, downloads and deletions are the BlobServer's own, on its own port; `GET /config` names it.
+Uploads, downloads and deletions are the BlobServer's own, on its own port. `GET /blobs/access` tells how it is reached:
+who may speak to this endpoint can run code in jobs, and so may use their blobs, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from minflinkd.blob.transfer import BlobInfo
 from minflinkd.metrics.samples import BlobSample
 from minflinkd.rest.backend import Shared, json_answer
 from minflinkd.rest.errors import InvalidRequest
-from minflinkd.rest.schemas import Blob, Blobs, BlobTotals
+from minflinkd.rest.schemas import Blob, BlobAccess, Blobs, BlobTotals
 from minflinkd.runtime.clock import Clock
 
 MOST = 10_000  # blobs in one answer
@@ -27,6 +28,12 @@ MEASURED_EVERY = 10.0  # seconds: a scrape does not list all files anew
 
 class ListedBlobs(Protocol):
     """The BlobServer, to those who look at it."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def token(self) -> str | None: ...
 
     async def blobs(self) -> Sequence[BlobInfo]: ...
 
@@ -40,7 +47,10 @@ class BlobListing:
         self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/blobs", self.list)]
+        return [web.get("/blobs", self.list), web.get("/blobs/access", self.access)]
+
+    async def access(self, request: web.Request) -> web.Response:
+        return json_answer(BlobAccess(url=self._server.url, token=self._server.token))
 
     async def list(self, request: web.Request) -> web.Response:
         """`?job=` an id or `none`; `offset` and `limit` choose a part, in the order of jobs and keys."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from minflinkd.blob.access import access_token
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.exchange import TaskManagerExchange
@@ -51,15 +52,16 @@ class TaskManager(Component):
         address = task_manager(settings.resource_id)
         state = Path(settings.state_directory)
         self._network = LocalNetwork()
+        secret = read_secret(Path(settings.secret_file))
         self._uplink = RpcUplink(
             self._network,
             address=address,
-            secret=read_secret(Path(settings.secret_file)),
+            secret=secret,
             host=settings.daemon_host,
             port=settings.daemon_port,
         )
         self._storages = Storages(settings.storage)
-        self._client = BlobClient(settings.blob_url, retries=settings.blob_fetch_retries)
+        self._client = BlobClient(settings.blob_url, token=access_token(secret), retries=settings.blob_fetch_retries)
         self._blobs = BlobCache(
             directory=Path(settings.working_directory) / "blobs",
             client=self._client,

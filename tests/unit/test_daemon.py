@@ -7,9 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from minflinkd.blob.client import BlobClient
+from minflinkd.blob.errors import BlobUnauthorized
+from minflinkd.blob.keys import BlobKind
+from minflinkd.cli.client import Client
 from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon, MeetingPoint
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
+from minflinkd.runtime.ids import ResourceId
+from minflinkd.taskmanager.settings import read_settings
+from minflinkd.taskmanager.supervisor import TaskManager
 
 
 async def test_a_daemon_that_is_refused_leaves_the_other_ones_address_alone(tmp_path: Path) -> None:
@@ -26,9 +33,13 @@ async def test_a_daemon_that_is_refused_leaves_the_other_ones_address_alone(tmp_
     leader.release()
 
 
-async def _rpc_port_of_a_daemon(state: Path, **options: str) -> int:
+def _daemon(state: Path, **options: str) -> Daemon:
     settings = {"process.working-dir": str(state), "rest.port": "0", "resourcemanager.standby-taskmanagers": "0"}
-    async with Daemon(load_config(None, {}, settings | options), {}) as daemon:
+    return Daemon(load_config(None, {}, settings | options), {})
+
+
+async def _rpc_port_of_a_daemon(state: Path, **options: str) -> int:
+    async with _daemon(state, **options) as daemon:
         return daemon.rpc.endpoint[1]
 
 
@@ -51,3 +62,18 @@ async def test_an_unreadable_or_foreign_meeting_point_is_replaced(tmp_path: Path
     (tmp_path / MEETING_FILE).write_bytes(content)
     port = await _rpc_port_of_a_daemon(tmp_path)
     assert msgspec.json.decode((tmp_path / MEETING_FILE).read_bytes(), type=MeetingPoint).port == port
+
+
+async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(tmp_path: Path) -> None:
+    """E40: the parts of messages that travel as blobs are as well kept as the messages."""
+    async with _daemon(tmp_path) as daemon:
+        (tmp_path / "tm").mkdir()
+        daemon._task_manager_command(ResourceId("tm-1"), tmp_path / "tm")
+        of_task_manager = TaskManager(read_settings(tmp_path / "tm" / "taskmanager.json"))._client
+        key = await of_task_manager.put_bytes(None, b"part of a message", BlobKind.TRANSIENT)
+        await of_task_manager.aclose()
+        async with Client(daemon.rest.url) as client, await client.blob_server() as of_user:
+            assert await of_user.get_bytes(None, key) == b"part of a message"
+        async with BlobClient(daemon.blobs.url) as of_nobody:
+            with pytest.raises(BlobUnauthorized, match="GET /blobs/access"):
+                await of_nobody.get_bytes(None, key)

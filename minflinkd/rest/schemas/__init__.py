@@ -11,6 +11,7 @@ from minflinkd.rest.schemas.answer import (
 )
 from minflinkd.rest.schemas.blobs import (
     Blob,
+    BlobAccess,
     Blobs,
     BlobTotals,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "AllocatedSlot",
     "Answer",
     "Blob",
+    "BlobAccess",
     "BlobTotals",
     "Blobs",
     "Checkpoint",

@@ -5,6 +5,13 @@ from __future__ import annotations
 from minflinkd.rest.schemas.answer import Answer
 
 
+class BlobAccess(Answer, frozen=True, kw_only=True):
+    """Where the BlobServer is, and what its requests are to carry."""
+
+    url: str
+    token: str | None  # none: it asks for nothing
+
+
 class Blob(Answer, frozen=True, kw_only=True):
     """Sizes in bytes. `job` is `none` for a transient one of no job."""
 

@@ -32,7 +32,7 @@ class RunningDaemon:
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)
         self.task_manager = TaskManager(self.network)
-        self.blobs = BlobServer(options=BlobOptions(directory=blobs))
+        self.blobs = BlobServer(options=BlobOptions(directory=blobs), token="told by the HTTP endpoint")
         self.rest = RestServer(
             self.network,
             host="127.0.0.1",

@@ -19,18 +19,19 @@ from minflinkd.runtime.ids import JobId
 from tests.unit.rest.test_metrics_route import scrape
 
 Http = aiohttp.ClientSession
+TOKEN = "token"
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
 
 
 @pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[BlobServer]:
-    async with BlobServer(options=BlobOptions(directory=tmp_path / "blobs")) as blobs:
+    async with BlobServer(options=BlobOptions(directory=tmp_path / "blobs"), token=TOKEN) as blobs:
         yield blobs
 
 
 @pytest.fixture
 async def client(blobs: BlobServer) -> AsyncIterator[BlobClient]:
-    async with BlobClient(blobs.url) as client:
+    async with BlobClient(blobs.url, token=TOKEN) as client:
         yield client
 
 
@@ -54,6 +55,11 @@ async def get(http: Http, path: str) -> Any:
     async with http.get(path) as response:
         assert response.status == 200, await response.text()
         return await response.json()
+
+
+async def test_whoever_may_use_the_endpoint_is_told_how_to_use_the_blob_server(http: Http, blobs: BlobServer) -> None:
+    """E40"""
+    assert await get(http, "/v1/blobs/access") == {"url": blobs.url, "token": TOKEN}
 
 
 async def test_blobs_are_listed_with_who_needs_them(http: Http, client: BlobClient, blobs: BlobServer) -> None:
