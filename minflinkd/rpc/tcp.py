@@ -32,6 +32,7 @@ HANDSHAKE_LIMIT = 4096  # bytes
 BACKLOG = 1024  # connections that wait to be taken: all TaskManagers come at once to a daemon that is back
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
+LASTING = 5.0  # seconds; longer than any pause, or two that replace each other's connection would come ever faster
 
 
 class AuthenticationFailed(MinflinkError):
@@ -99,9 +100,11 @@ class RpcServer(Component):
         assert self._server is not None
         self._port = self._server.sockets[0].getsockname()[1]
 
-    async def _stop(self) -> None:
+    async def _before_stop(self) -> None:
         if self._server is not None:
-            self._server.close()
+            self._server.close()  # before the tasks end: whoever comes now would find nothing that serves it
+
+    async def _stop(self) -> None:
         for connection in list(self._connections.values()):
             await connection.aclose()
         if self._server is not None:
@@ -191,6 +194,7 @@ class RpcUplink(Component):
 
     async def _keep_connected(self) -> None:
         pause = RECONNECT_FIRST
+        clock = asyncio.get_running_loop().time
         while True:
             try:
                 connection = await self._connect()
@@ -202,20 +206,26 @@ class RpcUplink(Component):
                 TimeoutError,
             ) as error:
                 log.info("no connection to the daemon", host=self._host, port=self._port, error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, RECONNECT_LONGEST)
-                continue
-            pause = RECONNECT_FIRST
-            self._connection = connection
-            self._network.default_route(connection)
-            self.connected.set()
-            try:
-                await connection.wait_closed()
-            finally:
-                self.connected.clear()
-                self._network.default_route(None)
-                await connection.aclose()
-            log.info("the connection to the daemon ended", host=self._host, port=self._port)
+            else:
+                connected = clock()
+                await self._use(connection)
+                log.info("the connection to the daemon ended", host=self._host, port=self._port)
+                if clock() - connected > LASTING:
+                    pause = RECONNECT_FIRST
+                    continue
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RECONNECT_LONGEST)
+
+    async def _use(self, connection: Connection) -> None:
+        self._connection = connection
+        self._network.default_route(connection)
+        self.connected.set()
+        try:
+            await connection.wait_closed()
+        finally:
+            self.connected.clear()
+            self._network.default_route(None)
+            await connection.aclose()
 
     async def _connect(self) -> Connection:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
 
 SECRET, ANOTHER = b"s" * 64, b"t" * 64
 TM = task_manager(ResourceId("tm-1"))
+OTHER = task_manager(ResourceId("tm-2"))
 EXIT = ExitTaskManager(reason="test")
 
 
@@ -250,3 +252,82 @@ async def test_a_daemon_closes_at_once_with_connections_open() -> None:
             await one.server.aclose()
             await one.server.aclose()
         assert one.disconnected == []  # it is the daemon that ended
+
+
+async def test_a_daemon_that_is_ending_takes_no_connection() -> None:
+    """TaskManagers whose connection it has closed come back at once; nothing would serve them any more."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go_on.wait()
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    with capture_logs():
+        async with daemon() as one, task_manager_side(one.port) as side:
+            await side.connected()
+            await one.reaches(lambda: side.asked)
+            one.server.tasks.job("slow to end", slow_to_end())
+            await begun.wait()
+            closing = asyncio.create_task(one.server.aclose())
+            await until(lambda: not side.uplink.connected.is_set())
+            async with task_manager_side(one.port, address=OTHER) as other:
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection("127.0.0.1", one.port)
+                assert not other.uplink.connected.is_set()
+            assert not side.uplink.connected.is_set()
+            go_on.set()
+            await closing
+    assert unhandled == []
+
+
+class Uplink(RpcUplink):
+    """Every attempt to connect succeeds, and every connection ends after `lasts` seconds."""
+
+    def __init__(self, lasts: float) -> None:
+        super().__init__(LocalNetwork(), address=TM, secret=SECRET, host="127.0.0.1", port=0)
+        self._lasts = lasts
+        self.attempts: list[float] = []  # when each was made
+
+    async def _connect(self) -> Any:
+        self.attempts.append(asyncio.get_running_loop().time())
+        return ConnectionThatEnds(self._lasts)
+
+
+class ConnectionThatEnds:
+    def __init__(self, after: float) -> None:
+        self._after = after
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(self._after)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.looptime
+async def test_an_uplink_whose_connections_end_at_once_comes_back_ever_more_slowly() -> None:
+    """A daemon that is ending, or a second host with the same resource id."""
+    async with Uplink(lasts=0.01) as uplink:
+        await asyncio.sleep(60)
+    assert len(uplink.attempts) < 30
+
+
+@pytest.mark.looptime
+async def test_an_uplink_that_loses_a_connection_of_long_standing_comes_back_at_once() -> None:
+    """R12: a daemon that was started anew, hot."""
+    async with Uplink(lasts=10) as uplink:
+        await asyncio.sleep(35)
+    assert uplink.attempts == pytest.approx([0, 10, 20, 30])
+
+
+@pytest.mark.looptime
+async def test_two_that_take_turns_do_not_come_ever_faster() -> None:
+    """Each one's connection lasts for the other one's pause, which must not count as lasting."""
+    async with Uplink(lasts=tcp.RECONNECT_LONGEST) as uplink:
+        await asyncio.sleep(600)
+    assert len(uplink.attempts) < 110
