@@ -174,14 +174,29 @@ class ProcessDriver:
 
     def _launch(self, resource_id: ResourceId) -> _Process:
         home = self.working_directory(resource_id)
-        logs = home / homes.LOGS
         home.mkdir(mode=0o700, parents=True)
-        logs.mkdir()
         token = secrets.token_hex(16)
+        child = None
+        try:
+            child = self._spawn(resource_id, home, token)
+            created = psutil.Process(child.pid).create_time()
+            _write_identity(home, Identity(token=token, pid=child.pid, created=created))
+            return _Process(resource_id, child.pid, created, token, os.pidfd_open(child.pid), child)
+        except BaseException:
+            if child is not None:  # nobody would watch it
+                _kill_group(child.pid)
+                child.wait(KILL_TIMEOUT)
+            for left in (home, *self._extra_directories(resource_id)):
+                homes.remove(left)
+            raise
+
+    def _spawn(self, resource_id: ResourceId, home: Path, token: str) -> subprocess.Popen[bytes]:
+        logs = home / homes.LOGS
+        logs.mkdir()
         argv = list(self._command(resource_id, home))
         _write_identity(home, Identity(token=token))  # before the process, so that no crash makes it a stray
         with (logs / LOG).open("ab") as out:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 argv,
                 cwd=home,
                 env={key: value for key, value in os.environ.items() if key not in SYSTEMD} | {TOKEN: token},
@@ -190,9 +205,6 @@ class ProcessDriver:
                 stderr=out,
                 start_new_session=True,
             )
-        created = psutil.Process(child.pid).create_time()
-        _write_identity(home, Identity(token=token, pid=child.pid, created=created))
-        return _Process(resource_id, child.pid, created, token, os.pidfd_open(child.pid), child)
 
     def _watch(self, process: _Process) -> None:
         self._processes[process.resource_id] = process
@@ -206,9 +218,7 @@ class ProcessDriver:
         process.ended = True
         code: int | None = None
         if process.child is not None:
-            # Before it is reaped, for until then nobody else can be given its number.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)  # before it is reaped
             code = process.child.wait()
         os.close(process.pidfd)
         self._tasks.job(f"clean up after {process.resource_id}", self._bury(process, code))
@@ -290,6 +300,12 @@ def _carriers(token: str) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(TOKEN) == token:
                 yield process
+
+
+def _kill_group(leader: int) -> None:
+    """Of a child that was not reaped, so that nobody else can have its number."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _write_identity(home: Path, identity: Identity) -> None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
+from minflinkd.config.cluster_options import Heartbeat
 from minflinkd.resourcemanager import process as module
 from minflinkd.resourcemanager.driver import StartFailed
 from minflinkd.resourcemanager.process import ProcessDriver
 from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
 
+HEARTBEAT_TIMEOUT = Heartbeat().timeout
 TM = ResourceId("tm-000000000001")
 OTHER = ResourceId("tm-000000000002")
 
@@ -109,12 +114,12 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
     await host.driver.aclose()
 
 
-async def test_the_exit_of_a_process_is_told_within_a_second_with_its_code_and_the_end_of_its_log(host: Host) -> None:
+async def test_the_exit_of_a_process_is_told_at_once_with_its_code_and_the_end_of_its_log(host: Host) -> None:
     """R11, R5: why no TaskManager could be started is known at once."""
     await host.start(FAIL)
     began = time.monotonic()
     resource_id, reason = await host.exit()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < HEARTBEAT_TIMEOUT
     assert resource_id == TM
     assert reason == "its process ended with exit code 3; its log ends:\nno such thing as Spark"
     await until(lambda: host.driver.living() == ())
@@ -133,7 +138,7 @@ async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     _, reason = await host.exit()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < HEARTBEAT_TIMEOUT
     assert reason.startswith("its process was killed by SIGKILL")
 
 
@@ -204,6 +209,31 @@ async def test_a_command_that_cannot_be_run_is_an_error_of_the_start(host: Host,
     with pytest.raises(StartFailed, match="no-such-program"):
         await host.driver.start(TM)
     assert host.driver.living() == ()
+    assert list(host.directory.iterdir()) == []  # a directory for each failure would fill the disk
+
+
+@pytest.mark.parametrize("failing", ["_write_identity", "psutil.Process", "os.pidfd_open"])
+async def test_a_process_that_cannot_be_watched_is_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """R7: a full disk or too many open files, just after it was started, leave no TaskManager that nobody knows."""
+    children: list[subprocess.Popen[bytes]] = []
+    spawn = ProcessDriver._spawn
+
+    def spawned(*about: Any) -> subprocess.Popen[bytes]:
+        children.append(spawn(*about))
+        monkeypatch.setattr(f"{module.__name__}.{failing}", refuse)  # from now on
+        return children[-1]
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(ProcessDriver, "_spawn", spawned)
+    with pytest.raises(StartFailed, match="no space left"):
+        await host.driver.start(TM)
+    monkeypatch.undo()
+    assert [child.returncode for child in children] == [-signal.SIGKILL]
+    assert list(host.directory.iterdir()) == []
 
 
 async def test_a_cancelled_start_leaves_no_process_that_nobody_watches(host: Host) -> None:
