@@ -92,6 +92,7 @@ class Daemon(Component):
         self._storages = Storages(config.storage.options)
         self._network = LocalNetwork()
         self.driver: ResourceManagerDriver | None = None
+        self._came_up = False
 
     @property
     def info(self) -> DaemonInfo:
@@ -168,6 +169,7 @@ class Daemon(Component):
         await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher, self.rest)
         # For whoever starts a daemon on a free port: where it is, from the moment it is ready.
         await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
+        self._came_up = True
 
     async def _begin(self, *parts: Component) -> None:
         for part in parts:
@@ -196,18 +198,26 @@ class Daemon(Component):
             await self._storages.at(str(self.state_directory / MEETING_FILE)).write_bytes(msgspec.json.encode(here))
 
     async def _stop(self) -> None:
-        if self._parts:  # else the directory, and what stands in it, is another daemon's
-            self._ready_file.unlink(missing_ok=True)
         ends = [part.aclose for part in reversed(self._parts)]
+        if self._parts:  # else the directory, and what stands in it, is another daemon's
+            ends.insert(0, self._withdraw)
         self._parts = []
         if self.driver is not None:
-            ends += [self.driver.stop_all, self.driver.aclose]
+            ends += [self._end_task_managers, self.driver.aclose]
         for end in (*ends, self._network.aclose, self._storages.aclose):
             try:
                 await end()
             except Exception:  # the others must end all the same, TaskManagers above all
                 log.exception("a part of the daemon did not end well")
         self._leadership.release()
+
+    async def _withdraw(self) -> None:
+        self._ready_file.unlink(missing_ok=True)
+
+    async def _end_task_managers(self) -> None:
+        """All of them; but a daemon that did not come up leaves those of an earlier one to the next (A6)."""
+        assert self.driver is not None
+        await self.driver.stop_all(adopted=self._came_up)
 
     def apply(self, config: Config) -> None:
         """Take over the options that can change at run time; jobs that run keep those that they began with."""

@@ -51,8 +51,11 @@ class ResourceManagerDriver(Protocol):
         """Those that live, also those that a driver of an earlier daemon started; their exits are told from now on."""
         ...
 
-    async def stop_all(self) -> None:
-        """End every TaskManager that it has started, side by side. Raises StopFailed for the first that stays."""
+    async def stop_all(self, *, adopted: bool = True) -> None:
+        """End every TaskManager that it has started, side by side, and those that it adopted, where that is wanted.
+
+        Raises StopFailed for the first that stays.
+        """
         ...
 
     async def reap_leftovers(self) -> None:

@@ -136,9 +136,10 @@ class ProcessDriver:
             Launched(p.resource_id, p.pid, round(p.created * 1000)) for p in self._processes.values() if not p.ended
         )
 
-    async def stop_all(self) -> None:
+    async def stop_all(self, *, adopted: bool = True) -> None:
         await self._launches()
-        await asyncio.gather(*(self.stop(launched.resource_id) for launched in self.living()))
+        wanted = [p for p in self._processes.values() if not p.ended and (adopted or p.child is not None)]
+        await asyncio.gather(*(self.stop(process.resource_id) for process in wanted))
 
     async def reap_leftovers(self) -> None:
         own = self._processes.keys() | self._launching.keys()

@@ -24,7 +24,7 @@ class StandaloneDriver:
     async def adopt(self) -> tuple[Launched, ...]:
         return ()
 
-    async def stop_all(self) -> None:
+    async def stop_all(self, *, adopted: bool = True) -> None:
         """They outlive the daemon, and register with the next one."""
 
     async def reap_leftovers(self) -> None:

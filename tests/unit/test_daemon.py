@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobUnauthorized
@@ -14,6 +16,7 @@ from minflinkd.cli.client import Client
 from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon, MeetingPoint
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
+from minflinkd.resourcemanager.process import ProcessDriver
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.taskmanager.settings import read_settings
 from minflinkd.taskmanager.supervisor import TaskManager
@@ -77,3 +80,47 @@ async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(
         async with BlobClient(daemon.blobs.url) as of_nobody:
             with pytest.raises(BlobUnauthorized, match="GET /blobs/access"):
                 await of_nobody.get_bytes(None, key)
+
+
+async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_last_one_to_the_next(
+    tmp_path: Path,
+) -> None:
+    """R7, A6: its port of HTTP is taken; the warm sessions are not to blame."""
+    await _rpc_port_of_a_daemon(tmp_path)  # where TaskManagers meet the next one
+    resource_id = ResourceId("tm-000000000001")
+    earlier = ProcessDriver(
+        directory=tmp_path / "taskmanagers",
+        command=lambda *_: ["sleep", "60"],
+        on_exit=lambda *_: None,
+    )
+    await earlier.start(resource_id)
+    before = earlier.living()
+    await earlier.aclose()
+    driver = ProcessDriver(directory=tmp_path / "taskmanagers", command=lambda *_: [], on_exit=lambda *_: None)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            with pytest.raises(OSError, match="address already in use"):
+                await _rpc_port_of_a_daemon(tmp_path, **{"rest.port": port})
+        assert await driver.adopt() == before
+    finally:
+        await driver.adopt()
+        await driver.stop(resource_id, kill=True)
+        await driver.aclose()
+
+
+async def test_all_else_ends_though_the_address_file_cannot_be_removed(tmp_path: Path) -> None:
+    """Each part of a daemon ends whatever becomes of the others."""
+    settings = {"process.working-dir": str(tmp_path), "rest.port": "0", "resourcemanager.standby-taskmanagers": "0"}
+    daemon = Daemon(load_config(None, {}, settings), {})
+    await daemon.start()
+    ready = tmp_path / READY_FILE
+    ready.unlink()
+    ready.mkdir()
+    with capture_logs() as logs:
+        await daemon.aclose()
+    assert "a part of the daemon did not end well" in [line["event"] for line in logs]
+    assert not daemon.rest.running
+    following = StateDirectory(tmp_path)
+    following.take()
+    following.release()

@@ -312,6 +312,17 @@ async def test_all_are_stopped_side_by_side(host: Host) -> None:
     assert host.driver.living() == ()
 
 
+async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobody_elses(host: Host) -> None:
+    """A6: the next one finds those of the one before."""
+    left = await host.start()
+    await host.crash()
+    own = await host.start(resource_id=OTHER)
+    await host.driver.adopt()
+    await host.driver.stop_all(adopted=False)
+    assert alive(left)
+    assert not alive(own)
+
+
 async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: Host) -> None:
     """For a daemon that wants to begin anew."""
     left = await host.start()
