@@ -111,6 +111,7 @@ class Daemon(Component):
             secret=secret,
             host=config.jobmanager.bind_host,
             ports=self._rpc_ports(),
+            heartbeat_timeout=config.heartbeat.timeout,
             on_disconnect=self._task_manager_disconnected,
         )
         self.blobs = BlobServer(

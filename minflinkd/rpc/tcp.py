@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -32,6 +33,9 @@ HANDSHAKE_LIMIT = 4096  # bytes
 BACKLOG = 1024  # connections that wait to be taken: all TaskManagers come at once to a daemon that is back
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
+HEARTBEAT_TIMEOUT = 5.0  # seconds
+SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life of the other host
+LONGEST_SILENCE = 3600.0  # seconds; what the kernel takes, and more than anybody means
 LASTING = 5.0  # seconds; longer than any pause, or two that replace each other's connection would come ever faster
 
 
@@ -62,6 +66,7 @@ def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce
 class RpcServer(Component):
     """The daemon's side: takes connections, and routes messages to each TaskManager over its own.
 
+    A connection is cut when the other host gives no sign of life for a few heartbeat timeouts (seconds).
     `on_disconnect`: a TaskManager's connection ended, and it has no newer one (R10). Not called while the server ends.
     """
 
@@ -72,6 +77,7 @@ class RpcServer(Component):
         secret: bytes,
         host: str = "127.0.0.1",
         ports: Sequence[int] = (0,),
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         on_disconnect: Callable[[Address], None] = lambda _: None,
     ) -> None:
         super().__init__("rpc server")
@@ -79,6 +85,7 @@ class RpcServer(Component):
         self._secret = secret
         self._host = host
         self._ports = ports  # tried in this order; 0 takes any free one
+        self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._on_disconnect = on_disconnect
         self._port = 0
         self._server: asyncio.Server | None = None
@@ -90,15 +97,16 @@ class RpcServer(Component):
         return self._host, self._port
 
     async def _start(self) -> None:
+        refused = OSError("there is no port to listen on")
         for port in self._ports:
             try:
                 self._server = await asyncio.start_server(self._accept, self._host, port, backlog=BACKLOG)
-                break
-            except OSError:
-                if port == self._ports[-1]:
-                    raise
-        assert self._server is not None
-        self._port = self._server.sockets[0].getsockname()[1]
+            except OSError as error:
+                refused = error
+            else:
+                self._port = self._server.sockets[0].getsockname()[1]
+                return
+        raise refused
 
     async def _before_stop(self) -> None:
         if self._server is not None:
@@ -128,7 +136,7 @@ class RpcServer(Component):
         if self._server is None or not self._server.is_serving():  # closed during the handshake
             writer.close()
             return
-        _without_delay(writer)
+        _tune(writer, self._silence)
         connection = Connection(reader, writer, local=self._network.mailbox, name=address)
         if (old := self._connections.get(address)) is not None:  # of a TaskManager that has lost it, or was cut off
             self.tasks.job(f"close the replaced connection of {address}", old.aclose())
@@ -172,15 +180,28 @@ class RpcServer(Component):
 
 
 class RpcUplink(Component):
-    """The TaskManager's side: keeps one connection to its daemon, reconnecting with backoff for ever."""
+    """The TaskManager's side: keeps one connection to its daemon, reconnecting with backoff for ever.
 
-    def __init__(self, network: LocalNetwork, *, address: Address, secret: bytes, host: str, port: int) -> None:
+    A connection is cut when the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
+    """
+
+    def __init__(
+        self,
+        network: LocalNetwork,
+        *,
+        address: Address,
+        secret: bytes,
+        host: str,
+        port: int,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+    ) -> None:
         super().__init__("rpc uplink")
         self._network = network
         self._address = address
         self._secret = secret
         self._host = host
         self._port = port
+        self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._connection: Connection | None = None
         self.connected = asyncio.Event()
 
@@ -237,7 +258,7 @@ class RpcUplink(Component):
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
                 raise
-        _without_delay(writer)
+        _tune(writer, self._silence)
         connection = Connection(reader, writer, local=self._network.mailbox, name=f"daemon {self._host}:{self._port}")
         connection.start()
         return connection
@@ -260,6 +281,13 @@ class RpcUplink(Component):
             raise AuthenticationFailed("the daemon does not know the cluster's secret")
 
 
-def _without_delay(writer: asyncio.StreamWriter) -> None:
-    """Small frames must not wait for one another (Nagle)."""
-    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _tune(writer: asyncio.StreamWriter, silence: float) -> None:
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames must not wait for one another
+    if sys.platform == "linux":  # else a host that lost its power stays connected for minutes, unread or idle for ever
+        seconds = min(silence, LONGEST_SILENCE)
+        between = max(1, round(seconds / 3))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, between)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, between)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))

@@ -59,6 +59,7 @@ class TaskManager(Component):
             secret=secret,
             host=settings.daemon_host,
             port=settings.daemon_port,
+            heartbeat_timeout=settings.heartbeat_timeout,
         )
         self._storages = Storages(settings.storage)
         self._client = BlobClient(settings.blob_url, token=access_token(secret), retries=settings.blob_fetch_retries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -243,6 +244,34 @@ async def test_the_end_of_a_replaced_connection_is_not_told() -> None:
             before = first.asked
             await one.reaches(lambda: first.asked > before)  # its connection was closed, and its uplink came back
             assert one.disconnected == []
+
+
+async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() -> None:
+    """A6: the earlier daemon's port comes first, and may be the last of the range, too."""
+    async with daemon() as other:
+        async with RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port, 0, other.port)) as server:
+            assert server.endpoint[1] != other.port
+        with pytest.raises(OSError, match="already in use"):
+            await RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port,)).start()
+
+
+@pytest.mark.parametrize(("timeout", "silence"), [(5, 15), (0.1, 0.3), (10.0**9, tcp.LONGEST_SILENCE)])
+async def test_a_connection_to_a_host_that_is_gone_ends(timeout: float, silence: float) -> None:
+    """A5: one that lost its power closes nothing, and neither side may be writing."""
+    network = LocalNetwork()
+    async with RpcServer(network, secret=SECRET, heartbeat_timeout=timeout) as server:
+        host, port = server.endpoint
+        async with RpcUplink(
+            network, address=TM, secret=SECRET, host=host, port=port, heartbeat_timeout=timeout
+        ) as uplink:
+            await until(lambda: server._connections and uplink.connected.is_set())
+            assert uplink._connection is not None
+            for connection in (uplink._connection, server._connections[TM]):
+                ours = connection._writer.get_extra_info("socket")
+                assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == silence * 1000
+                between = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                assert 1 <= between == ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) <= max(1, silence / 2)
 
 
 async def test_a_daemon_closes_at_once_with_connections_open() -> None:
