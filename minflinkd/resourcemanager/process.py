@@ -36,6 +36,7 @@ SYSTEMD = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # are between syst
 LOG = "taskmanager.log"
 LAUNCH_TIMEOUT = 10.0  # seconds that whoever asks what lives waits for launches to end
 KILL_TIMEOUT = 30.0  # seconds from SIGKILL to the last trace
+LOG_TIMEOUT = 1.0  # seconds that the reason of an exit waits for the end of the log
 TAIL_BYTES = 2048  # of the log, in the reason of an exit
 FAREWELL = "error: "  # how the last line of one that could not go on begins
 
@@ -118,18 +119,28 @@ class ProcessDriver:
             async with asyncio.timeout(KILL_TIMEOUT):
                 await process.gone.wait()
         except TimeoutError as error:
+            if process.ended:
+                log.warning("an ended TaskManager's directory is not removed yet", resource_id=resource_id)
+                return
             raise StopFailed(
                 f"{resource_id} (pid {process.pid}) is still there {KILL_TIMEOUT:g} s after it was killed",
                 hint="it may hang in the kernel, on a disk or a network file system that does not answer",
             ) from error
 
     async def adopt(self) -> tuple[Launched, ...]:
+        failures: list[Exception] = []
+        # A task of its own: a caller that is cancelled must not leave what was found without anybody who watches it.
+        await asyncio.shield(self._tasks.job("adopt", self._adopt(), on_error=failures.append))
+        if failures:
+            raise failures[0]
+        return self.living()
+
+    async def _adopt(self) -> None:
         async with self._adopting:
             await self._launches()
             for process in await asyncio.to_thread(self._find_living):
                 log.info("adopted a TaskManager", resource_id=process.resource_id, pid=process.pid)
                 self._watch(process)
-        return self.living()
 
     def living(self) -> tuple[Launched, ...]:
         return tuple(
@@ -143,14 +154,19 @@ class ProcessDriver:
 
     async def reap_leftovers(self) -> None:
         own = self._processes.keys() | self._launching.keys()
-        for launched in await self.adopt():
-            if launched.resource_id not in own:
-                await self.stop(launched.resource_id, kill=True)
+        left = [launched.resource_id for launched in await self.adopt() if launched.resource_id not in own]
+        await asyncio.gather(*(self._reap(resource_id) for resource_id in left))
+
+    async def _reap(self, resource_id: ResourceId) -> None:
+        try:
+            await self.stop(resource_id, kill=True)
+        except StopFailed as error:  # it is watched, and dies as soon as it can
+            log.error("a leftover is still there", resource_id=resource_id, error=str(error))
 
     async def aclose(self) -> None:
         """Leave the TaskManagers running, for the next daemon. Idempotent."""
         loop = asyncio.get_running_loop()
-        await self._tasks.aclose()
+        self._tasks.abandon()  # an exit that is seen from now on could not be told any more
         for process in self._processes.values():
             if process.ended:
                 continue
@@ -160,6 +176,7 @@ class ProcessDriver:
             if process.child is not None:
                 process.child.returncode = 0  # else Popen complains of, and may reap, what is no longer ours
         self._processes.clear()
+        await self._tasks.aclose()
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -225,10 +242,14 @@ class ProcessDriver:
         self._tasks.job(f"clean up after {process.resource_id}", self._bury(process, code))
 
     async def _bury(self, process: _Process, code: int | None) -> None:
-        home = self.working_directory(process.resource_id)
+        last_words = ""
         try:
-            reason = await asyncio.to_thread(_reason, home, code)
-            self._on_exit(process.resource_id, reason)
+            with contextlib.suppress(
+                TimeoutError
+            ):  # a disk that does not answer must not keep the exit from being told
+                async with asyncio.timeout(LOG_TIMEOUT):
+                    last_words = await asyncio.to_thread(_tail, self.working_directory(process.resource_id))
+            self._on_exit(process.resource_id, _reason(code, last_words))
         finally:
             try:
                 await asyncio.to_thread(self._remove, process.resource_id, process.token)
@@ -277,7 +298,7 @@ def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
     """The living process of this identity. The pidfd is opened before the last look, so that it is surely its own."""
     pid = identity.pid
     if pid is None:
-        pid = next((p.pid for p in _carriers(identity.token) if os.getsid(p.pid) == p.pid), None)
+        pid = next((p.pid for p in _carriers(identity.token) if _leads_session(p.pid)), None)
     if pid is None:
         return None
     try:
@@ -294,6 +315,13 @@ def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
         pass  # it ended just now, or is somebody else's
     os.close(pidfd)
     return None
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:  # it ended just now
+        return False
 
 
 def _carriers(token: str) -> Iterator[psutil.Process]:
@@ -315,22 +343,29 @@ def _write_identity(home: Path, identity: Identity) -> None:
     new.replace(home / "identity.json")
 
 
-def _reason(home: Path, code: int | None) -> str:
+def _reason(code: int | None, tail: str) -> str:
     """How the process ended, and why: in its own last words where it had some."""
     if code is None:
         how = "its process ended"  # adopted: only its parent is told how
     elif code < 0:
-        how = f"its process was killed by {signal.Signals(-code).name}"
+        how = f"its process was killed by {_signal_name(-code)}"
     else:
         how = f"its process ended with exit code {code}"
-    tail = _tail(home / homes.LOGS / LOG)
     if not tail or code == 0:
         return how
     last = tail.rpartition("\n")[2]
     return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
 
 
-def _tail(file: Path) -> str:
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
+
+
+def _tail(home: Path) -> str:
+    file = home / homes.LOGS / LOG
     try:
         with file.open("rb") as lines:
             lines.seek(max(0, file.stat().st_size - TAIL_BYTES))

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.config.cluster_options import Heartbeat
 from minflinkd.resourcemanager import process as module
@@ -105,6 +106,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def pidfds() -> int:
+    """How many this process has open."""
+    return sum("pidfd" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
+
+
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
     host = Host(tmp_path)
@@ -140,6 +146,27 @@ async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
     _, reason = await host.exit()
     assert time.monotonic() - began < HEARTBEAT_TIMEOUT
     assert reason.startswith("its process was killed by SIGKILL")
+
+
+async def test_a_signal_without_a_name_is_told_by_its_number(host: Host) -> None:
+    number = signal.SIGRTMIN + 1
+    pid = await host.start()
+    os.kill(pid, number)
+    assert (await host.exit())[1].startswith(f"its process was killed by signal {number}")
+
+
+async def test_an_exit_is_told_though_its_log_cannot_be_read_in_time(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R11: the slots are lost, whatever the disk does."""
+    go_on = threading.Event()
+    monkeypatch.setattr(module, "LOG_TIMEOUT", 0.01)
+    monkeypatch.setattr(module, "_tail", lambda _: "late" if go_on.wait(10) else "")
+    try:
+        await host.start(FAIL)
+        assert await host.exit() == (TM, "its process ended with exit code 3")
+    finally:
+        go_on.set()
 
 
 async def test_nothing_stays_of_an_ended_taskmanager_but_its_log(host: Host) -> None:
@@ -200,6 +227,26 @@ async def test_stopping_one_that_is_gone_or_never_was_does_nothing(host: Host) -
     await asyncio.gather(*(host.driver.stop(TM, kill=True) for _ in range(3)))
     await host.driver.stop(TM)
     assert host.exits.qsize() == 1
+
+
+async def test_stopping_one_whose_directory_is_slow_to_go_is_no_failure(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process has ended; it is not true that it is still there."""
+    go_on = threading.Event()
+    remove = ProcessDriver._remove
+    monkeypatch.setattr(ProcessDriver, "_remove", lambda *about: remove(*about) if go_on.wait(10) else None)
+    pid = await host.start()
+    os.kill(pid, signal.SIGKILL)
+    await host.exit()
+    monkeypatch.setattr(module, "KILL_TIMEOUT", 0.01)
+    try:
+        with capture_logs() as logs:
+            await host.driver.stop(TM)
+        assert [line["event"] for line in logs] == ["an ended TaskManager's directory is not removed yet"]
+    finally:
+        go_on.set()
+    await until(lambda: [entry.name for entry in (host.directory / TM).iterdir()] == ["log"])
 
 
 async def test_a_command_that_cannot_be_run_is_an_error_of_the_start(host: Host, tmp_path: Path) -> None:
@@ -333,6 +380,20 @@ async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: 
     assert alive(own)
 
 
+async def test_a_leftover_that_does_not_die_does_not_keep_the_daemon_from_starting(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs in the kernel, on a disk; and dies as soon as it can."""
+    left = [await host.start(), await host.start(resource_id=OTHER)]
+    await host.crash()
+    monkeypatch.setattr(module, "KILL_TIMEOUT", 0.01)
+    monkeypatch.setattr("os.killpg", lambda *_: None)
+    with capture_logs() as logs:
+        await host.driver.reap_leftovers()
+    assert all(alive(pid) for pid in left)
+    assert len([line for line in logs if line["event"] == "a leftover is still there"]) == 2
+
+
 async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_left_running(host: Host) -> None:
     """Livy's lesson: children that outlived their server unseen."""
     pid = await host.start(FAMILY)
@@ -353,6 +414,76 @@ async def test_a_process_started_just_before_the_daemon_was_killed_is_found_by_i
     identity = msgspec.json.decode(file.read_bytes(), type=module.Identity)
     file.write_bytes(msgspec.json.encode(module.Identity(token=identity.token)))
     assert [(one.resource_id, one.pid) for one in await host.driver.adopt()] == [(TM, pid)]
+
+
+async def test_a_process_that_ends_while_it_is_looked_for_is_not_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A6: and keeps nobody from finding the others."""
+    await host.start()
+    await host.crash()
+    file = host.directory / TM / "identity.json"
+    identity = msgspec.json.decode(file.read_bytes(), type=module.Identity)
+    file.write_bytes(msgspec.json.encode(module.Identity(token=identity.token)))
+
+    def ended(pid: int) -> int:
+        raise ProcessLookupError(pid)
+
+    monkeypatch.setattr("os.getsid", ended)
+    assert await host.driver.adopt() == ()
+
+
+async def test_what_a_cancelled_search_finds_is_watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A1: a ResourceManager that ends in the middle of its start; the next one asks again."""
+    pid = await host.start()
+    await host.crash()
+    before = pidfds()
+    begun, go_on = threading.Event(), threading.Event()
+    find = ProcessDriver._find_living
+
+    def find_slowly(driver: ProcessDriver) -> list[Any]:
+        begun.set()
+        return find(driver) if go_on.wait(10) else []
+
+    monkeypatch.setattr(ProcessDriver, "_find_living", find_slowly)
+    searching = asyncio.create_task(host.driver.adopt())
+    await until(begun.is_set)
+    searching.cancel()
+    await asyncio.gather(searching, return_exceptions=True)
+    again = asyncio.create_task(host.driver.adopt())
+    go_on.set()
+    assert [one.pid for one in await again] == [pid]
+    assert pidfds() == before + 1
+    os.kill(pid, signal.SIGKILL)
+    assert (await host.exit())[0] == TM
+    assert host.exits.empty()
+
+
+async def test_an_exit_while_the_driver_ends_is_left_to_the_next_one(host: Host) -> None:
+    """A14: it could not be told any more."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go_on.wait()
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    pid = await host.start()
+    host.driver._tasks.job("slow to end", slow_to_end())
+    await begun.wait()
+    crashing = asyncio.create_task(host.crash())
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not alive(pid))
+    go_on.set()
+    await crashing
+    assert unhandled == []
+    assert host.exits.empty()
+    assert await host.driver.adopt() == ()
 
 
 async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(host: Host) -> None:
