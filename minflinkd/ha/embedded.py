@@ -16,11 +16,17 @@ from pathlib import Path
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 SECRET_BYTES = 32  # as TaskManagers demand
+_EPOCH = re.compile(rb"[0-9]{1,15}")
 _CLUSTER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class StateDirectoryTaken(MinflinkError):
     code = "state-directory-taken"
+    consequence = Consequence.REFUSED
+
+
+class UnusableEpoch(MinflinkError):
+    code = "unusable-epoch"
     consequence = Consequence.REFUSED
 
 
@@ -37,7 +43,10 @@ class StateDirectory:
         self._lock: int | None = None
 
     def take(self) -> int:
-        """The epoch of this leadership: higher than every earlier one. Raises StateDirectoryTaken, OSError."""
+        """The epoch of this leadership: higher than every earlier one.
+
+        Raises StateDirectoryTaken, UnusableEpoch, OSError.
+        """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -49,8 +58,12 @@ class StateDirectory:
                 hint="stop it, or give this one a directory of its own (process.working-dir)",
             ) from error
         self._lock = lock
-        epoch = self._last_epoch() + 1
-        _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
+        try:
+            epoch = self._last_epoch() + 1
+            _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
+        except BaseException:
+            self.release()
+            raise
         return epoch
 
     @property
@@ -65,10 +78,17 @@ class StateDirectory:
             self._lock = None
 
     def _last_epoch(self) -> int:
+        path = self.path / "epoch"
         try:
-            return int((self.path / "epoch").read_text())
+            found = path.read_bytes().strip()
         except FileNotFoundError:
             return 0
+        if not _EPOCH.fullmatch(found):
+            raise UnusableEpoch(
+                f"{path} holds {found[:80]!r}, which is no epoch",
+                hint="put a number into it that is higher than every earlier one: names in checkpoints begin with it",
+            )
+        return int(found)
 
 
 class UnusableClusterId(MinflinkError):
@@ -110,12 +130,10 @@ def cluster_secret(path: Path) -> bytes:
 def _write(path: Path, data: bytes, mode: int) -> None:
     """Whole, or not at all; durable when it returns."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        os.write(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

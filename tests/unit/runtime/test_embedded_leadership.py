@@ -14,6 +14,7 @@ from minflinkd.ha.embedded import (
     StateDirectory,
     StateDirectoryTaken,
     UnusableClusterId,
+    UnusableEpoch,
     UnusableSecret,
     cluster_id,
     cluster_secret,
@@ -69,6 +70,28 @@ def test_every_leadership_has_a_higher_epoch(tmp_path: Path) -> None:
         epochs.append(directory.take())
         directory.release()
     assert epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"x", b"-1", b"1.5", b"\xff\xfe", b"1_0"])
+def test_a_damaged_epoch_is_refused_rather_than_begun_anew(tmp_path: Path, damaged: bytes) -> None:
+    """A11: an epoch that was given away before would let two leaders write under the same names."""
+    (tmp_path / "epoch").write_bytes(damaged)
+    directory = StateDirectory(tmp_path)
+    with pytest.raises(UnusableEpoch, match="no epoch"):
+        directory.take()
+    assert not directory.held
+    (tmp_path / "epoch").write_bytes(b"7\n")
+    assert directory.take() == 8
+    directory.release()
+
+
+def test_a_file_is_written_whole_though_the_kernel_takes_it_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A11: a short write is no error to the kernel."""
+    write = os.write
+    monkeypatch.setattr("os.write", lambda file, data: write(file, data[:1]))
+    assert len(cluster_secret(tmp_path / "secret")) == 64
 
 
 def test_the_cluster_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
