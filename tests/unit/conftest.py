@@ -1,0 +1,30 @@
+"""Around every unit test: no callback, connection or transport of an event loop may fail unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Told by a finalizer: whenever garbage is collected, and so in whichever test happens to run then.
+OF_A_FINALIZER = ("was never retrieved", "was destroyed but it is pending", "Unclosed ")
+
+
+@pytest.fixture(autouse=True)
+def no_unhandled_exception() -> Iterator[None]:
+    """Nobody awaits what a loop calls by itself, so a log line is all that is left of its exceptions."""
+    unhandled: list[dict[str, Any]] = []
+    handle = asyncio.BaseEventLoop.call_exception_handler
+
+    def seen(loop: asyncio.BaseEventLoop, context: dict[str, Any]) -> None:
+        by_chance = any(words in context.get("message", "") for words in OF_A_FINALIZER)
+        if not by_chance and loop.get_exception_handler() is None:  # else the test looks at them itself
+            unhandled.append(context)
+        handle(loop, context)
+
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which would then outlive the test's fixtures
+        patch.setattr(asyncio.BaseEventLoop, "call_exception_handler", seen)
+        yield
+    assert not unhandled, f"the event loop had exceptions that nobody handles: {unhandled}"
