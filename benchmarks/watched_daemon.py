@@ -46,7 +46,7 @@ async def _watch(file: Path) -> None:
 
 async def _serve(state: Path, config: Path) -> None:
     from minflinkd.config import load_config
-    from minflinkd.daemon import serve
+    from minflinkd.daemon_process import serve
 
     settings = load_config(config, os.environ, {"process.working-dir": str(state)})
     watch = asyncio.create_task(_watch(state.parent / FILE), name="watch on the event loop")

@@ -1,16 +1,11 @@
-"""The composition root of the daemon: makes every component once and hands it down; signals; sd_notify.
-
-Nothing here decides anything. `Daemon` is all components together; `serve` is a daemon as a process.
-"""
+"""The composition root of the daemon: makes every component once and hands it down. Nothing here decides anything."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,22 +16,17 @@ from minflinkd import __version__
 from minflinkd.blob.access import access_token
 from minflinkd.blob.exchange import DaemonExchange
 from minflinkd.blob.offloading import OffloadingNetwork
-from minflinkd.blob.server import BlobOptions, BlobServer
-from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.config import Config, load_config
+from minflinkd.blob.server import BlobServer
+from minflinkd.config import Config
 from minflinkd.config import directories as where
-from minflinkd.config.job_options import RestartStrategyType, SchedulerType
-from minflinkd.config.reload import changes
 from minflinkd.config.taskmanager_options import Driver
-from minflinkd.dispatcher.dispatcher import Dispatcher, DispatcherOptions
+from minflinkd.daemon_options import blob_options, dispatcher_options, resource_manager_options
+from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
-from minflinkd.jobgraph.model import RestartKind, RestartStrategy
-from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.resourcemanager.driver import ResourceManagerDriver
-from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.process import ProcessDriver
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.resourcemanager.standalone import StandaloneDriver
@@ -47,10 +37,7 @@ from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.garbage import collect_seldom
 from minflinkd.runtime.ids import IdSource, ResourceId
-from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.settings import settings_of, write_settings
@@ -115,17 +102,7 @@ class Daemon(Component):
             on_disconnect=self._task_manager_disconnected,
         )
         self.blobs = BlobServer(
-            options=BlobOptions(
-                directory=where.blob_directory(config, state),
-                host=config.jobmanager.bind_host,
-                address=config.jobmanager.rpc_address,
-                ports=tuple(config.blob.server_port),
-                max_size=config.blob.max_size,
-                transfers=config.blob.fetch_num_concurrent,
-                backlog=config.blob.fetch_backlog,
-                cleanup_interval=config.blob.cleanup_interval,
-                retention=config.blob.retention_interval,
-            ),
+            options=blob_options(config, state),
             token=access_token(secret),
             clock=self._clock,
             leads=lambda: self._leadership.held,
@@ -286,128 +263,3 @@ class Daemon(Component):
         file = directory / "taskmanager.json"
         write_settings(settings, file)
         return [sys.executable, "-m", "minflinkd.taskmanager", "--config", str(file)]
-
-
-def resource_manager_options(config: Config) -> ResourceManagerOptions:
-    rm = config.resourcemanager
-    return ResourceManagerOptions(
-        slots_per_tm=config.taskmanager.number_of_task_slots,
-        can_start=rm.driver is not Driver.STANDALONE,
-        min=rm.min_taskmanagers,
-        standby=rm.standby_taskmanagers,
-        max=rm.max_taskmanagers,
-        taskmanager_timeout=rm.taskmanager_timeout,
-        start_timeout=rm.taskmanager_start_timeout,
-        heartbeat_interval=config.heartbeat.interval,
-        heartbeat_timeout=config.heartbeat.timeout,
-    )
-
-
-def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOptions:
-    checkpoints = config.checkpointing
-    return DispatcherOptions(
-        checkpoint_root=where.checkpoint_uri(config, state),
-        session_timeout=config.resourcemanager.taskmanager_start_timeout,
-        result_expiration=config.cluster.job_expiration_time,
-        job_master=JobMasterOptions(
-            heartbeat_interval=config.heartbeat.interval,
-            heartbeat_timeout=config.heartbeat.timeout,
-            slot_request_timeout=config.slot.request_timeout,
-            slot_idle_timeout=config.slot.idle_timeout,
-            adaptive=config.scheduler.type is SchedulerType.ADAPTIVE,
-            resource_wait_timeout=config.scheduler.resource_wait_timeout,
-            resource_stabilization_timeout=config.scheduler.resource_stabilization_timeout,
-            cooldown_after_rescaling=config.scheduler.cooldown_after_rescaling,
-            cancellation_timeout=config.taskmanager.cancellation_timeout,
-            restart_strategy=restart_strategy(config),
-            checkpoints=CheckpointOptions(
-                interval=checkpoints.interval,
-                timeout=checkpoints.timeout,
-                min_pause=checkpoints.min_pause,
-                num_retained=checkpoints.num_retained,
-                tolerable_failed=checkpoints.tolerable_failed_checkpoints,
-                epoch=epoch,
-            ),
-        ),
-    )
-
-
-def restart_strategy(config: Config) -> RestartStrategy:
-    """The daemon's default, for jobs that name none."""
-    chosen = config.restart_strategy
-    match chosen.type:
-        case RestartStrategyType.FIXED_DELAY:
-            fixed = chosen.fixed_delay
-            return RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=fixed.attempts, delay=fixed.delay)
-        case RestartStrategyType.FAILURE_RATE:
-            rate = chosen.failure_rate
-            return RestartStrategy(
-                kind=RestartKind.FAILURE_RATE,
-                max_failures_per_interval=rate.max_failures_per_interval,
-                failure_rate_interval=rate.interval,
-                delay=rate.delay,
-            )
-        case RestartStrategyType.EXPONENTIAL_DELAY:
-            backoff = chosen.exponential_delay
-            return RestartStrategy(
-                kind=RestartKind.EXPONENTIAL_DELAY,
-                attempts=backoff.attempts,
-                initial_backoff=backoff.initial_backoff,
-                max_backoff=backoff.max_backoff,
-                backoff_multiplier=backoff.backoff_multiplier,
-                jitter_factor=backoff.jitter_factor,
-                reset_backoff_threshold=backoff.reset_backoff_threshold,
-            )
-        case _:
-            return RestartStrategy(kind=RestartKind.NONE)
-
-
-async def serve(
-    config: Config,
-    *,
-    environ: Mapping[str, str],
-    config_file: Path | None = None,
-    overrides: Mapping[str, str] | None = None,
-    ready: Callable[[DaemonInfo], None] | None = None,
-) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP reads the configuration again. Raises MinflinkError, OSError."""
-    stop = asyncio.Event()
-    reload = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
-    systemd = SystemdNotifier(environ)
-    async with Daemon(config, environ) as daemon:
-        daemon.tasks.loop("systemd watchdog", systemd.feed_watchdog)
-        daemon.tasks.loop("reload", lambda: _reload(daemon, reload, systemd, environ, config_file, overrides or {}))
-        collect_seldom()
-        systemd.ready(f"leading; {daemon.info.url}")
-        log.info("ready", url=daemon.info.url, state=str(daemon.state_directory))
-        if ready is not None:
-            ready(daemon.info)
-        await stop.wait()
-        systemd.stopping()
-        log.info("stopping")
-
-
-async def _reload(
-    daemon: Daemon,
-    wanted: asyncio.Event,
-    systemd: SystemdNotifier,
-    environ: Mapping[str, str],
-    file: Path | None,
-    overrides: Mapping[str, str],
-) -> None:
-    while True:
-        await wanted.wait()
-        wanted.clear()
-        systemd.reloading()
-        try:
-            found = changes(daemon.config, load_config(file, environ, overrides))
-        except MinflinkError as error:
-            log.error("the configuration was not reloaded", error=str(error))
-        else:
-            daemon.apply(found.config)
-            log.info("configuration reloaded", applied=found.live, needs_restart=found.restart)
-        systemd.ready(f"leading; {daemon.info.url}")

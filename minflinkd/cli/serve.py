@@ -41,7 +41,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
     from minflinkd.daemon import DaemonInfo
-    from minflinkd.daemon import serve as serve_daemon
+    from minflinkd.daemon_process import serve as serve_daemon
     from minflinkd.runtime import log
     from minflinkd.runtime.errors import MinflinkError
 

@@ -1,0 +1,104 @@
+"""From the configuration to the options of the daemon's components."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minflinkd.blob.server import BlobOptions
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.config import Config
+from minflinkd.config import directories as where
+from minflinkd.config.job_options import RestartStrategyType, SchedulerType
+from minflinkd.config.taskmanager_options import Driver
+from minflinkd.dispatcher.dispatcher import DispatcherOptions
+from minflinkd.jobgraph.model import RestartKind, RestartStrategy
+from minflinkd.jobmaster.job_master import JobMasterOptions
+from minflinkd.resourcemanager.options import ResourceManagerOptions
+
+
+def blob_options(config: Config, state: Path) -> BlobOptions:
+    return BlobOptions(
+        directory=where.blob_directory(config, state),
+        host=config.jobmanager.bind_host,
+        address=config.jobmanager.rpc_address,
+        ports=tuple(config.blob.server_port),
+        max_size=config.blob.max_size,
+        transfers=config.blob.fetch_num_concurrent,
+        backlog=config.blob.fetch_backlog,
+        cleanup_interval=config.blob.cleanup_interval,
+        retention=config.blob.retention_interval,
+    )
+
+
+def resource_manager_options(config: Config) -> ResourceManagerOptions:
+    rm = config.resourcemanager
+    return ResourceManagerOptions(
+        slots_per_tm=config.taskmanager.number_of_task_slots,
+        can_start=rm.driver is not Driver.STANDALONE,
+        min=rm.min_taskmanagers,
+        standby=rm.standby_taskmanagers,
+        max=rm.max_taskmanagers,
+        taskmanager_timeout=rm.taskmanager_timeout,
+        start_timeout=rm.taskmanager_start_timeout,
+        heartbeat_interval=config.heartbeat.interval,
+        heartbeat_timeout=config.heartbeat.timeout,
+    )
+
+
+def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOptions:
+    checkpoints = config.checkpointing
+    return DispatcherOptions(
+        checkpoint_root=where.checkpoint_uri(config, state),
+        session_timeout=config.resourcemanager.taskmanager_start_timeout,
+        result_expiration=config.cluster.job_expiration_time,
+        job_master=JobMasterOptions(
+            heartbeat_interval=config.heartbeat.interval,
+            heartbeat_timeout=config.heartbeat.timeout,
+            slot_request_timeout=config.slot.request_timeout,
+            slot_idle_timeout=config.slot.idle_timeout,
+            adaptive=config.scheduler.type is SchedulerType.ADAPTIVE,
+            resource_wait_timeout=config.scheduler.resource_wait_timeout,
+            resource_stabilization_timeout=config.scheduler.resource_stabilization_timeout,
+            cooldown_after_rescaling=config.scheduler.cooldown_after_rescaling,
+            cancellation_timeout=config.taskmanager.cancellation_timeout,
+            restart_strategy=restart_strategy(config),
+            checkpoints=CheckpointOptions(
+                interval=checkpoints.interval,
+                timeout=checkpoints.timeout,
+                min_pause=checkpoints.min_pause,
+                num_retained=checkpoints.num_retained,
+                tolerable_failed=checkpoints.tolerable_failed_checkpoints,
+                epoch=epoch,
+            ),
+        ),
+    )
+
+
+def restart_strategy(config: Config) -> RestartStrategy:
+    """The daemon's default, for jobs that name none."""
+    chosen = config.restart_strategy
+    match chosen.type:
+        case RestartStrategyType.FIXED_DELAY:
+            fixed = chosen.fixed_delay
+            return RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=fixed.attempts, delay=fixed.delay)
+        case RestartStrategyType.FAILURE_RATE:
+            rate = chosen.failure_rate
+            return RestartStrategy(
+                kind=RestartKind.FAILURE_RATE,
+                max_failures_per_interval=rate.max_failures_per_interval,
+                failure_rate_interval=rate.interval,
+                delay=rate.delay,
+            )
+        case RestartStrategyType.EXPONENTIAL_DELAY:
+            backoff = chosen.exponential_delay
+            return RestartStrategy(
+                kind=RestartKind.EXPONENTIAL_DELAY,
+                attempts=backoff.attempts,
+                initial_backoff=backoff.initial_backoff,
+                max_backoff=backoff.max_backoff,
+                backoff_multiplier=backoff.backoff_multiplier,
+                jitter_factor=backoff.jitter_factor,
+                reset_backoff_threshold=backoff.reset_backoff_threshold,
+            )
+        case _:
+            return RestartStrategy(kind=RestartKind.NONE)
