@@ -1,4 +1,5 @@
-"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` is idempotent and frees everything.
+"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` when everything is freed, whoever
+began to close it.
 
 A component that cannot trust its own state any more crashes: it says so, takes no message from then on, and leaves
 it to its `runtime.supervisor.Supervisor` to put a new one in its place.
@@ -40,6 +41,7 @@ class Component:
         self.crash_cause: Exception | None = None
         self.falls_with: Callable[[Exception], object] | None = None  # `crash` of the component that this is a part of
         self._started = False
+        self._closing_task: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> bool:
@@ -55,7 +57,22 @@ class Component:
         self._started = True
 
     async def aclose(self) -> None:
-        was_started, self._started = self._started, False
+        """Idempotent. Who is cancelled while it waits leaves the rest to go on, and to be waited for by others."""
+        if self._closing_task is not None and self._closing_task.done() and not self._started:
+            return
+        closing = self.begin_closing()
+        await asyncio.wait({closing})
+        if not closing.cancelled():
+            closing.result()
+
+    def begin_closing(self) -> asyncio.Task[None]:
+        """The one task that closes this, begun already where somebody has closed it before."""
+        if self._closing_task is None or self._started:
+            was_started, self._started = self._started, False
+            self._closing_task = asyncio.create_task(self._wind_up(was_started), name=f"{self.name}: close")
+        return self._closing_task
+
+    async def _wind_up(self, was_started: bool) -> None:
         try:
             if was_started and not self.crashed.is_set():
                 await self._before_stop()

@@ -54,8 +54,7 @@ class Supervisor(Component, Generic[C]):
         self._on_up = on_up
         self._on_down = on_down
         self._current: C | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._stuck: set[asyncio.Task[None]] = set()
+        self._given_up: set[asyncio.Task[None]] = set()  # starts and closings that hang also in their cancellation
         self._up_since = 0.0
         self._hurried = asyncio.Event()
         self._retired = False
@@ -127,16 +126,22 @@ class Supervisor(Component, Generic[C]):
             if not start.done():
                 raise Crashed(f"{self._what} has not started within {START_TIMEOUT:g} s")
         finally:
-            if start.cancel():
-                self._stuck.add(start)
-                start.add_done_callback(self._unstuck)
+            if self._give_up(start):
                 await asyncio.wait({start}, timeout=CLOSE_TIMEOUT)
         start.result()
 
-    def _unstuck(self, start: asyncio.Task[None]) -> None:
-        self._stuck.discard(start)
-        if not start.cancelled() and (error := start.exception()) is not None:
-            log.warning("a start that was given up failed", component=self._what, error=_line(error))
+    def _give_up(self, task: asyncio.Task[None]) -> bool:
+        """False where it is done already."""
+        if not task.cancel():
+            return False
+        self._given_up.add(task)
+        task.add_done_callback(self._ended_after_all)
+        return True
+
+    def _ended_after_all(self, task: asyncio.Task[None]) -> None:
+        self._given_up.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("what was given up failed", component=self._what, task=task.get_name(), error=_line(error))
 
     async def _hurried_within(self, seconds: float) -> bool:
         try:
@@ -155,15 +160,12 @@ class Supervisor(Component, Generic[C]):
 
     async def _close(self) -> None:
         """Bounded: one that does not end is left alone, since it takes no message and decides nothing."""
-        if self._current is not None:
-            component, self._current = self._current, None
-            self._closing = asyncio.create_task(component.aclose(), name=f"{self.name}: close")
-        if self._closing is None:
+        if self._current is None:
             return
-        await asyncio.wait({self._closing}, timeout=CLOSE_TIMEOUT)  # goes on where this is cancelled
-        closing, self._closing = self._closing, None
-        if not closing.done():
-            closing.cancel()
+        closing = self._current.begin_closing()
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT)  # goes on where this is cancelled
+        self._current = None
+        if self._give_up(closing):
             log.error("a component does not end", component=self._what)
         elif not closing.cancelled() and (error := closing.exception()) is not None:
             log.error("a component did not end well", component=self._what, exc_info=error)

@@ -314,3 +314,32 @@ async def test_job_masters_are_closed_side_by_side(cluster: Cluster, monkeypatch
     monkeypatch.setattr(CheckpointCoordinator, "aclose", together)
     async with asyncio.timeout(5):
         await serving.aclose()
+
+
+async def test_a_dispatcher_that_stops_while_a_job_ends_waits_for_the_job_master_that_is_closed_already(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A1: its storages are closed behind it."""
+    begun, may_end, ends = asyncio.Event(), asyncio.Event(), []
+    aclose = CheckpointCoordinator.aclose
+
+    async def slow(self: CheckpointCoordinator) -> None:
+        begun.set()
+        await may_end.wait()
+        await aclose(self)
+        ends.append("JobMaster")
+
+    monkeypatch.setattr(CheckpointCoordinator, "aclose", slow)
+    serving = cluster.dispatcher()
+    await serving.start()
+    await cluster.submit(JOB)
+    await cluster.cancel(JOB)
+    async with asyncio.timeout(10):
+        await begun.wait()
+        stopping = asyncio.create_task(serving.aclose())
+        stopping.add_done_callback(lambda _: ends.append("Dispatcher"))
+        await asyncio.wait({stopping}, timeout=0.05)
+        assert ends == []
+        may_end.set()
+        await stopping
+    assert ends == ["JobMaster", "Dispatcher"]

@@ -53,6 +53,44 @@ async def test_closing_again_does_nothing() -> None:
     assert component.calls == ["start", "last words", "stop"]
 
 
+class Slow(Recorder):
+    """Takes its time, until it may stop."""
+
+    def __init__(self, *, failing: str = "") -> None:
+        super().__init__(failing=failing)
+        self.may_stop = asyncio.Event()
+
+    async def _stop(self) -> None:
+        await self.may_stop.wait()
+        await super()._stop()
+
+
+async def test_everybody_who_closes_a_component_waits_until_it_is_closed() -> None:
+    """A1: also where the one that began was cancelled, what follows its end finds everything freed."""
+    component = Slow()
+    await component.start()
+    first, second = (asyncio.create_task(component.aclose()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    assert (first.cancelled(), second.done(), component.calls) == (True, False, ["start", "last words"])
+    component.may_stop.set()
+    await second
+    assert component.calls == ["start", "last words", "stop"]
+
+
+async def test_those_who_wait_for_a_component_that_does_not_end_well_are_told() -> None:
+    """And nobody later: it is closed as far as it goes, so a repetition succeeds."""
+    component = Slow(failing="stop")
+    await component.start()
+    closings = [asyncio.create_task(component.aclose()) for _ in range(2)]
+    component.may_stop.set()
+    ends = await asyncio.gather(*closings, return_exceptions=True)
+    assert [repr(end) for end in ends] == ["ValueError('stop')"] * 2
+    await component.aclose()
+    assert component.calls == ["start", "last words", "stop"]
+
+
 async def test_closing_what_was_never_started_does_nothing() -> None:
     component = Recorder()
     await component.aclose()

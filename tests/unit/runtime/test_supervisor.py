@@ -159,6 +159,27 @@ async def test_a_crashed_component_that_does_not_end_is_left_alone_after_a_time(
     assert "a component does not end" in [line["event"] for line in logs]
 
 
+async def test_the_failure_of_a_closing_that_was_given_up_is_told_when_it_ends() -> None:
+    freed = asyncio.Event()
+
+    class Stubborn(Part):
+        async def _stop(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await freed.wait()
+                raise ValueError("the disk is away")
+
+    workshop = Workshop(Stubborn)
+    with capture_logs() as logs:
+        async with supervised(workshop):
+            workshop.made[0].crash(ValueError("broken"))
+            await asyncio.sleep(supervisor.CLOSE_TIMEOUT + 1)
+            freed.set()
+            await asyncio.sleep(1)
+    assert ("what was given up failed", "the disk is away") in [(line["event"], line.get("error")) for line in logs]
+
+
 async def test_a_supervisor_that_is_closed_while_it_closes_its_component_closes_it_whole() -> None:
     class Slow(Part):
         async def _stop(self) -> None:
