@@ -134,6 +134,7 @@ class Daemon(Component):
             metrics=self.metrics,
             config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
             blob_url=lambda: self.blobs.url,
+            submit_timeout=lambda: self.dispatcher.submission_timeout,
             allowed_hosts={config.rest.address},
             limits=Limits(body_bytes=config.rest.max_content_length),
             blobs=self.blobs,

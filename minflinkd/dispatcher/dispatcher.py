@@ -18,7 +18,7 @@ from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
-from minflinkd.dispatcher.submission import Analyzer
+from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
@@ -87,7 +87,11 @@ class Dispatcher(Component):
             expiration=lambda: self.options.result_expiration,
         )
         self._analyzer = Analyzer(
-            network=network, clock=clock, ids=ids, blobs=blobs, session_timeout=options.session_timeout
+            network=network,
+            clock=clock,
+            ids=ids,
+            blobs=blobs,
+            session_timeout=lambda: self.options.session_timeout,
         )
         self._mailbox = Mailbox(DISPATCHER)
         self._mailbox.on(j.SubmitJob, self._submit)
@@ -106,6 +110,11 @@ class Dispatcher(Component):
         """The present one, for inspection."""
         run = self._runs.get(job_id)
         return None if run is None else run.master
+
+    @property
+    def submission_timeout(self) -> float:
+        """Seconds to wait for the answer to a submission, which says why the job was not accepted."""
+        return self.options.session_timeout + ANALYSIS_TIMEOUT + AROUND_ANALYSIS
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 ASK_AGAIN = 0.25  # seconds between two questions for a session
 ANALYSIS_TIMEOUT = 120.0  # seconds; user code runs in it
+AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last question, storing, starting
 LIBRARY_CONFLICT = "library-conflict"  # code of a TaskManager's refusal (B31)
 
 
@@ -43,7 +45,7 @@ class Analyzer:
     clock: Clock
     ids: IdSource
     blobs: Blobs
-    session_timeout: float  # seconds to wait for a TaskManager with a session
+    session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
         """Raises InvalidJobGraph with all faults, NoSession."""
@@ -55,7 +57,7 @@ class Analyzer:
         faults = await self._missing_artifacts(job_id, graph)
         if not faults:
             graph = await with_units(graph, job_id, self.blobs)
-            faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout)
+            faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
         if faults:
             raise InvalidJobGraph(faults)
         return graph

@@ -108,7 +108,7 @@ class Backend:
     network: Network
     clock: Clock
     timeout: float  # seconds, of a question
-    submit_timeout: float  # seconds: a submission waits for Spark's analysis, perhaps for a TaskManager
+    submit_timeout: Callable[[], float]  # seconds: a submission waits for Spark's analysis, perhaps for a TaskManager
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)

@@ -49,9 +49,10 @@ RETRY_AFTER = "1"  # seconds, with every 503
 class RestServer(Component):
     """Ready when it listens; `url` has the port that it took.
 
-    `config_items` gives the options in force as texts, `blob_url` where artifacts are uploaded, `blobs` what lies
-    there. `allowed_hosts` are names besides loopback under which a server on loopback is spoken to (a reverse proxy, an
-    SSH tunnel). Parts of logs of more than `offload_minsize` bytes come as blobs, where there are `log_blobs`.
+    `config_items` gives the options in force as texts, `submit_timeout` the seconds to wait for a submission's answer,
+    `blob_url` where artifacts are uploaded, `blobs` what lies there. `allowed_hosts` are names besides loopback under
+    which a server on loopback is spoken to (a reverse proxy, an SSH tunnel). Parts of logs of more than
+    `offload_minsize` bytes come as blobs, where there are `log_blobs`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RestServer(Component):
         allowed_hosts: Collection[str] = (),
         limits: Limits | None = None,
         timeout: float = 10.0,
-        submit_timeout: float = 180.0,
+        submit_timeout: Callable[[], float] = lambda: 180.0,
         clock: Clock | None = None,
         ids: IdSource | None = None,
         blobs: ListedBlobs | None = None,

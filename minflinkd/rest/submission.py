@@ -34,7 +34,7 @@ class SubmissionRoutes:
         job_id = self._ids.job() if given is None else parse_job_id(given)
         document = await read_json_body(request, self._limits)
         question = SubmitJob(job_id=job_id, document=document, dry_run=dry_run)
-        answer = await self._backend.dispatcher(question, self._backend.submit_timeout)
+        answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
         if answer.faults:
             raise InvalidJob(answer.faults)
         self._backend.jobs.forget()

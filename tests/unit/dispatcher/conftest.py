@@ -92,6 +92,7 @@ class Cluster:
     freed: list[m.FreeSlots] = field(default_factory=list)
     declared: list[m.DeclareNeeds] = field(default_factory=list)
     wanted: list[tuple[m.Library, ...]] = field(default_factory=list)  # of sessions, by each question for one
+    no_session: bool = False
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class Cluster:
 
     async def _find_session(self, request: m.FindSession) -> m.SessionFound:
         self.wanted.append(request.libraries)
-        return m.SessionFound(address=TM)
+        return m.SessionFound(address=None if self.no_session else TM)
 
     async def _declare_needs(self, request: m.DeclareNeeds) -> m.NeedsAnswer:
         self.declared.append(request)

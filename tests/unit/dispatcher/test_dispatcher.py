@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.dispatcher.job_store import StoredJob, StoredResult
+from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
@@ -77,6 +79,19 @@ async def test_a_faulty_job_is_refused_with_its_faults_and_nothing_is_left(
         assert await cluster.list() == {}
         assert cluster.files() == []
         assert cluster.blobs.deleted == [JOB]
+
+
+async def test_a_submission_waits_for_a_session_as_long_as_the_options_say_by_now_and_is_told_why_none_came(
+    cluster: Cluster,
+) -> None:
+    """`resourcemanager.taskmanager-registration.timeout` changes at run time, and with it how long an answer takes."""
+    cluster.no_session = True
+    async with cluster.serving() as serving:
+        for seconds in (0.5, 0.0):
+            serving.options = replace(serving.options, session_timeout=seconds)
+            assert serving.submission_timeout == seconds + ANALYSIS_TIMEOUT + AROUND_ANALYSIS
+            with pytest.raises(RemoteError, match=f"no TaskManager was there to analyse the job within {seconds:g} s"):
+                await cluster.submit(JOB)
 
 
 async def test_what_spark_finds_is_an_answer_of_the_submission(cluster: Cluster) -> None:

@@ -48,6 +48,7 @@ async def server(
         blob_url=lambda: "http://127.0.0.1:50100",
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
         timeout=0.2,
+        submit_timeout=lambda: dispatcher.patience,
     )
     async with server:
         yield server

@@ -159,6 +159,7 @@ class Dispatcher:
         self.faults: tuple[GraphFault, ...] = ()
         self.submissions: list[SubmitJob] = []
         self.no_session = False
+        self.patience = 10.0  # seconds that the server waits for a submission
         self.questions = 0
         self.silent = False
         self.broken = False
@@ -219,6 +220,8 @@ class Dispatcher:
 
     async def submit_job(self, question: SubmitJob) -> SubmissionAnswer:
         self.submissions.append(question)
+        if self.silent:
+            await asyncio.Event().wait()
         if self.no_session:
             raise NoSession("no TaskManager was there to analyse the job")
         if not self.faults and not question.dry_run:

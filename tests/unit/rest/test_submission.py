@@ -32,6 +32,17 @@ async def test_the_client_may_choose_the_id(http: Http, dispatcher: Dispatcher) 
     assert {submission.job_id for submission in dispatcher.submissions} == {"7" * 32}
 
 
+async def test_a_submission_is_waited_for_as_long_as_its_answer_may_take_by_now(
+    http: Http, dispatcher: Dispatcher
+) -> None:
+    """E3: options that change at run time say how long that is."""
+    dispatcher.silent, dispatcher.patience = True, 0.05
+    async with http.post("/jobs", data=DOCUMENT, headers=JSON) as response:
+        body = await response.json()
+    assert (response.status, body["code"]) == (503, "rpc-timeout")
+    assert "within 0.05 s" in body["errors"][0]
+
+
 async def test_a_dry_run_is_told_so_and_leaves_no_job(http: Http, dispatcher: Dispatcher) -> None:
     """E2: ?dry-run validates only."""
     async with http.post("/jobs?dry-run", data=DOCUMENT, headers=JSON) as response:
