@@ -108,6 +108,9 @@ class ResourceManager(Component):
         self._network.attach(self._door)
         self.tasks.loop("timer", self._timer)
 
+    async def _before_stop(self) -> None:
+        self._network.detach(self._door)  # what comes later could not be carried out
+
     async def _stop(self) -> None:
         self._network.detach(self._door)
 
@@ -122,7 +125,9 @@ class ResourceManager(Component):
     # --- the core and the world ----------------------------------------------------------------------------------
 
     def _decide(self, decision: Callable[[float], T]) -> T:
-        """Raises the core's refusals, and Crashed: what deciding was not to raise leaves a state not to be trusted."""
+        """Raises the core's refusals, and Crashed: where deciding, or carrying it out, raises what it was not to raise,
+        the state is not to be trusted.
+        """
         if self.crashed.is_set():
             raise Crashed(f"{self.name} crashed: {self.crash_cause}")
         try:
@@ -145,8 +150,11 @@ class ResourceManager(Component):
             log.info("not taken", component=self.name, error=str(error))
 
     def _carry_out(self) -> None:
-        for command in self._core.take_commands():
-            self._carry(command)
+        try:
+            for command in self._core.take_commands():
+                self._carry(command)
+        except Exception as error:
+            raise self.crash(error) from error
 
     def _carry(self, command: Command) -> None:
         match command:

@@ -49,7 +49,7 @@ class CoreMailbox(Mailbox):
 class CoreDriver(Component):
     """`carry_out` gets the commands that are no messages; `complete` adds to a request what the core does not know.
 
-    A core that fails in deciding crashes this component, and `on_crash` is told.
+    A core that fails in deciding, or whose command fails, crashes this component, and `on_crash` is told.
     """
 
     def __init__(
@@ -127,19 +127,25 @@ class CoreDriver(Component):
         self._core.tick(max(now, due))  # a loop's timer may be early, by the resolution of its clock
 
     def _carry_out(self) -> None:
-        for command in self._core.take_commands():
-            match command:
-                case _ if self._closing:
-                    pass  # what ends now is ended by whoever closes this
-                case Ask(target, request):
-                    self.tasks.job(f"{type(request).__name__} to {target}", self._ask(command))
-                case Tell(target, notice, fence):
-                    self._network.tell(target, notice, fence=fence)
-                case _:
-                    if isinstance(command, Exit) and command.failed:
-                        log.warning("the TaskManager cannot go on", reason=command.reason)
-                    self._carry_out_own(command)
+        try:
+            for command in self._core.take_commands():
+                self._carry(command)
+        except Exception as error:
+            raise self.crash(error) from error
         self._wake.set()
+
+    def _carry(self, command: Ask | Tell | OwnCommand) -> None:
+        match command:
+            case _ if self._closing:
+                pass  # what ends now is ended by whoever closes this
+            case Ask(target, request):
+                self.tasks.job(f"{type(request).__name__} to {target}", self._ask(command))
+            case Tell(target, notice, fence):
+                self._network.tell(target, notice, fence=fence)
+            case _:
+                if isinstance(command, Exit) and command.failed:
+                    log.warning("the TaskManager cannot go on", reason=command.reason)
+                self._carry_out_own(command)
 
     async def _ask(self, ask: Ask) -> None:
         outcome = await outcome_of_asking(self._network, self._clock, ask, complete=self._complete)

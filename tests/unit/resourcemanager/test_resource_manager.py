@@ -16,7 +16,7 @@ from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Mailbox, job_master, task_manager
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Mailbox, Unreachable, job_master, task_manager
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError
@@ -234,6 +234,37 @@ async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
         with pytest.raises(Crashed):
             await cluster.manager._door.deliver(m.FindSession(request_id="1"), None)
         assert cluster.manager.snapshot() == before
+
+
+async def test_a_resourcemanager_whose_command_fails_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A1: the commands behind it are lost, and its state tells of what was never done."""
+    async with running() as cluster:
+        monkeypatch.setattr(cluster.manager, "_carry", lambda _: 1 / 0)
+        with pytest.raises(Unreachable, match="division by zero"):
+            await cluster.needs(a=1)
+        assert cluster.manager.crashed.is_set()
+
+
+async def test_a_resourcemanager_takes_no_message_while_it_is_closed() -> None:
+    """What it would command then, nobody could carry out."""
+    async with running() as cluster:
+        may_end = asyncio.Event()
+
+        async def stubborn(resource_id: ResourceId) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        cluster.driver.start = stubborn  # type: ignore[method-assign]
+        await cluster.needs(a=1)
+        closing = asyncio.create_task(cluster.manager.aclose())
+        await until(lambda: not cluster.manager.running)
+        with pytest.raises(Unreachable):
+            await cluster.needs(version=2, a=1)
+        may_end.set()
+        await closing
+        assert not cluster.manager.crashed.is_set()
 
 
 async def test_the_needs_of_a_silent_jobmaster_are_dropped() -> None:

@@ -64,6 +64,7 @@ class Registering(CoreDriver):
 
     def __init__(self, network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> None:
         self.broken = broken
+        self.helpless = False
         hello = m.RegisterTaskManager(
             address="taskmanager/tm-1",
             pid=1,
@@ -95,6 +96,8 @@ class Registering(CoreDriver):
 
     def carry_out(self, command: OwnCommand) -> None:
         assert isinstance(command, Exit)
+        if self.helpless:
+            raise OSError("too many open files")
         self.exits.append(command)
 
     def complete(self, request: m.Request[Any]) -> m.Request[Any]:
@@ -226,3 +229,17 @@ async def test_a_core_that_fails_in_deciding_takes_no_message_any_more() -> None
             registration.ready()
         with pytest.raises(Unreachable):
             await network.ask(Address("taskmanager/tm-1"), m.ExitTaskManager(reason="test"), timeout=1.0)
+
+
+async def test_a_core_whose_command_fails_takes_no_message_any_more() -> None:
+    """The commands behind it are lost, and its state tells of what was never done."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network) as registration:
+        await until(lambda: rm.beats)
+        registration.helpless = True
+        with pytest.raises(Unreachable, match="too many open files"):
+            await network.ask(
+                Address("taskmanager/tm-1"), m.ExitTaskManager(reason="test"), timeout=1.0, fence=registration.leader
+            )
+        assert registration.crashed.is_set()
