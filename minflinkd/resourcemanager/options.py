@@ -18,4 +18,4 @@ class ResourceManagerOptions:
     start_timeout: float = 120.0  # from start to registration, and from there to a ready session
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 5.0
-    max_concurrent_starts: int = 1
+    max_concurrent_starts: int = 1  # of those that have not taken half of `start_timeout` yet

@@ -11,7 +11,7 @@ from minflinkd.resourcemanager.placement import covered, least
 from minflinkd.resourcemanager.state import Presence, Resources, Shelf, TaskManager
 from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.messages import Library
-from minflinkd.runtime.ids import JobId, ResourceId
+from minflinkd.runtime.ids import JobId
 
 FAILED_STARTS = 3  # in a row, before who waits is told that there will be none
 CALM = 10.0  # seconds without slots taken or an analysis begun, after which a session may be renewed
@@ -76,10 +76,7 @@ def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float)
     """
     if cannot_start(state, options) is not None or now < state.starts.not_before:
         return 0
-    in_progress = sum(
-        len(found) for shelf, found in state.shelves.items() if shelf.presence is Presence.STARTING and not shelf.proven
-    ) + sum(is_coming(state.task_managers[r], options, now) for r in _first_sessions(state))
-    most = min(options.max - state.count(), options.max_concurrent_starts - in_progress)
+    most = min(options.max - state.count(), options.max_concurrent_starts - _starts_under_way(state, options, now))
     if most <= 0:
         return 0
     rooms = _Rooms(state, options, now)
@@ -89,10 +86,14 @@ def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float)
     return most
 
 
-def _first_sessions(state: Resources) -> Iterator[ResourceId]:
-    for shelf, found in state.shelves.items():
-        if shelf.presence is Presence.COMING and not shelf.proven:
-            yield from found
+def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: float) -> int:
+    """Of processes and of first sessions in them; one that takes long may hang, and keeps no other from starting."""
+    return sum(
+        now - state.task_managers[resource_id].readiness_since < options.start_timeout / 2
+        for shelf, found in state.shelves.items()
+        if shelf.presence is not Presence.READY and not shelf.proven
+        for resource_id in found
+    )
 
 
 class _Rooms:

@@ -65,6 +65,21 @@ def test_starts_are_made_one_after_the_other() -> None:
     assert manager.feed(ev.Reported(manager.report(TM1))) == [allocate(TM1, (0, 1), A), ev.StartTaskManager(TM2)]
 
 
+@pytest.mark.parametrize("hanging", ["process", "session"])
+def test_a_start_that_hangs_keeps_no_other_from_starting(hanging: str) -> None:
+    """R11: what is lost meanwhile is replaced before that start is given up, which is after 120 s."""
+    manager = Manager()
+    manager.register(TM3)
+    manager.needs(a=2, b=2)
+    if hanging == "session":
+        manager.register(TM1, STARTING)
+    manager.feed(ev.Reported(manager.report(TM3, s0=A, s1=A)))
+    assert ev.StartTaskManager(TM2) not in manager.feed(ev.TaskManagerFailed(TM3, "killed"))
+    assert manager.needs(version=2, b=2, c=2) == []
+    assert manager.tick(59) == []
+    assert manager.tick(1) == [ev.StartTaskManager(TM2)]
+
+
 def test_only_a_ready_session_is_given_slots() -> None:
     """SessionPhase: slots are offered only by a READY one."""
     manager = Manager()
