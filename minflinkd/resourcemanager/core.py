@@ -129,7 +129,8 @@ class ResourceManagerCore:
 
     def answered(self, about: object, outcome: Outcome, now: float) -> None:
         match about:
-            case ev.SendAllocate(resource_id, allocation_id=allocation):
+            case ev.SendAllocate(resource_id, request):
+                allocation = request.allocation_id
                 if isinstance(outcome, Answered):
                     answer: m.SlotAnswer = outcome.value
                     self._feed(ev.AllocationAnswered(allocation, answer.allocated, answer.report), now)
@@ -198,18 +199,8 @@ class ResourceManagerCore:
 
     def _carried(self, command: ev.Command) -> list[Command]:
         match command:
-            case ev.SendAllocate():
-                request = m.AllocateSlots(
-                    job_id=command.job_id,
-                    allocation_id=command.allocation_id,
-                    slots=command.slots,
-                    job_master=command.job_master,
-                    job_leader_id=command.job_leader_id,
-                    exclusive=command.exclusive,
-                    libraries=command.libraries,
-                )
-                pause = RETRY_PAUSE if command.again else 0.0
-                return [self._ask(command.resource_id, request, about=command, after=pause)]
+            case ev.SendAllocate(resource_id, request, again):
+                return [self._ask(resource_id, request, about=command, after=RETRY_PAUSE if again else 0.0)]
             case ev.SendExit(resource_id, reason):
                 log.info("a TaskManager is told to exit", resource=resource_id, reason=reason)
                 self._forget(resource_id)

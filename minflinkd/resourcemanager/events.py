@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minflinkd.rpc.messages import DeclareNeeds, Library, RegisterTaskManager, TaskManagerReport
+from minflinkd.rpc.messages import AllocateSlots, DeclareNeeds, Library, RegisterTaskManager, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
 
 # --- events ---
@@ -119,14 +119,8 @@ class SendAllocate:
     """m7. The slots are marked taken already."""
 
     resource_id: ResourceId
-    slots: tuple[int, ...]
-    job_id: JobId
-    allocation_id: AllocationId
-    job_master: str  # address
-    job_leader_id: LeaderId
-    exclusive: bool = False
+    request: AllocateSlots
     again: bool = False  # the last one had no known outcome; pause before this one
-    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,14 @@ from minflinkd.resourcemanager.state import (
     TaskManagerState,
     Wish,
 )
-from minflinkd.rpc.messages import DeclareNeeds, RegisterTaskManager, SessionPhase, SlotNeed, TaskManagerReport
+from minflinkd.rpc.messages import (
+    AllocateSlots,
+    DeclareNeeds,
+    RegisterTaskManager,
+    SessionPhase,
+    SlotNeed,
+    TaskManagerReport,
+)
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 
 Commands = tuple[ev.Command, ...]
@@ -135,17 +142,19 @@ def _reserved(
         state = _with_wish(
             state, growth, Wish(fresh, now + setting.options.start_timeout, job.exclusive, job.libraries)
         )
-    command = ev.SendAllocate(
-        tm.resource_id,
-        chosen,
-        job_id,
-        allocation,
-        job.address,
-        job.leader_id,
+    return state, ev.SendAllocate(tm.resource_id, _request(job_id, job, allocation, chosen))
+
+
+def _request(job_id: JobId, job: JobNeeds, allocation: AllocationId, slots: tuple[int, ...]) -> AllocateSlots:
+    return AllocateSlots(
+        job_id=job_id,
+        allocation_id=allocation,
+        slots=slots,
+        job_master=job.address,
+        job_leader_id=job.leader_id,
         exclusive=job.exclusive,
         libraries=job.libraries,
     )
-    return state, command
 
 
 def _answered(
@@ -169,19 +178,7 @@ def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationI
     job = state.jobs.get(job_id) if job_id is not None else None
     if job_id is None or job is None or allocation not in job.needs:
         return ()
-    return (
-        ev.SendAllocate(
-            resource_id,
-            slots,
-            job_id,
-            allocation,
-            job.address,
-            job.leader_id,
-            exclusive=job.exclusive,
-            libraries=job.libraries,
-            again=True,
-        ),
-    )
+    return (ev.SendAllocate(resource_id, _request(job_id, job, allocation, slots), again=True),)
 
 
 # --- TaskManagers ----------------------------------------------------------------------------------------------------

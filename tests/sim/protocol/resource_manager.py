@@ -80,7 +80,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
 
     def answered(self, ask: Ask, outcome: Outcome) -> None:
         if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
-            self._answers = (ask.about.resource_id, ask.about.allocation_id)
+            self._answers = (ask.about.resource_id, ask.about.request.allocation_id)
         try:
             super().answered(ask, outcome)
         finally:
@@ -111,14 +111,14 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         allocate = ask.about
         if not isinstance(allocate, SendAllocate):
             return
-        tm = self.core.state.task_managers.get(allocate.resource_id)
+        tm, request = self.core.state.task_managers.get(allocate.resource_id), allocate.request
         if tm is None or not tm.registered:
             return  # lost in the same step
-        marked = tm.slots_of(allocate.allocation_id)
-        if not set(allocate.slots) <= set(marked):
+        marked = tm.slots_of(request.allocation_id)
+        if not set(request.slots) <= set(marked):
             raise Violation(
-                f"{self.address} asks {allocate.resource_id} for slots {allocate.slots} that are not marked taken for "
-                f"{allocate.allocation_id}: {marked}"
+                f"{self.address} asks {allocate.resource_id} for slots {request.slots} that are not marked taken for "
+                f"{request.allocation_id}: {marked}"
             )
 
     def checked(self) -> None:

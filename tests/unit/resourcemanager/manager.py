@@ -12,6 +12,7 @@ from minflinkd.resourcemanager.outlook import needs_answer
 from minflinkd.resourcemanager.slot_manager import Setting, step
 from minflinkd.resourcemanager.state import Resources, SlotState, check_invariants
 from minflinkd.rpc.messages import (
+    AllocateSlots,
     DeclareNeeds,
     Hardware,
     Library,
@@ -165,8 +166,18 @@ def allocate(
     allocation: AllocationId,
     job: JobId = JOB1,
     *,
+    by: str = "",
     exclusive: bool = False,
     again: bool = False,
     libraries: tuple[Library, ...] = (),
 ) -> ev.SendAllocate:
-    return ev.SendAllocate(tm, slots, job, allocation, f"jobmaster/{job}", leader(job), exclusive, again, libraries)
+    request = AllocateSlots(
+        job_id=job,
+        allocation_id=allocation,
+        slots=slots,
+        job_master=f"jobmaster/{job}",
+        job_leader_id=LeaderId(by) if by else leader(job),
+        exclusive=exclusive,
+        libraries=libraries,
+    )
+    return ev.SendAllocate(tm, request, again)

@@ -45,7 +45,7 @@ def test_a_job_whose_slots_are_not_offered_in_time_is_served_elsewhere() -> None
     manager = after_a_crash()
     manager.needs(by=NEXT, b=2)
     (command,) = manager.tick(5)
-    assert command == replace(allocate(TM2, (0, 1), B), job_leader_id=NEXT)
+    assert command == allocate(TM2, (0, 1), B, by=NEXT)
 
 
 def test_nothing_is_started_for_what_the_job_holds_already() -> None:
@@ -60,10 +60,10 @@ def test_nothing_is_started_for_what_the_job_holds_already() -> None:
 def test_what_the_job_holds_covers_no_more_than_it_is_large() -> None:
     """R13: one allocation of two slots serves one need, and none that wants more."""
     manager = after_a_crash()
-    assert manager.needs(by=NEXT, b=2, d=1)[1:] == [replace(allocate(TM2, (0,), "d"), job_leader_id=NEXT)]
+    assert manager.needs(by=NEXT, b=2, d=1)[1:] == [allocate(TM2, (0,), "d", by=NEXT)]
     larger = after_a_crash()
     larger.register("tm-3", slots=4)
-    assert larger.needs(by=NEXT, b=3)[1:] == [replace(allocate("tm-3", (0, 1, 2), B), job_leader_id=NEXT)]
+    assert larger.needs(by=NEXT, b=3)[1:] == [allocate("tm-3", (0, 1, 2), B, by=NEXT)]
 
 
 def test_an_earlier_jobmaster_is_stale_once_a_later_one_has_declared() -> None:
@@ -135,4 +135,4 @@ def test_jobs_are_served_in_the_order_in_which_they_came_whoever_leads_them() ->
     manager.needs(JOB1, a=2)
     manager.needs(JOB2, b=2)
     manager.needs(JOB1, by=NEXT, e=2)
-    assert manager.register(TM1) == [replace(allocate(TM1, (0, 1), "e"), job_leader_id=NEXT)]
+    assert manager.register(TM1) == [allocate(TM1, (0, 1), "e", by=NEXT)]

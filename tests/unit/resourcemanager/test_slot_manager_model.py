@@ -16,6 +16,7 @@ from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.slot_manager import Setting, step
 from minflinkd.resourcemanager.state import Resources, SlotState, check_invariants
 from minflinkd.rpc.messages import (
+    AllocateSlots,
     DeclareNeeds,
     Hardware,
     RegisterTaskManager,
@@ -57,19 +58,19 @@ class TrueTaskManager:
             version=self.version,
         )
 
-    def allocate(self, command: ev.SendAllocate) -> bool:
-        wanted = (command.job_id, command.allocation_id)
-        held = tuple(i for i, h in enumerate(self.slots) if h is not None and h[1] == command.allocation_id)
+    def allocate(self, request: AllocateSlots) -> bool:
+        wanted = (request.job_id, request.allocation_id)
+        held = tuple(i for i, h in enumerate(self.slots) if h is not None and h[1] == request.allocation_id)
         if held:
-            return held == command.slots
-        if any(self.slots[i] is not None for i in command.slots):
+            return held == request.slots
+        if any(self.slots[i] is not None for i in request.slots):
             return False
-        others = {h[0] for h in self.slots if h is not None} - {command.job_id}
-        if self.dedicated_to not in (None, command.job_id) or (command.exclusive and others):
+        others = {h[0] for h in self.slots if h is not None} - {request.job_id}
+        if self.dedicated_to not in (None, request.job_id) or (request.exclusive and others):
             return False
-        if command.exclusive:
-            self.dedicated_to = command.job_id
-        for i in command.slots:
+        if request.exclusive:
+            self.dedicated_to = request.job_id
+        for i in request.slots:
             self.slots[i] = wanted
         return True
 
@@ -106,11 +107,11 @@ class World(RuleBasedStateMachine):
         check_invariants(self.state)
         for command in commands:
             match command:
-                case ev.SendAllocate():
+                case ev.SendAllocate(resource_id, request):
                     if not command.again:
                         self.no_other_is_under_way(command)
-                    marked = self.state.task_managers[command.resource_id].slots
-                    assert all(marked[i].allocation_id == command.allocation_id for i in command.slots)
+                    marked = self.state.task_managers[resource_id].slots
+                    assert all(marked[i].allocation_id == request.allocation_id for i in request.slots)
                     self.allocates.append(command)
                 case ev.StartTaskManager(resource_id):
                     self.tms[resource_id] = TrueTaskManager(resource_id)
@@ -128,10 +129,10 @@ class World(RuleBasedStateMachine):
 
     def no_other_is_under_way(self, command: ev.SendAllocate) -> None:
         """R2: what was asked for, and not answered, is asked for no second time before the reservation times out."""
-        allocation = command.allocation_id
+        resource_id, allocation = command.resource_id, command.request.allocation_id
         recent = self.now - self.sent.get(allocation, -RESERVATION_TIMEOUT) < RESERVATION_TIMEOUT
-        same = [c for c in self.allocates if (c.resource_id, c.allocation_id) == (command.resource_id, allocation)]
-        assert not (recent and same)
+        others = [(c.resource_id, c.request.allocation_id) for c in self.allocates]
+        assert not (recent and (resource_id, allocation) in others)
         self.sent[allocation] = self.now
 
     def die(self, resource_id: ResourceId) -> None:
@@ -269,16 +270,16 @@ class World(RuleBasedStateMachine):
         command = self.allocates.pop(data.draw(st.integers(0, len(self.allocates) - 1)))
         tm = self.tms.get(command.resource_id)
         if tm is None or fate == "lost":
-            self.feed(ev.AllocationUnknown(command.resource_id, command.allocation_id))
+            self.feed(ev.AllocationUnknown(command.resource_id, command.request.allocation_id))
             return
-        answer = ev.AllocationAnswered(command.allocation_id, tm.allocate(command), tm.report())
+        answer = ev.AllocationAnswered(command.request.allocation_id, tm.allocate(command.request), tm.report())
         self.offer(tm)
         if fate == "answered":
             self.feed(answer)
         elif fate == "answered late":
             self.late.append(answer)
         else:
-            self.feed(ev.AllocationUnknown(command.resource_id, command.allocation_id))
+            self.feed(ev.AllocationUnknown(command.resource_id, command.request.allocation_id))
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
@@ -357,8 +358,8 @@ class World(RuleBasedStateMachine):
         for command in [self.allocates.pop() for _ in range(len(self.allocates))]:
             true = self.tms.get(command.resource_id)
             if true is not None:
-                allocated = true.allocate(command)
-                self.feed(ev.AllocationAnswered(command.allocation_id, allocated, true.report()))
+                allocated = true.allocate(command.request)
+                self.feed(ev.AllocationAnswered(command.request.allocation_id, allocated, true.report()))
                 self.offer(true)
         for event in [self.late.pop() for _ in range(len(self.late))]:
             self.feed(event)
