@@ -89,7 +89,6 @@ class Dispatcher(Component):
         self._analyzer = Analyzer(
             network=network,
             clock=clock,
-            ids=ids,
             blobs=blobs,
             session_timeout=lambda: self.options.session_timeout,
         )

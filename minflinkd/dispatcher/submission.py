@@ -20,7 +20,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import Consequence, InvalidId, MinflinkError, RemoteError
-from minflinkd.runtime.ids import IdSource, JobId, TaskId
+from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,6 @@ class Analyzer:
 
     network: Network
     clock: Clock
-    ids: IdSource
     blobs: Blobs
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
 
@@ -111,7 +110,7 @@ class Analyzer:
             await self.clock.sleep(ASK_AGAIN)  # another job's libraries came there first, and will have been reported
 
     async def _find_session(self, libraries: tuple[m.Library, ...], timeout: float, deadline: float) -> Address:
-        request = m.FindSession(request_id=self.ids.hex(), libraries=libraries)
+        request = m.FindSession(libraries=libraries)
         while True:
             found = m.SessionFound()
             try:

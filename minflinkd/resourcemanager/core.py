@@ -187,9 +187,7 @@ class ResourceManagerCore:
 
     def disconnected(self, resource_id: ResourceId, now: float) -> None:
         """Its connection ended: unless it is heard of within two intervals, it is lost (R10)."""
-        until = now + 2 * self._setting.options.heartbeat_interval
-        self._task_managers.suspect(resource_id, until)
-        self._next_tick = min(self._next_tick, until)
+        self._task_managers.suspect(resource_id, now + 2 * self._setting.options.heartbeat_interval)
 
     # --- the machine's commands as messages ----------------------------------------------------------------------
 

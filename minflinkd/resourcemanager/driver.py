@@ -30,7 +30,6 @@ class StopFailed(MinflinkError):
 class Launched:
     resource_id: ResourceId
     pid: int
-    started_ms: int
 
 
 class ResourceManagerDriver(Protocol):

@@ -143,9 +143,7 @@ class ProcessDriver:
                 self._watch(process)
 
     def living(self) -> tuple[Launched, ...]:
-        return tuple(
-            Launched(p.resource_id, p.pid, round(p.created * 1000)) for p in self._processes.values() if not p.ended
-        )
+        return tuple(Launched(p.resource_id, p.pid) for p in self._processes.values() if not p.ended)
 
     async def stop_all(self, *, adopted: bool = True) -> None:
         await self._launches()

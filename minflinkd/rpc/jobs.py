@@ -1,4 +1,4 @@
-"""Messages about whole jobs: between the HTTP endpoint and the Dispatcher, and from JobMasters to it.
+"""Messages about whole jobs, between the HTTP endpoint and the Dispatcher.
 
 The states are Flink's, with Flink's names.
 """
@@ -146,9 +146,3 @@ class CancelJob(Request[Done], frozen=True):
     """Answered when the cancellation has begun. A job that has ended is refused with `conflict`."""
 
     job_id: JobId
-
-
-class JobEnded(Request[Done], frozen=True):
-    """JobMaster -> Dispatcher: the job is in a terminal state; what it was, for the result store."""
-
-    details: JobDetails

@@ -214,7 +214,6 @@ class SessionFound(Message, frozen=True):
 class FindSession(Request[SessionFound], frozen=True):
     """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none."""
 
-    request_id: str
     libraries: tuple[Library, ...] = ()  # the analysis brings them into the session
 
 

@@ -119,7 +119,7 @@ class Driver:
         self.end(resource_id, "killed" if kill else "told to exit")
 
     async def adopt(self) -> tuple[Launched, ...]:
-        return tuple(Launched(resource_id, pid=1, started_ms=0) for resource_id in self.living)
+        return tuple(Launched(resource_id, pid=1) for resource_id in self.living)
 
     async def aclose(self) -> None: ...
 

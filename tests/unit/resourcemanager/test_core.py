@@ -368,7 +368,7 @@ def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> 
     manager = manager_with(can_start=False)
     manager.register(TM1, (OTHER, B))
     registered = manager.register(TM2)
-    found = m.FindSession(request_id="1")
+    found = m.FindSession()
     assert manager.receive(found).address == task_manager(TM2)
     own = msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB)
     manager.beat(registered, own)
@@ -381,24 +381,24 @@ def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_alread
     manager = manager_with(can_start=False)
     registered = manager.register(TM1, (OTHER, B))
     manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (OTHER, B)), libraries=one))
-    waits = manager.receive(m.FindSession(request_id="1", libraries=two))
+    waits = manager.receive(m.FindSession(libraries=two))
     assert waits.address is None
     assert "1 of 2 slots free, 1 at most on one, 1 of them with other versions of the job's libraries" in waits.waiting
     manager.register(TM2)
-    assert manager.receive(m.FindSession(request_id="2", libraries=one)).address == task_manager(TM1)
-    assert manager.receive(m.FindSession(request_id="3", libraries=two)).address == task_manager(TM2)
-    assert manager.receive(m.FindSession(request_id="4")).address == task_manager(TM2)
+    assert manager.receive(m.FindSession(libraries=one)).address == task_manager(TM1)
+    assert manager.receive(m.FindSession(libraries=two)).address == task_manager(TM2)
+    assert manager.receive(m.FindSession()).address == task_manager(TM2)
 
 
 def test_a_wanted_session_outlives_the_pause_between_failed_starts() -> None:
     """R5: who asks only now and then gets one in the end."""
     manager = manager_with()
-    manager.receive(m.FindSession(request_id="1"))
+    manager.receive(m.FindSession())
     for _ in range(7):
         (start,) = (c for c in manager.commands() if isinstance(c, ev.StartTaskManager))
         manager.core.start_failed(start.resource_id, "no memory", manager.now)
         manager.commands()
-        assert "no memory" in (manager.receive(m.FindSession(request_id="1")).refused or "no memory")
+        assert "no memory" in (manager.receive(m.FindSession()).refused or "no memory")
         manager.passes(30)
     assert any(isinstance(c, ev.StartTaskManager) for c in manager.commands())
 

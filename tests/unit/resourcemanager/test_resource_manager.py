@@ -232,7 +232,7 @@ async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
         before = cluster.manager.snapshot()
         cluster.manager.crash(ValueError("a bug"))
         with pytest.raises(Crashed):
-            await cluster.manager._door.deliver(m.FindSession(request_id="1"), None)
+            await cluster.manager._door.deliver(m.FindSession(), None)
         assert cluster.manager.snapshot() == before
 
 
@@ -289,7 +289,7 @@ async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> No
     async with running() as cluster:
 
         async def find() -> m.SessionFound:
-            return await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(request_id="1"), timeout=1)
+            return await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(), timeout=1)
 
         assert await find() == m.SessionFound(waiting="waiting for 1 TaskManager to become ready")
         tm = await cluster.task_manager()
@@ -304,7 +304,7 @@ async def test_who_waits_is_refused_with_the_reason_when_starts_keep_failing() -
         await cluster.needs(a=1)
         await until(lambda: cluster.manager.snapshot().resources.starts.failed >= 3)
         assert "no java" in (await cluster.needs(a=1)).refused[A]
-        found = await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(request_id="1"), timeout=1)
+        found = await cluster.network.ask(RESOURCE_MANAGER, m.FindSession(), timeout=1)
         assert "no java" in found.refused
 
 

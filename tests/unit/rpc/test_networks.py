@@ -48,7 +48,7 @@ class Party:
 
     async def _find(self, request: FindSession) -> SessionFound:
         self._note(request)
-        return SessionFound(refused=request.request_id)
+        return SessionFound(refused="full")
 
     async def _lost(self, notice: TaskManagerLost) -> None:
         self._note(notice)
@@ -79,7 +79,7 @@ async def test_what_is_said_before_the_leader_is_known_needs_no_token() -> None:
     """m4: a registration cannot know the leader yet."""
     network, party = LocalNetwork(), Party(fence=NEW)
     network.attach(party.mailbox)
-    assert (await network.ask(PARTY, FindSession(request_id="a"), timeout=1)).refused == "a"
+    assert (await network.ask(PARTY, FindSession(), timeout=1)).refused == "full"
 
 
 async def test_a_party_with_several_leaders_says_itself_whose_token_counts() -> None:
@@ -130,7 +130,7 @@ async def test_errors_look_as_if_they_had_crossed_a_wire() -> None:
         await network.ask(PARTY, CANCEL, timeout=1)
     assert (refused.value.info().code, refused.value.info().hint) == ("conflict", "later")
     with capture_logs(), pytest.raises(RemoteError) as failed:
-        await network.ask(PARTY, FindSession(request_id="a"), timeout=1)
+        await network.ask(PARTY, FindSession(), timeout=1)
     assert failed.value.info().code == "internal"
     assert network.outcomes == {("CancelTask", "conflict"): 1, ("FindSession", "internal"): 1}
 
