@@ -124,7 +124,10 @@ class Daemon(Component):
             options=dispatcher_options(config, state, epoch),
         )
         self.metrics = Metrics(
-            version=__version__, rpc_outcomes=lambda: self._network.outcomes, storage_requests=self._storages.statistics
+            version=__version__,
+            rpc_outcomes=lambda: self._network.outcomes,
+            rpc_fenced=lambda: self._network.fenced,
+            storage_requests=self._storages.statistics,
         )
         self.rest = RestServer(
             self._network,

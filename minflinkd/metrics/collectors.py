@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
 
 RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
+RpcFenced = Callable[[], Mapping[str, int]]
 
 
 class RequestCounts(Protocol):
@@ -67,8 +68,9 @@ class ClusterCollector(Collector):
 
 
 class RpcCollector(Collector):
-    def __init__(self, outcomes: RpcOutcomes) -> None:
+    def __init__(self, outcomes: RpcOutcomes, fenced: RpcFenced) -> None:
         self._outcomes = outcomes
+        self._fenced = fenced
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -79,6 +81,12 @@ class RpcCollector(Collector):
         for (message, outcome), count in sorted(self._outcomes().items()):
             requests.add_metric([message, outcome], count)
         yield requests
+        fenced = CounterMetricFamily(
+            "minflinkd_rpc_fenced", "Messages that parties of this daemon refused for their token.", labels=["message"]
+        )
+        for message, count in sorted(self._fenced().items()):
+            fenced.add_metric([message], count)
+        yield fenced
 
 
 class StorageCollector(Collector):

@@ -12,6 +12,7 @@ from minflinkd.metrics.collectors import (
     ClusterCollector,
     RequestCounts,
     RpcCollector,
+    RpcFenced,
     RpcOutcomes,
     StorageCollector,
     StorageRequests,
@@ -19,6 +20,10 @@ from minflinkd.metrics.collectors import (
 
 
 def _no_rpc() -> Mapping[tuple[str, str], int]:
+    return {}
+
+
+def _none_fenced() -> Mapping[str, int]:
     return {}
 
 
@@ -34,12 +39,13 @@ class Metrics:
         *,
         version: str,
         rpc_outcomes: RpcOutcomes = _no_rpc,
+        rpc_fenced: RpcFenced = _none_fenced,
         storage_requests: StorageRequests = _no_storage,
     ) -> None:
         self.registry = CollectorRegistry()
         self.cluster = ClusterCollector()
         self.registry.register(self.cluster)
-        self.registry.register(RpcCollector(rpc_outcomes))
+        self.registry.register(RpcCollector(rpc_outcomes, rpc_fenced))
         self.registry.register(StorageCollector(storage_requests))
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)

@@ -77,7 +77,6 @@ class ResourceManagerCore:
         check: bool = False,
     ) -> None:
         self.leader_id = ids.leader()
-        self.fenced = 0  # messages refused for their token
         self.blob_url = blob_url
         self.blob_store = blob_store
         self._ids = ids
@@ -123,7 +122,6 @@ class ResourceManagerCore:
         if handler is None:
             raise Unreachable(f"{RESOURCE_MANAGER} does not take {type(message).__name__}")
         if fence != self.leader_id and isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree):
-            self.fenced += 1
             raise fenced(RESOURCE_MANAGER, message, fence)
         return handler(message, now)
 
@@ -288,7 +286,6 @@ class ResourceManagerCore:
         """m1, m2. Raises Fenced for a JobMaster that was replaced, or has ended."""
         job_id = declaration.job_id
         if slot_manager.is_stale(self.state, job_id, declaration.leader_id):
-            self.fenced += 1
             raise Fenced(f"job {job_id} has another JobMaster than {declaration.leader_id}, or has ended")
         self._job_masters.heard(job_id, now)
         known = self.state.jobs.get(job_id)

@@ -35,7 +35,6 @@ class ResourceManagerSnapshot:
 
     leader_id: LeaderId
     resources: Resources
-    fenced: int  # messages refused for their token
 
 
 class _Door(Mailbox):
@@ -87,7 +86,7 @@ class ResourceManager(Component):
         self._core.reconfigure(options)
 
     def snapshot(self) -> ResourceManagerSnapshot:
-        return ResourceManagerSnapshot(self.leader_id, self._core.state, self._core.fenced)
+        return ResourceManagerSnapshot(self.leader_id, self._core.state)
 
     def task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
         """The driver saw its process end; nothing where that was known."""

@@ -33,16 +33,20 @@ class Route(Protocol):
 
 
 class LocalNetwork:
-    """A Network. `outcomes` counts (message type, outcome) for the metrics."""
+    """A Network. For the metrics: `outcomes` counts requests of parties here by (message type, outcome), `fenced` the
+    messages that parties here refused for their token, by type, wherever they came from (R1).
+    """
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.fenced: Counter[str] = Counter()
         self._mailboxes: dict[Address, Mailbox] = {}
         self._routes: dict[Address, Route] = {}
         self._default: Route | None = None
         self._tasks = TaskOwner("network")
 
     def attach(self, mailbox: Mailbox) -> None:
+        mailbox.fenced = self.fenced
         self._mailboxes[mailbox.address] = mailbox
 
     def detach(self, mailbox: Mailbox) -> None:
@@ -108,7 +112,10 @@ async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | Non
     try:
         answer: R = await mailbox.deliver(request, fence)
         return answer
-    except (Fenced, Unreachable, RemoteError):
+    except Fenced:
+        mailbox.fenced[type(request).__name__] += 1
+        raise
+    except (Unreachable, RemoteError):
         raise
     except Crashed as error:  # the outcome is unknown, as it is where a process died
         raise Unreachable(error.message, hint=error.hint) from error
@@ -123,6 +130,7 @@ async def deliver_notice(mailbox: Mailbox, notice: Notice, fence: LeaderId | Non
     try:
         await mailbox.deliver(notice, fence)
     except Fenced:
+        mailbox.fenced[type(notice).__name__] += 1
         log.info("a notice of an old leader was refused", party=mailbox.address, message=type(notice).__name__)
     except Crashed:
         pass  # logged where it happened; a notice may be lost

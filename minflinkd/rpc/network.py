@@ -9,6 +9,7 @@ Outcomes of a request are three, and callers keep them apart: an answer; a refus
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NewType, Protocol, TypeVar
 
@@ -73,7 +74,7 @@ class Mailbox:
         self.address = address
         self.fence = fence
         self._admits = admits
-        self.fenced = 0  # messages refused for their token
+        self.fenced: Counter[str] = Counter()  # messages refused for their token, by type; the carriers count them
         self._handlers: dict[type[Message], Handler] = {}
         self._unfenced: set[type[Message]] = set()
 
@@ -94,7 +95,6 @@ class Mailbox:
             raise Unreachable(f"{self.address} does not take {kind.__name__}")
         stale = self.fence is not None and kind not in self._unfenced and fence != self.fence
         if stale or (self._admits is not None and not self._admits(message, fence)):
-            self.fenced += 1
             raise Fenced(
                 f"{self.address} refuses {kind.__name__}: its token {fence} is not the present leader's",
                 hint="the sender must register with the present leader",

@@ -11,7 +11,7 @@ import structlog
 
 from minflinkd.rpc.asking import outcome_of_asking
 from minflinkd.rpc.messages import AnalyzeJob, ListLogs, Message, ReadLog, Registered, Request
-from minflinkd.rpc.network import Address, Fenced, Mailbox, Network
+from minflinkd.rpc.network import Address, Mailbox, Network
 from minflinkd.rpc.party import Ask, Tell
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
@@ -38,11 +38,7 @@ class CoreMailbox(Mailbox):
     async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
         if isinstance(message, OF_NO_LEADER):
             return await super().deliver(message, fence)
-        try:
-            answer = self._receive(message, fence)
-        except Fenced:
-            self.fenced += 1
-            raise
+        answer = self._receive(message, fence)
         return await super().deliver(message, fence) if type(message) in self._handlers else answer
 
 

@@ -75,14 +75,16 @@ def test_what_could_not_be_asked_for_is_left_out() -> None:
 
 
 def test_requests_are_counted_by_outcome() -> None:
-    """E30: RPC by type and outcome, storage requests."""
+    """E30: RPC by type and outcome, storage requests; R1: what was refused for its token."""
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
+        rpc_fenced=lambda: {"SlotsFree": 2},
         storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, retries=3, seconds=0.5)}},
     )
     found = values(metrics)
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1
+    assert found["minflinkd_rpc_fenced_total", ("SlotsFree",)] == 2
     assert found["minflinkd_storage_errors_total", ("create", "file")] == 1
     assert found["minflinkd_storage_retries_total", ("create", "file")] == 3
     assert found["minflinkd_storage_seconds_total", ("create", "file")] == 0.5

@@ -170,7 +170,7 @@ def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> 
 # --- leaders ---
 
 
-def test_messages_with_another_resourcemanagers_token_are_refused_and_counted() -> None:
+def test_messages_with_another_resourcemanagers_token_are_refused() -> None:
     """R1."""
     manager = manager_with()
     registered = manager.register(TM1)
@@ -178,7 +178,6 @@ def test_messages_with_another_resourcemanagers_token_are_refused_and_counted() 
         manager.beat(registered, manager.report(TM1), fence=LeaderId("an earlier one"))
     with pytest.raises(Fenced):
         manager.receive(m.SlotsFree(report=manager.report(TM1, (JOB, A))), fence=None)
-    assert manager.core.fenced == 2
     assert manager.core.state.task_managers[TM1].idle
 
 
@@ -191,7 +190,6 @@ def test_an_earlier_jobmaster_of_a_job_is_refused() -> None:
     manager.receive(m.JobMasterEnded(job_id=JOB, leader_id=SECOND))
     with pytest.raises(Fenced):
         manager.declare(need(B), by=SECOND, version=9)
-    assert manager.core.fenced == 2
 
 
 def test_taskmanagers_learn_of_a_new_jobmaster_at_once_and_with_every_heartbeat_and_registration() -> None:

@@ -282,7 +282,7 @@ async def test_an_ended_jobmaster_is_refused_from_then_on() -> None:
         await cluster.network.ask(RESOURCE_MANAGER, m.JobMasterEnded(job_id=JOB, leader_id=LEADER), timeout=1)
         with pytest.raises(Fenced):
             await cluster.needs(version=2, a=1)
-        assert cluster.manager.snapshot().fenced == 1
+        assert cluster.network.fenced == {"DeclareNeeds": 1}
 
 
 async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> None:

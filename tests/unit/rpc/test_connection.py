@@ -144,7 +144,7 @@ async def test_fenced_and_unreachable_arrive_as_what_they_are() -> None:
         right.mailbox.on(CancelTask, cancel)
         with pytest.raises(Fenced, match="its token old is not the present leader's"):
             await ask(left, CANCEL, fence="old")
-        assert right.mailbox.fenced == 1
+        assert right.mailbox.fenced == {"CancelTask": 1}
         assert await ask(left, CANCEL, fence="new") == Done()
         with pytest.raises(Unreachable, match="does not take ListLogs"):
             await ask(left, ListLogs(), fence="new")

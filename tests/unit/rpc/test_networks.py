@@ -69,7 +69,7 @@ async def test_a_leader_refuses_every_token_but_its_own_before_a_handler_sees_th
     with capture_logs():
         network.tell(PARTY, LOST, fence=token)
         await asyncio.sleep(0.1)
-    assert (party.got, party.mailbox.fenced) == ([], 2)
+    assert (party.got, network.fenced) == ([], {"CancelTask": 1, "TaskManagerLost": 1})
     assert await network.ask(PARTY, CANCEL, timeout=1, fence=NEW) == Done()
     assert network.outcomes == {("CancelTask", "fenced"): 1, ("CancelTask", "ok"): 1}
     await network.aclose()
