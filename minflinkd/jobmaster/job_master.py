@@ -33,12 +33,12 @@ from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.asking import outcome_of_asking
 from minflinkd.rpc.jobs import JobDetails, JobStatus
-from minflinkd.rpc.network import Address, Mailbox, Network, job_master
-from minflinkd.rpc.party import Answered, Ask, Tell
+from minflinkd.rpc.network import Address, Network, job_master
+from minflinkd.rpc.party import Answered, Ask, Door, Tell
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
-from minflinkd.runtime.ids import AttemptId, IdSource, JobId, TaskId
+from minflinkd.runtime.ids import AttemptId, IdSource, JobId, LeaderId, TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.storage.registry import Storages
 
@@ -116,13 +116,9 @@ class JobMaster(Component):
             on_failure=self._checkpoints_failed,
         )
         self.coordinator.falls_with = self.crash
-        self._mailbox = Mailbox(job_master(job_id), fence=self.leader_id)
-        self._mailbox.on(m.OfferSlots, self._receive)
-        self._mailbox.on(m.TaskStateChanged, self._receive)
+        self._mailbox = Door(job_master(job_id), self._receive, fence=self.leader_id)
         self._mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
         self._mailbox.on(m.DeclineCheckpoint, self._decline_checkpoint)
-        self._mailbox.on_notice(m.TaskProgress, self._receive)
-        self._mailbox.on_notice(m.TaskManagerLost, self._receive)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -189,8 +185,8 @@ class JobMaster(Component):
     def _feed(self, event: ev.Event) -> None:
         self._decide(lambda: self._core.feed(event, self._clock.monotonic()))
 
-    async def _receive(self, message: m.Message) -> Any:
-        return self._decide(lambda: self._core.receive(message, self.leader_id, self._clock.monotonic()))
+    def _receive(self, message: m.Message, fence: LeaderId | None) -> Any:
+        return self._decide(lambda: self._core.receive(message, fence, self._clock.monotonic()))
 
     async def _timer(self) -> None:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -14,9 +14,8 @@ from minflinkd.resourcemanager.driver import ResourceManagerDriver
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.rpc.asking import outcome_of_asking
-from minflinkd.rpc.messages import Message
-from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, Network
-from minflinkd.rpc.party import Ask, Tell
+from minflinkd.rpc.network import RESOURCE_MANAGER, Network
+from minflinkd.rpc.party import Ask, Door, Tell
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.errors import MinflinkError
@@ -35,17 +34,6 @@ class ResourceManagerSnapshot:
 
     leader_id: LeaderId
     resources: Resources
-
-
-class _Door(Mailbox):
-    """Hands everything to the core, which knows who may say what."""
-
-    def __init__(self, receive: Callable[[Message, LeaderId | None], Any]) -> None:
-        super().__init__(RESOURCE_MANAGER)
-        self._receive = receive
-
-    async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
-        return self._receive(message, fence)
 
 
 class ResourceManager(Component):
@@ -75,7 +63,10 @@ class ResourceManager(Component):
         self._core = ResourceManagerCore(
             ids=ids, options=options, wall_ms=self._wall_ms, blob_store=blob_store, check=check
         )
-        self._door = _Door(lambda message, fence: self._decide(lambda now: self._core.receive(message, fence, now)))
+        self._door = Door(
+            RESOURCE_MANAGER,
+            lambda message, fence: self._decide(lambda now: self._core.receive(message, fence, now)),
+        )
 
     @property
     def leader_id(self) -> LeaderId:

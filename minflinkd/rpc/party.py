@@ -8,11 +8,12 @@ decides is the same code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from minflinkd.rpc.messages import Message, Notice, Request
-from minflinkd.rpc.network import Address, Fenced, RpcTimeout, Unreachable
+from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import LeaderId
 
@@ -82,6 +83,21 @@ class Core(Protocol):
     def take_commands(self) -> tuple[object, ...]:
         """Ask, Tell, and the party's own."""
         ...
+
+
+class Door(Mailbox):
+    """Hands the core, with its token, what no handler takes here: the core knows who may say what."""
+
+    def __init__(
+        self, address: Address, receive: Callable[[Message, LeaderId | None], Any], *, fence: LeaderId | None = None
+    ) -> None:
+        super().__init__(address, fence=fence)
+        self._receive = receive
+
+    async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
+        if type(message) in self._handlers:
+            return await super().deliver(message, fence)
+        return self._receive(message, fence)
 
 
 def fenced(party: Address, message: Message, fence: LeaderId | None) -> Fenced:

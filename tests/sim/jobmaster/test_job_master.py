@@ -10,15 +10,36 @@ import pytest
 
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.network import RESOURCE_MANAGER
-from minflinkd.runtime.ids import AttemptId
-from tests.sim.jobmaster.world import BOOM, World, running, until
+from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, job_master
+from minflinkd.runtime.ids import AttemptId, LeaderId, ResourceId
+from tests.sim.jobmaster.world import BOOM, JOB, World, running, until
 
 pytestmark = pytest.mark.looptime
 
 
 def attempt(world: World) -> AttemptId:
     return world.tm.deployed[-1].attempt_id
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.TaskManagerLost(resource_id=ResourceId("tm-1"), reason="gone"),
+        m.OfferSlots(resource_id=ResourceId("tm-1"), address="taskmanager/tm-1", offers=()),
+        m.DeclineCheckpoint(job_id=JOB, attempt_id=AttemptId("a"), checkpoint_id=1, error=BOOM),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+@pytest.mark.parametrize("token", [LeaderId("0"), None])
+async def test_what_does_not_carry_its_token_is_refused_by_a_job_master(
+    message: m.Message, token: LeaderId | None, tmp_path: Path
+) -> None:
+    """R1: whether its core takes the message or its checkpoint coordinator."""
+    async with running(tmp_path) as world:
+        state = world.master.details()
+        with pytest.raises(Fenced):
+            await world.wire.mailboxes[job_master(JOB)].deliver(message, token)
+        assert world.master.details() == state
 
 
 async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path) -> None:
