@@ -309,10 +309,10 @@ class ResourceManagerCore:
             for shelf in self.state.shelves
             if shelf.presence is Presence.READY
             and not shelf.dedicated_to
-            and not clash(shelf.holds(), request.libraries)
+            and not clash(shelf.libraries, request.libraries)
         ]
         if ready:
-            new = {shelf: not contains(shelf.holds(), request.libraries) for shelf in ready}
+            new = {shelf: not contains(shelf.libraries, request.libraries) for shelf in ready}
             shelf = min(ready, key=lambda shelf: (new[shelf], shelf.aged, -shelf.free, shelf))
             tm = self.state.task_managers[next(iter(self.state.shelves[shelf]))]
             self._feed(ev.SessionLent(tm.resource_id), now)

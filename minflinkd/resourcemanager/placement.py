@@ -25,7 +25,7 @@ class Placement:
 
 def clashing(state: Resources, libraries: tuple[Library, ...]) -> int:
     """Registered TaskManagers whose sessions hold other versions of these libraries."""
-    return sum(len(found) for shelf, found in state.shelves.items() if clash(shelf.holds(), libraries))
+    return sum(len(found) for shelf, found in state.shelves.items() if clash(shelf.libraries, libraries))
 
 
 def least(need: SlotNeed) -> int:
@@ -67,7 +67,7 @@ def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: flo
             yield tm
     for shelf, found in state.shelves.items():
         free = shelf.presence is Presence.READY and shelf.free > 0 and shelf.dedicated_to in ("", job_id)
-        if free and not clash(shelf.holds(), libraries):
+        if free and not clash(shelf.libraries, libraries):
             tms = (state.task_managers[resource_id] for resource_id in found)
             yield from islice((tm for tm in tms if now >= tm.rest_until), 1)
 

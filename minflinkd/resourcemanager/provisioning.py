@@ -9,7 +9,7 @@ from typing import NamedTuple
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least
 from minflinkd.resourcemanager.state import Presence, Resources, Shelf, TaskManager
-from minflinkd.rpc.libraries import clash
+from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
 
@@ -24,14 +24,10 @@ class Room(NamedTuple):
     aged: bool
     whole: bool  # nothing lies in it
     free: int  # slots
-    libraries: tuple[tuple[str, str], ...] = ()  # unit and digest
-
-    def fits(self, libraries: tuple[Library, ...]) -> bool:
-        return not clash((Library(unit, digest) for unit, digest in self.libraries), libraries)
+    libraries: tuple[Library, ...] = ()
 
     def after(self, slots: int, libraries: tuple[Library, ...]) -> Room:
-        held = {*self.libraries, *((library.unit, library.digest) for library in libraries)}
-        return Room(self.aged, self.whole and slots == 0, self.free - slots, tuple(sorted(held)))
+        return Room(self.aged, self.whole and slots == 0, self.free - slots, together(self.libraries, libraries))
 
 
 def cannot_start(state: Resources, options: ResourceManagerOptions) -> str | None:
@@ -119,7 +115,7 @@ class _Rooms:
         fitting = (
             room
             for room, count in self._counts.items()
-            if count and room.free >= slots and (room.whole or not whole) and room.fits(libraries)
+            if count and room.free >= slots and (room.whole or not whole) and not clash(room.libraries, libraries)
         )
         if (room := min(fitting, default=None)) is None:
             self.added += 1

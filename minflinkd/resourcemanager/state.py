@@ -105,10 +105,7 @@ class Shelf(NamedTuple):
     free: int  # slots; 0 while it starts
     size: int  # slots; 0 while it starts
     proven: bool  # its session has been ready, or its start was not ours
-    libraries: tuple[tuple[str, str], ...] = ()  # that its session holds: unit and digest
-
-    def holds(self) -> tuple[Library, ...]:
-        return tuple(Library(unit, digest) for unit, digest in self.libraries)
+    libraries: tuple[Library, ...] = ()  # that its session holds
 
 
 @dataclass(frozen=True)
@@ -196,8 +193,8 @@ class TaskManager:
             return None
         presence = Presence.READY if self.ready else Presence.COMING
         job = self.dedicated_to or ""
-        held = tuple((library.unit, library.digest) for library in self.libraries)
-        return Shelf(presence, job, self.aged, self.idle, len(self.free), len(self.slots), self.was_ready, held)
+        size = len(self.slots)
+        return Shelf(presence, job, self.aged, self.idle, len(self.free), size, self.was_ready, self.libraries)
 
     def slots_of(self, allocation: AllocationId) -> tuple[int, ...]:
         return tuple(i for i, slot in enumerate(self.slots) if slot.allocation_id == allocation)

@@ -30,8 +30,4 @@ def contains(held: Iterable[Library], wanted: Collection[Library]) -> bool:
 
 def together(*several: Iterable[Library]) -> tuple[Library, ...]:
     """Each once, in their order."""
-    return tuple(sorted({library for some in several for library in some}, key=_order))
-
-
-def _order(library: Library) -> tuple[str, str]:
-    return library.unit, library.digest
+    return tuple(sorted({library for some in several for library in some}))

@@ -69,7 +69,7 @@ class SlotStatus(Message, frozen=True):
     allocation_id: AllocationId | None = None
 
 
-class Library(Message, frozen=True):
+class Library(Message, frozen=True, order=True):
     """Code that one session cannot hold twice: a unit of names (a Java package, a native module) and what defines it.
 
     Two of the same unit and of different digests do not fit into one session (B31).
