@@ -206,6 +206,7 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
+        rpc_fenced=lambda: {"Heartbeat": 1},
         storage_requests=lambda: {"file": {"stat": RequestStatistics()}},
     )
     metrics.cluster.show(a_whole_cluster())
