@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -81,22 +82,31 @@ _scope: ContextVar[Scope | None] = ContextVar("storage request", default=None)
 
 
 class Requests:
-    """All requests to one backend. `aclose` cancels those that were left to themselves."""
+    """All requests to one backend. After `aclose` there is none, and those under way are cancelled.
+
+    `lane`: which requests share what may hang, by their paths (`Storage.lane`); each lane has a number of places.
+    """
 
     def __init__(
-        self, options: CommonOptions, failures: Failures, book: Book, *, chance: Callable[[], float] = random.random
+        self,
+        options: CommonOptions,
+        failures: Failures,
+        book: Book,
+        lane: Callable[[str], str],
+        *,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.options = options
         self.failures = failures
         self._book = book
         self._chance = chance
-        self._room = asyncio.Semaphore(options.parallelism)
+        self._lane = lane
+        self._rooms = WeakValueDictionary[str, asyncio.Semaphore]()  # by lane, as long as somebody is in it or waits
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def tries(self, kind: str, path: str) -> Tries:
-        if self._closed:  # a backend would open anew what nobody closes then
-            raise self.failures.unavailable(path, "the storage is closed", settled=True)
+        self._check_open(path)
         return Tries(self, kind, path)
 
     async def __call__(self, kind: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
@@ -115,7 +125,13 @@ class Requests:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=GRACE)
 
-    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    def start(self, path: str, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Raises StorageUnavailable after `aclose`."""
+        try:
+            self._check_open(path)
+        except StorageUnavailable:
+            coroutine.close()
+            raise
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -125,6 +141,13 @@ class Requests:
         """Cancel it, and wait for it for a moment: what hangs in a thread or in the kernel does not end."""
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE)
+
+    def room(self, path: str) -> asyncio.Semaphore:
+        return self._rooms.setdefault(self._lane(path), asyncio.Semaphore(self.options.parallelism))
+
+    def _check_open(self, path: str) -> None:
+        if self._closed:  # a backend would open anew what nobody closes then
+            raise self.failures.unavailable(path, "the storage is closed", settled=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -172,18 +195,18 @@ class Tries:
     async def room(self) -> AsyncIterator[None]:
         """One of the requests that may be under way at a time. Raises StorageUnavailable at the deadline."""
         requests, left = self._requests, self._patience.left(_now())
-        scope = _scope.get()
+        scope, room = _scope.get(), requests.room(self.path)
         try:
             with scope.rest() if scope is not None else nullcontext():
                 async with asyncio.timeout(left):
-                    await requests._room.acquire()
+                    await room.acquire()
         except TimeoutError:
             why = f"{requests.options.parallelism} requests are under way, and none ended within {left:.0f} s"
             raise requests.failures.unavailable(self.path, why, settled=True) from None
         try:
             yield
         finally:
-            requests._room.release()
+            room.release()
 
     async def wait(self, future: asyncio.Future[Any], scope: Scope, limit: float | None = None) -> bool:
         """Whether the future was done within the limit of a try. Does not cancel it."""
@@ -202,7 +225,8 @@ class Tries:
     def outcome(self, task: asyncio.Task[T]) -> T:
         """Of a task that is done. Raises the kinds of StorageError."""
         if task.cancelled():
-            raise self._requests.failures.unavailable(self.path, "the request was broken off")
+            requests = self._requests
+            raise requests.failures.unavailable(self.path, "the request was broken off", settled=requests._closed)
         failure = task.exception()
         if isinstance(failure, Exception):
             raise self._requests.failures.of(self.path, failure)
@@ -216,7 +240,7 @@ class Tries:
 
         requests, scope = self._requests, Scope(_now())
         with inside(scope):
-            task = requests.start(run(), f"{requests.failures.scheme} {self.kind}")
+            task = requests.start(self.path, run(), f"{requests.failures.scheme} {self.kind}")
         try:
             if await self.wait(task, scope, limit):
                 return self.outcome(task)

@@ -44,6 +44,9 @@ class FaultyStorage(Storage):
     def attempts(self, attempts: Attempts) -> None:
         self.inner.attempts = attempts
 
+    def lane(self, path: str) -> str:
+        return self.inner.lane(path)
+
     def _count(self, *, done: bool) -> None:
         if not done:
             self.requests += 1

@@ -164,6 +164,10 @@ class Storage(ABC):
         """`options`: of `options_type`; None: the defaults."""
         return
 
+    def lane(self, path: str) -> str:
+        """Requests in different lanes hold each other up in nothing, not even by their number."""
+        return ""
+
     @abstractmethod
     def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream `length` bytes (to the end without) from `offset`. Raises ObjectNotFound."""

@@ -68,6 +68,9 @@ class RecordedStorage(Storage):
     def attempts(self, attempts: Attempts) -> None:
         self.inner.attempts = attempts
 
+    def lane(self, path: str) -> str:
+        return self.inner.lane(path)
+
     def statistics(self) -> StorageStatistics:
         return dict(self._kinds)
 

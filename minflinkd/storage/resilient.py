@@ -49,7 +49,7 @@ class ResilientStorage(Storage):
         self.scheme = inner.scheme
         self.capabilities = inner.capabilities
         self._failures = Failures(inner.scheme[0], mask or Mask())
-        self._requests = Requests(options or CommonOptions(), self._failures, self.inner)
+        self._requests = Requests(options or CommonOptions(), self._failures, self.inner, inner.lane)
         self.inner.attempts = self._attempt_of_backend
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -218,16 +218,22 @@ class _ResilientWriter(Writer):
         self._path = path
         self._inner = inner
         self._failed: MinflinkError | None = None
+        self._committed = False
 
     async def append(self, data: bytes | memoryview) -> None:
         await self._once("append", lambda: self._inner.append(data), self._requests.options.request_timeout)
 
     async def commit(self) -> Entry:
-        return await self._once("commit", self._inner.commit, self._requests.options.deadline)
+        entry = await self._once("commit", self._inner.commit, self._requests.options.deadline)
+        self._committed = True
+        return entry
 
     async def abort(self) -> None:
         """Tried as often as may be, no longer than one request: the caller is on its way out."""
-        task = self._requests.start(self._requests("abort", self._path, self._inner.abort), "storage abort")
+        if self._committed:  # nothing is left of it, and what cannot fail must not
+            return
+        aborting = self._requests("abort", self._path, self._inner.abort)
+        task = self._requests.start(self._path, aborting, "storage abort")
         try:
             await asyncio.wait({task}, timeout=self._requests.options.request_timeout)
         finally:

@@ -32,7 +32,7 @@ class Stream(Generic[T]):
         self._arrival: asyncio.Future[None] = loop.create_future()
         self._scope = Scope(loop.time())
         with inside(self._scope):
-            self._task = requests.start(self._run(), f"{requests.failures.scheme} {tries.kind}")
+            self._task = requests.start(tries.path, self._run(), f"{requests.failures.scheme} {tries.kind}")
         self._task.add_done_callback(lambda _: self._arrive())
 
     async def next(self) -> T | None:

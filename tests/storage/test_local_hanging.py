@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minflinkd.storage.conformance import names, read, write
-from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.interface import Storage, StorageUnavailable
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage, files, threads
@@ -27,9 +27,9 @@ def release(fifo: Path) -> None:
 
 
 @asynccontextmanager
-async def hanging_reads(storage: LocalStorage, fifo: Path, count: int) -> AsyncIterator[None]:
+async def hanging_reads(storage: Storage, fifo: Path, count: int) -> AsyncIterator[None]:
     os.mkfifo(fifo)
-    tasks = [asyncio.create_task(read(storage, str(fifo))) for _ in range(count)]
+    tasks = [asyncio.create_task(read(storage, str(fifo), 0, 1)) for _ in range(count)]
     try:
         name = f"storage {fifo.parent}"
         while sum(thread.name == name for thread in threading.enumerate()) < threads.MOST:  # noqa: ASYNC110 - of threads
@@ -49,14 +49,15 @@ async def test_a_mount_that_hangs_holds_up_no_other_and_not_the_event_loops_thre
     away, here = tmp_path / "away", tmp_path / "here"
     away.mkdir()
     monkeypatch.setattr(threads, "mount_points", lambda: [str(away), "/"])
-    storage = LocalStorage()
+    local = LocalStorage()
+    storage = ResilientStorage(local)
     async with hanging_reads(storage, away / "fifo", 3 * threads.MOST), asyncio.timeout(30):
         await write(storage, f"{here}/x", b"1")
         assert await read(storage, f"{here}/x") == b"1"
         assert await names(storage, str(here)) == ["x"]
         await asyncio.gather(*(asyncio.to_thread(lambda: None) for _ in range(50)))
         with pytest.raises(StorageUnavailable, match=r"away/x: no answer in time"):
-            await ResilientStorage(storage, HURRIED).stat(f"{away}/x")
+            await ResilientStorage(local, HURRIED).stat(f"{away}/x")
 
 
 HANGING = """

@@ -28,6 +28,9 @@ class LocalStorage(Storage):
         super().__init__(options)
         self._threads = MountThreads()
 
+    def lane(self, path: str) -> str:
+        return self._threads.mount(path)
+
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         reading = files.Reading(_checked(path), offset, length)
         try:

@@ -109,11 +109,14 @@ class MountThreads:
         _follow(call, ended)
         return await answer
 
-    def _of(self, path: str) -> Threads:
+    def mount(self, path: str) -> str:
         now = time.monotonic()
         if now >= self._known_until:
             self._mounts, self._known_until = mount_points(), now + _MOUNTS_KNOWN_FOR
-        mount = mount_of(path, self._mounts)
+        return mount_of(path, self._mounts)
+
+    def _of(self, path: str) -> Threads:
+        mount = self.mount(path)
         if mount not in self._threads:
             self._threads[mount] = Threads(f"storage {mount}")
         return self._threads[mount]

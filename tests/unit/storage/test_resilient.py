@@ -283,6 +283,36 @@ async def test_waiting_for_a_turn_ends_at_the_deadline() -> None:
     assert now() - began < 205
 
 
+@pytest.mark.parametrize("use", ["stat", "read", "list"])
+async def test_a_closed_backend_is_asked_for_nothing_more(use: str) -> None:
+    """Neither again for what was under way: it would connect anew, and nobody would close that."""
+    memory = Memory(x=bytes(100))
+    memory.piece = 10
+    memory.script = [*([""] * {"stat": 0, "read": 3, "list": 1}[use]), "hang"]
+    storage = around(memory)
+    uses = {"stat": lambda: storage.stat("x"), "read": lambda: read(storage, "x"), "list": lambda: names(storage, "")}
+    under_way = asyncio.create_task(uses[use]())  # type: ignore[arg-type]
+    await asyncio.sleep(1)
+    asked = list(memory.requests)
+    await storage.aclose()
+    with pytest.raises(StorageUnavailable):
+        await under_way
+    assert memory.requests == asked
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_waits_for_another_try_learns_that_the_backend_is_closed() -> None:
+    memory = Memory(x=b"1")
+    memory.script = [unavailable()]
+    storage = around(memory)
+    waiting = asyncio.create_task(storage.stat("x"))
+    await asyncio.sleep(0.1)
+    await storage.aclose()
+    with pytest.raises(StorageUnavailable, match="the storage is closed"):
+        await waiting
+    assert memory.requests == ["stat"]
+
+
 async def test_requests_are_counted_as_the_backend_saw_them() -> None:
     """S6"""
     memory = Memory(x=b"1")
@@ -504,6 +534,19 @@ async def test_a_commit_has_the_whole_deadline() -> None:
         await write(around(memory), "x", b"1")
     assert OPTIONS.deadline <= now() - began < OPTIONS.deadline + 1
     assert memory.requests[-1] == "abort"
+
+
+async def test_nothing_that_comes_after_a_commit_makes_the_write_fail() -> None:
+    memory = Memory(x=b"1")
+    storage = around(memory)
+    async with await storage.create("y") as writer:
+        await fill(writer, b"1")
+        memory.script = ["hang"] * 99
+        others = [asyncio.create_task(storage.stat("x")) for _ in range(OPTIONS.parallelism)]
+        await asyncio.sleep(1)
+    assert "abort" not in memory.requests
+    await storage.aclose()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def test_an_abort_that_fails_does_not_hide_why_there_was_one() -> None:
