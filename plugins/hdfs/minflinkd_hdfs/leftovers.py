@@ -7,6 +7,7 @@ file whose writer has been heard of within the last minute.
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 from hdfs_native import AsyncClient
 
@@ -29,8 +30,8 @@ class Leftovers:
 
         `bound`: which of the directories above it stay, when it goes at last.
         """
-        place, now = (authority, directory), time.monotonic()
-        if now < self._met.get(place, (0.0, ""))[0]:
+        place = authority, directory
+        if time.monotonic() < self._met.get(place, (0.0, ""))[0]:
             return False
         temporary, other = list[str](), False
         with hdfs_errors(authority + directory):
@@ -45,15 +46,18 @@ class Leftovers:
         if not other and not temporary:
             self._met.pop(place, None)
             return True
-        while len(self._met) >= _REMEMBERED:
-            del self._met[next(iter(self._met))]
-        self._met[place] = now + self._age, bound
+        self.look_later(authority, directory, bound)
         return False
 
-    def due(self) -> list[tuple[str, str, str]]:
-        """(authority, directory, bound) of those to be looked through again."""
+    def due(self, authorities: Container[str]) -> list[tuple[str, str, str]]:
+        """(authority, directory, bound) of those to be looked through again, on these NameNodes."""
         now = time.monotonic()
-        return [(*place, bound) for place, (when, bound) in self._met.items() if when <= now]
+        return [(*at, bound) for at, (when, bound) in self._met.items() if when <= now and at[0] in authorities]
+
+    def look_later(self, authority: str, directory: str, bound: str) -> None:
+        while len(self._met) >= _REMEMBERED:
+            del self._met[next(iter(self._met))]
+        self._met[authority, directory] = time.monotonic() + self._age, bound
 
     def forget(self, authority: str, directory: str) -> None:
         self._met.pop((authority, directory), None)

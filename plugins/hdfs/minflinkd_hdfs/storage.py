@@ -9,6 +9,7 @@ from functools import partial
 from itertools import compress
 
 import msgspec
+import structlog
 from hdfs_native import AsyncClient, FileStatus, WriteOptions
 
 from minflinkd.storage.interface import (
@@ -34,6 +35,8 @@ _PARALLEL = 16  # deletions at a time
 _BATCH = 100  # paths that one attempt is for
 _VANISHED = 100  # times that a directory may be deleted under a rename before it gives up
 _CLEANING = 5.0  # seconds that what was broken off has at the end of the process
+
+log = structlog.get_logger(__name__)
 
 
 class HdfsStorage(Storage):
@@ -84,7 +87,9 @@ class HdfsStorage(Storage):
             await self.attempts("delete", join(*batch[0]), partial(self._delete_all, batch))
         parents = {(authority, posixpath.dirname(name)) for authority, name in places}
         emptied = {(*place, posixpath.dirname(place[1]) if bound is None else bound) for place in parents}
-        await self._remove_upwards(emptied | set(self._leftovers.due()))
+        await self._remove_upwards(emptied)
+        due = self._leftovers.due({authority for authority, _ in places})
+        await for_each(due, lambda place: self._look_again(*place), limit=_PARALLEL)
 
     async def stat(self, path: str) -> Entry:
         status = await self._status(path)
@@ -221,6 +226,18 @@ class HdfsStorage(Storage):
             level_above = [(at, posixpath.dirname(name), stop) for at, name, stop in level]
             above = set(compress(level_above, gone))
             waiting = waiting.difference(level) | {place for place in above if _is_inside(place[1], place[2])}
+
+    async def _look_again(self, authority: str, directory: str, bound: str) -> None:
+        """At a directory that killed writers kept from going. What comes of it is no caller's matter."""
+        self._leftovers.forget(authority, directory)
+        try:
+            await self._remove_upwards({(authority, directory, bound)})
+        except BaseException as error:
+            self._leftovers.look_later(authority, directory, bound)
+            if not isinstance(error, StorageError):
+                raise
+            path = join(authority, directory)
+            log.warning("what killed writers left is looked for again later", path=path, error=error.message)
 
     async def _remove_directory(self, authority: str, directory: str, bound: str) -> bool:
         """Whether there is none any more."""

@@ -260,10 +260,11 @@ def _make_directory(path: str) -> None:
         os.mkdir(path)
         _fsync(parent)
     except FileExistsError:
-        if not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory") from None
+        with contextlib.suppress(FileNotFoundError):  # made by another, and vanished again
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory") from None
     except FileNotFoundError:
-        pass  # vanished again: the caller tries again
+        pass  # the one above it vanished; either way the caller tries again
 
 
 def _remove_empty(directory: str) -> None:
