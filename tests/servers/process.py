@@ -23,7 +23,7 @@ import aiohttp
 from tests.cluster import until
 
 HOST = "127.0.0.1"
-STARTING = 60.0  # seconds until a server has to be ready, on a busy machine
+STARTING = 180.0  # seconds until a server has to be ready, on a busy machine
 STOPPING = 3.0  # seconds from SIGTERM to SIGKILL
 _PORTS = range(10_000, 32_000)  # none that the kernel gives to a client, which would keep a restart from its port
 _STARTS = 3  # where somebody else took a port between the choice and the start

@@ -75,6 +75,10 @@ class TestGcsStorage(StorageConformance):
         yield storage
         await storage.aclose()
 
+    @pytest.fixture
+    def nowhere(self) -> str:
+        return "none-such/x"
+
 
 @pytest.mark.slow
 class TestGcsWhoseServerDies(ServerLossConformance):
@@ -111,30 +115,6 @@ async def test_a_small_object_takes_one_request(storage: GcsStorage, prefix: str
     assert len(requests) == 2
 
 
-async def test_an_existing_object_is_not_created_again(storage: GcsStorage, prefix: str) -> None:
-    await write(storage, f"{prefix}/x", b"first")
-    with pytest.raises(ObjectExists, match=f"{prefix}/x"):
-        await storage.create_exclusive(f"{prefix}/x", b"second")
-    assert await read(storage, f"{prefix}/x") == b"first"
-
-
-@pytest.mark.parametrize("parts", [1, 2, 5])
-@pytest.mark.parametrize("more", [-1, 0, 1])
-async def test_parts_of_any_number_and_size_make_the_object(
-    fake_gcs: FakeGcs,
-    prefix: str,
-    parts: int,
-    more: int,
-) -> None:
-    """S5: parts logic with small parts."""
-    storage = gcs(fake_gcs.endpoint, part_size=QUANTUM)
-    data = secrets.token_bytes(parts * QUANTUM + more)
-    entry = await write(storage, f"{prefix}/x", data)
-    assert (entry.size, await storage.stat(f"{prefix}/x")) == (len(data), entry)
-    assert await read(storage, f"{prefix}/x") == data
-    await storage.aclose()
-
-
 async def test_a_directory_that_another_program_marked_is_no_object(storage: GcsStorage, prefix: str) -> None:
     await storage.put(f"{prefix}/d/", b"")
     await write(storage, f"{prefix}/d/x", b"1")
@@ -150,24 +130,6 @@ async def test_a_name_that_no_object_can_have_is_refused(storage: GcsStorage, pa
     with pytest.raises(InvalidPath):
         await storage.stat(path)
     assert requests == []
-
-
-async def test_a_bucket_that_is_missing_is_not_an_empty_one(storage: GcsStorage) -> None:
-    """S4: what is in it has not vanished."""
-    path = "none-such/x"
-    for step in (
-        lambda: storage.put(path, b""),
-        lambda: storage.start_parts(path),
-        lambda: names(storage, "none-such"),
-        lambda: read(storage, path),
-        lambda: storage.stat(path),
-        lambda: storage.copy(path, "test/x"),
-        lambda: storage.delete([path]),
-    ):
-        with pytest.raises(StorageError, match=r"gs: none-such.*no such bucket") as caught:
-            await step()
-        assert not isinstance(caught.value, ObjectNotFound)
-        assert "create the bucket" in caught.value.hint
 
 
 async def test_a_missing_object_costs_one_request(storage: GcsStorage, prefix: str, requests: list[str]) -> None:
@@ -208,13 +170,6 @@ async def test_whatever_is_listed_can_be_deleted(
     assert await names(storage, prefix) == []
 
 
-async def test_a_listing_is_in_the_order_of_code_points(storage: GcsStorage, prefix: str) -> None:
-    made = ["d-b", "d/x", "\uff5e", "\N{GRINNING FACE}", "d/\N{GRINNING FACE}", "d/\uff5e"]
-    for name in made:
-        await storage.put(f"{prefix}/{name}", b"")
-    assert await names(storage, prefix) == sorted(made)
-
-
 # --- credentials ---
 
 
@@ -225,17 +180,16 @@ def test_a_metadata_server_that_is_silent_holds_up_no_exit() -> None:
         silent.listen()
         host = f"127.0.0.1:{silent.getsockname()[1]}"
         work = (
-            "import time; from minflinkd.storage.options import CommonOptions;"
+            "import asyncio, threading, time; from minflinkd.storage.options import CommonOptions;"
             "from minflinkd.storage.resilient import ResilientStorage;"
             "patient = ResilientStorage(storage, CommonOptions(request_timeout=0.5, deadline=1, retries=0));"
             "print(repr((await asyncio.gather(patient.stat('b/x'), return_exceptions=True))[0]));"
-            "print([thread.name for thread in threading.enumerate() if 'Google' in thread.name and thread.daemon])"
+            "print([thread.name for thread in threading.enumerate() if 'Google' in thread.name and thread.daemon]);"
+            "print(time.time())"
         )
-        work = work.replace("import time;", "import asyncio, threading;")
         make = "minflinkd_gcs.GcsStorage(minflinkd_gcs.GcsOptions(token='cloud'))"
-        began = time.monotonic()
         out = run_client("minflinkd_gcs", make, work, GCE_METADATA_HOST=host, GCE_METADATA_IP=host)
-        took = time.monotonic() - began
+        took = time.time() - float(out.splitlines()[-1])  # from the last thing that it did to its end
     assert "StorageUnavailable" in out
     assert out.count("search for Google's credentials") == 1
     assert took < SILENCE

@@ -35,8 +35,12 @@ async def storage() -> AsyncIterator[SqliteStorage]:
 
 
 class TestSqliteStorage(StorageConformance):
-    entries = 1030  # a page and a bit
-    hurried = CommonOptions(request_timeout=1, deadline=60, pause=0.01, longest_pause=0.1)
+    entries = 250
+    hurried = CommonOptions(request_timeout=1, deadline=60, retries=50, pause=0.01, longest_pause=0.1)
+
+    @pytest.fixture(autouse=True)
+    def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("minflinkd_sqlite._PAGE", 100)
 
 
 WRITER = """
