@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Server)
 
 @contextlib.asynccontextmanager
 async def running(kind: type[S], directory: Path) -> AsyncIterator[S]:
-    """One that is ready. Skips the test where it is not installed."""
+    """One that is ready. Skips the test where it is not installed. Killed at the end: nothing of it is needed then."""
     if reason := kind.missing():
         pytest.skip(reason)
     server = kind(directory)
@@ -32,7 +32,7 @@ async def running(kind: type[S], directory: Path) -> AsyncIterator[S]:
     try:
         yield server
     finally:
-        await server.stop()
+        await server.kill()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -62,12 +62,6 @@ async def azurite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Azu
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def hdfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
     async with running(Hdfs, tmp_path_factory.mktemp("hdfs")) as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def own_moto(tmp_path: Path) -> AsyncIterator[Moto]:
-    async with running(Moto, tmp_path / "moto") as server:
         yield server
 
 

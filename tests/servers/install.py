@@ -56,28 +56,44 @@ def azurite() -> None:
             *("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error"),
             *("--prefix", str(draft), f"azurite@{AZURITE_VERSION}"),
         )
-        shutil.rmtree(target, ignore_errors=True)
-        draft.rename(target)
+        if not AZURITE.is_file():
+            shutil.rmtree(target, ignore_errors=True)
+        _appear(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def hdfs() -> None:
-    """From Maven, into a directory that appears whole."""
-    if HADOOP.is_dir():
+    jars(HADOOP, _ARTIFACTS)
+
+
+def jars(directory: Path, artifacts: Iterable[str]) -> None:
+    """From Maven, `group:name:version` each and all that they need at run time, into a directory that appears whole.
+
+    Immediate where the directory is there. Raises NotInstalled.
+    """
+    if directory.is_dir():
         return
     need("mvn", "maven")
-    draft = HOME / f"hadoop-{os.getpid()}.part"
+    draft = directory.with_name(f"{directory.name}-{os.getpid()}.part")
     try:
         draft.mkdir(parents=True)
-        (draft / "pom.xml").write_text(_pom(_ARTIFACTS))
+        (draft / "pom.xml").write_text(_pom(artifacts))
         run(
             *("mvn", "--batch-mode", "--quiet", "--file", str(draft / "pom.xml"), "dependency:copy-dependencies"),
             *("-DincludeScope=runtime", f"-DoutputDirectory={draft}"),
         )
-        draft.rename(HADOOP)
+        _appear(draft, directory)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _appear(draft: Path, target: Path) -> None:
+    try:
+        draft.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise  # otherwise another run has installed the same meanwhile
 
 
 def _pom(artifacts: Iterable[str]) -> str:

@@ -67,6 +67,37 @@ def test_an_installation_that_fails_is_said_and_leaves_nothing(
     assert os.listdir(home) == ["azurite.failed"]
 
 
+MVN = """#!/bin/sh
+for argument in "$@"; do
+  case "$argument" in -DoutputDirectory=*) draft="${argument#*=}" ;; esac
+done
+grep -c '<dependency>' "$draft/pom.xml" >> "$CALLS"
+touch "$draft/a.jar"
+mkdir -p "$OTHER"
+touch "$OTHER/of-the-other.jar"
+"""
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["alone", "beside another run"])
+def test_jars_are_fetched_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool) -> None:
+    """Where another run was quicker, its jars are as good."""
+    target = home / "jars-1"
+    command(tmp_path, "mvn", MVN)
+    monkeypatch.setenv("OTHER", str(target if other else tmp_path / "elsewhere"))
+    for _ in range(2):
+        install.jars(target, ["org.example:a:1", "org.example:b:2"])
+    assert (tmp_path / "calls").read_text() == "2\n"
+    assert os.listdir(home) == ["jars-1"]
+    assert (target / ("of-the-other.jar" if other else "a.jar")).is_file()
+
+
+def test_jars_that_cannot_be_fetched_are_said(home: Path, tmp_path: Path) -> None:
+    command(tmp_path, "mvn", "#!/bin/sh\necho no network >&2\nexit 1\n")
+    with pytest.raises(install.NotInstalled, match="no network"):
+        install.jars(home / "jars-1", ["org.example:a:1"])
+    assert os.listdir(home) == []
+
+
 def test_what_failed_is_not_tried_again_on_the_same_day_unless_it_is_asked_for(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,8 +51,8 @@ def test_a_server_listens_on_loopback_only(request: pytest.FixtureRequest, name:
 STARTER = """
 import asyncio, sys, threading
 from pathlib import Path
-from tests.servers.s3 import Moto
-server = Moto(Path(sys.argv[1]))
+from tests.servers.gcs import FakeGcs
+server = FakeGcs(Path(sys.argv[1]))
 asyncio.run(server.start())
 print(server.pid, flush=True)
 threading.Event().wait()
@@ -60,7 +60,7 @@ threading.Event().wait()
 
 
 def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
-    if reason := Moto.missing():
+    if reason := FakeGcs.missing():
         pytest.skip(reason)
     argv = [sys.executable, "-c", STARTER, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

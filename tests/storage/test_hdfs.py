@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import signal
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import cast
 
 import psutil
@@ -14,7 +15,7 @@ import pytest_asyncio
 from hdfs_native import AsyncClient, AsyncFileWriter
 
 from minflinkd.runtime.units import Duration
-from minflinkd.storage.conformance import ODD_NAMES, StorageConformance, names, read, write
+from minflinkd.storage.conformance import MIB, ODD_NAMES, StorageConformance, content, names, read, write
 from minflinkd.storage.interface import (
     Entry,
     InvalidPath,
@@ -23,6 +24,7 @@ from minflinkd.storage.interface import (
     StorageError,
     StorageFull,
     StorageUnavailable,
+    closable,
     once,
 )
 from minflinkd.storage.options import CommonOptions
@@ -119,6 +121,52 @@ async def test_a_write_that_loses_its_datanode_fails_and_can_be_repeated(fragile
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("node", ["namenode", "datanode"])
+async def test_a_read_around_a_restart_goes_on_or_fails_as_transient(
+    fragile: Hdfs, storage: HdfsStorage, node: str
+) -> None:
+    """S5: kill -9 in the middle of a read: what was read is right, and the rest comes, or is said to be missing."""
+    kill, restart = {
+        "namenode": (fragile.kill_namenode, fragile.restart_namenode),
+        "datanode": (fragile.kill_datanode, fragile.restart_datanode),
+    }[node]
+    patient, path = ResilientStorage(storage, PATIENCE), f"{fragile.authority}/read/{node}"
+    data = content(64 * MIB)
+    await write(patient, path, data)
+    got, restarting = bytearray(), list[asyncio.Task[None]]()
+    try:
+        async with aclosing(closable(patient.open_read(path))) as pieces:
+            async for piece in pieces:
+                got += piece
+                if not restarting:
+                    await kill()
+                    restarting.append(asyncio.create_task(restart()))
+    except StorageUnavailable:
+        assert data.startswith(got)
+    else:
+        assert got == data
+    assert len(got) > 0
+    await asyncio.gather(*restarting)
+    assert await read(patient, path) == data
+
+
+@pytest.mark.slow
+async def test_a_process_killed_while_writing_leaves_nothing_visible(
+    hdfs: Hdfs, storage: HdfsStorage, prefix: str
+) -> None:
+    """S5: kill -9 in the middle of a write. Its temporary file is there, hidden."""
+    with start_writer("minflinkd_hdfs", "minflinkd_hdfs.HdfsStorage()", f"{prefix}/x") as process:
+        process.kill()
+    assert await names(storage, prefix) == []
+    client, directory = client_of(hdfs.authority, HdfsOptions()), prefix.removeprefix(hdfs.authority)
+    left = [status.path async for status in client.list_status(directory)]
+    assert [name.endswith(TEMPORARY) for name in left] == [True]
+    await write(storage, f"{prefix}/x", b"1")
+    assert await read(storage, f"{prefix}/x") == b"1"
+    assert await names(storage, prefix) == ["x"]
+
+
+@pytest.mark.slow
 async def test_a_process_whose_datanode_hangs_ends_when_it_is_told_to(fragile: Hdfs) -> None:
     """A request that nobody answers keeps no process from ending."""
     node = psutil.Process(fragile.datanode.pid)
@@ -170,13 +218,16 @@ async def test_leftovers_go_when_their_writers_are_gone(hdfs: Hdfs, prefix: str)
     writer = await storage.create(f"{prefix}/d/x")
     await writer.append(b"1")
     await write(storage, f"{prefix}/d/y", b"1")
+    assert await names(storage, prefix) == ["d/y"]
     await storage.delete([f"{prefix}/d/y"], below=prefix)
+    assert await names(storage, prefix) == []
     await writer.commit()
     assert await names(storage, prefix) == ["d/x"]
 
     client, directory = client_of(hdfs.authority, HdfsOptions()), prefix.removeprefix(hdfs.authority)
     left = await client.create(f"{directory}/d/.0123{TEMPORARY}")
     await left.close()
+    assert await names(storage, prefix) == ["d/x"]
     await storage.delete([f"{prefix}/d/x"], below=prefix)
     assert [status.path async for status in client.list_status(directory)] == []
     await storage.aclose()

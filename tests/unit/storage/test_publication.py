@@ -202,7 +202,7 @@ def test_a_final_name_is_nobody_elses() -> None:
     assert len(names) == 2 * 2 * 2 * 2 * 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     files=st.dictionaries(
         st.sampled_from(["part-0.parquet", "part-1.parquet", "c=1/part-0.parquet", "c=2/d=3/part-9.orc"]),

@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -95,11 +94,25 @@ def test_options_that_nobody_would_read_are_refused_at_the_start(option: str, sa
         Storages({option: "1"})
 
 
-def test_the_backends_that_have_options_are_imported_at_the_start() -> None:
+STUB = """
+from minflinkd_local import LocalStorage
+class Stub(LocalStorage):
+    scheme = ("stub",)
+"""
+
+
+def test_the_backends_that_have_options_are_imported_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that their first use does not hold up the event loop."""
-    script = "import sys; from minflinkd.storage.registry import Storages; Storages({'s3.retries': '1'}); "
-    argv = [sys.executable, "-c", script + "print('minflinkd_s3' in sys.modules)"]
-    assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout == "True\n"
+    (tmp_path / "stub_of_a_backend.py").write_text(STUB)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("stub", "stub_of_a_backend:Stub", GROUP)
+    monkeypatch.setattr("minflinkd.storage.registry.entry_points", lambda group: [point])
+    Storages()
+    assert "stub_of_a_backend" not in sys.modules
+    Storages({"stub.retries": "1"})
+    assert sys.modules.pop("stub_of_a_backend").Stub.scheme == ("stub",)
 
 
 @pytest.mark.parametrize(
