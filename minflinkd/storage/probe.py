@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.storage.interface import ObjectExists, ObjectNotFound, Storage
+from minflinkd.storage.interface import ObjectExists, ObjectNotFound, Storage, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.parallel import for_each
 
 _CONTENDERS = 8
+_RENAMES = 7
 
 
 class Finding(msgspec.Struct, frozen=True, rename="kebab"):
@@ -105,12 +107,36 @@ async def _exclusive_create(place: Location) -> None:
 
 
 async def _rename(place: Location) -> None:
+    """Each of some is looked at while it happens."""
     source, target = place.child("source"), place.child("target")
-    await target.write_bytes(b"old")
-    await source.write_bytes(b"new")
-    await source.rename(target)
-    _expect(not await source.exists(), "the source is there after a rename")
-    _expect(await target.read_bytes() == b"new", "the target was not replaced by a rename")
+    contents = [b"%d" % number for number in range(_RENAMES + 1)]
+    await target.write_bytes(contents[0])
+    renaming = True
+
+    async def look() -> None:
+        while renaming:
+            try:
+                found = await target.read_bytes()
+                _expect(found in contents, "half of an object was read during a rename")
+                _expect(await _content(source) != found, "source and target were both there during a rename")
+            except ObjectNotFound:
+                raise _Refuted("the target was not there during a rename") from None
+            except StorageUnavailable:  # it was replaced while it was read
+                continue
+
+    looking = asyncio.create_task(look())
+    try:
+        for content in contents[1:]:
+            await source.write_bytes(content)
+            await source.rename(target)
+            _expect(not await source.exists(), "the source is there after a rename")
+            _expect(await target.read_bytes() == content, "the target was not replaced by a rename")
+    finally:
+        renaming = False
+        await asyncio.wait({looking})
+        refuted = looking.exception()
+    if refuted:
+        raise refuted
     try:
         await source.rename(target)
     except ObjectNotFound:
@@ -118,7 +144,15 @@ async def _rename(place: Location) -> None:
     raise _Refuted("a missing source was renamed")
 
 
+async def _content(place: Location) -> bytes | None:
+    try:
+        return await place.read_bytes()
+    except ObjectNotFound:
+        return None
+
+
 async def _copy(place: Location) -> None:
+    """Who moves the bytes is not seen from here."""
     source, target = place.child("source"), place.child("target")
     await source.write_bytes(b"copied")
     await place.storage.copy(source.path, target.path)
