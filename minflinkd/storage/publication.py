@@ -15,8 +15,10 @@ and runs wherever the storage can be reached.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -88,7 +90,7 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
     Raises ObjectNotFound naming a file that is neither staged nor published, SinkNotSupported.
     """
     place = _atomic(storages.at(transaction.root))
-    service = place.child(_service(transaction.job_id, transaction.sink))
+    records = _Records(place.child(_service(transaction.job_id, transaction.sink)))
 
     async def flush(file: StagedFile) -> None:
         try:
@@ -97,7 +99,7 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
             try:
                 await place.storage.sync([place.child(file.final).path])
             except ObjectNotFound:
-                if not await _recorded(service, file):
+                if not await records.name(file.final):
                     raise missing from None
 
     await for_each(transaction.files, flush, limit=_PARALLEL)
@@ -118,7 +120,8 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
     content, moved = _manifest(transaction), 0
     if not await _says(manifest, content):
         if not await _says(mark, content):
-            await for_each(transaction.files, lambda file: _see(place, service, file), limit=_PARALLEL)
+            records = _Records(service)
+            await for_each(transaction.files, lambda file: _see(place, records, file), limit=_PARALLEL)
             await mark.write_bytes(content)
         moved = sum(await for_each(transaction.files, lambda file: _publish_file(place, file), limit=_PARALLEL))
         await manifest.write_bytes(content)
@@ -203,30 +206,56 @@ async def _says(record: Location, content: bytes) -> bool:
     return True
 
 
-async def _see(place: Location, service: Location, file: StagedFile) -> None:
+async def _see(place: Location, records: _Records, file: StagedFile) -> None:
     """Raises StorageCorrupt for a file that is neither staged nor was ever published."""
     for name in (file.staged, file.final):
         if await place.child(name).exists():
             return
-    if not await _recorded(service, file):
+    if not await records.name(file.final):
         raise StorageCorrupt(f"{place.uri}: {file.staged} is neither staged nor published as {file.final}")
 
 
-async def _recorded(service: Location, file: StagedFile) -> bool:
-    """Whether any checkpoint says that it has published the file, or that it was about to. The newest are read first:
+class _Records:
+    """What the checkpoints of a sink say that they have published, or were about to. Each record is read once.
 
-    it is one of them, as a rule.
+    The newest are read first: a file is in one of them, as a rule.
     """
-    for directory in (service.child(PUBLISHING), service.child(MANIFESTS)):
-        names = [directory.relative(entry.path) async for entry in directory.list()]
-        for name in reversed(names):
-            try:
-                record = msgspec.json.decode(await directory.child(name).read_bytes(), type=Manifest)
-            except (ObjectNotFound, msgspec.DecodeError):  # published meanwhile, or not ours
-                continue
-            if any(final == file.final for final, _ in record.files):
-                return True
-    return False
+
+    def __init__(self, service: Location) -> None:
+        self._service = service
+        self._turn = asyncio.Lock()
+        self._known = set[str]()  # paths of records
+        self._unread = list[Location]()  # manifests; the newest last
+        self._finals = set[str]()
+
+    async def name(self, final: str) -> bool:
+        """Whether one of them names the file."""
+        async with self._turn:
+            if not await self._find(final):
+                await self._list()  # also once more: it may be published just now
+                await self._find(final)
+            return final in self._finals
+
+    async def _find(self, final: str) -> bool:
+        while final not in self._finals and self._unread:
+            await self._read(self._unread.pop())
+        return final in self._finals
+
+    async def _list(self) -> None:
+        for mark in await self._new(PUBLISHING):  # before the manifests are listed: it becomes one of them
+            await self._read(mark)
+        self._unread = await self._new(MANIFESTS)
+
+    async def _new(self, directory: str) -> list[Location]:
+        records = self._service.child(directory)
+        new = [entry.path async for entry in records.list() if entry.path not in self._known]
+        self._known.update(new)
+        return [records.child(records.relative(path)) for path in new]
+
+    async def _read(self, record: Location) -> None:
+        with suppress(ObjectNotFound, msgspec.DecodeError):  # published meanwhile, or not ours
+            manifest = msgspec.json.decode(await record.read_bytes(), type=Manifest)
+            self._finals.update(final for final, _ in manifest.files)
 
 
 async def _publish_file(place: Location, file: StagedFile) -> int:

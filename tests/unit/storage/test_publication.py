@@ -263,6 +263,31 @@ async def test_a_file_that_its_reader_has_taken_away_is_not_missed(tmp_path: Pat
     assert list(visible(tmp_path)) == [both.files[1].final]
 
 
+async def test_the_records_are_listed_once_for_all_files_that_readers_have_taken_away(tmp_path: Path) -> None:
+    storages, epochs = Storages(), list(range(1, 9))
+    for epoch in epochs:
+        stage(tmp_path, epoch, {"part-0.parquet": b"0", "part-1.parquet": b"1"})
+        await publish(storages, await transaction(storages, tmp_path, epoch, [epoch]))
+    stage(tmp_path, 9, {"part-0.parquet": b"rows"})
+    new = await transaction(storages, tmp_path, 9, [9])
+    old = [
+        StagedFile(f"{staged_directory(JOB, SINK, ATTEMPT, epoch)}/part-{number}.parquet", final)
+        for epoch in epochs
+        for number in (0, 1)
+        for final in [final_name(JOB, SINK, ATTEMPT, epoch, f"part-{number}.parquet")]
+    ]
+    covered = msgspec.structs.replace(new, files=(*old, *new.files))
+    for path in visible(tmp_path):
+        (tmp_path / path).unlink()
+    before = storages.statistics()["file"]["list"].requests
+    await make_durable(storages, covered)
+    assert storages.statistics()["file"]["list"].requests == before + 2, "the marks, and the manifests"
+    assert await publish(storages, covered) == 1
+    lost = msgspec.structs.replace(covered, checkpoint_id=10, files=(*old, StagedFile(f"{old[0].staged}x", "lost")))
+    with pytest.raises(StorageCorrupt, match="neither staged nor published as lost"):
+        await publish(storages, lost)
+
+
 @pytest.mark.parametrize("fail_at", range(1, 12))
 async def test_a_file_taken_away_in_the_middle_of_its_publication_is_not_missed(tmp_path: Path, fail_at: int) -> None:
     """J12: the publisher dies anywhere between the first rename and the manifest; its successor completes it."""
