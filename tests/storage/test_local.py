@@ -14,6 +14,7 @@ from minflinkd.storage.conformance import StorageConformance, names, read, write
 from minflinkd.storage.interface import InvalidPath, ObjectExists, PermissionDenied, Storage, StorageFull
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.registry import Storages
+from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage, files
 from tests.cluster import until
 
@@ -169,6 +170,26 @@ async def test_deleting_stops_below_the_given_directory(tmp_path: Path) -> None:
     assert os.listdir(root) == ["a"]
 
 
+async def test_of_many_paths_a_few_are_deleted_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these steps is repeated alone, and has a time limit of its own."""
+    monkeypatch.setattr("minflinkd_local._BATCH", 10)
+    storage, asked, delete = LocalStorage(), list[str](), files.delete
+    paths = [f"{tmp_path}/d/{number:02d}" for number in range(25)]
+    for path in paths:
+        await write(storage, path, b"")
+
+    def busy(path: str, below: str | None) -> None:
+        asked.append(path)
+        if len(asked) == 15:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        delete(path, below)
+
+    monkeypatch.setattr(files, "delete", busy)
+    await ResilientStorage(storage, LocalConformance.hurried).delete(paths, below=str(tmp_path))
+    assert asked == [*paths[:15], *paths[10:]]
+    assert os.listdir(tmp_path) == []
+
+
 async def test_empty_directories_go_with_the_one_that_holds_them(tmp_path: Path) -> None:
     (tmp_path / "a/b/c").mkdir(parents=True)
     (tmp_path / "a/d").mkdir()
@@ -187,6 +208,24 @@ async def test_a_directory_that_others_make_and_delete_at_that_moment_is_made_ag
         mkdir(path)
 
     monkeypatch.setattr(os, "mkdir", meet)
+    await write(LocalStorage(), f"{tmp_path}/d/x", b"1")
+    assert all_files(tmp_path) == ["d/x"]
+
+
+async def test_an_unnamed_file_refused_since_its_directory_is_deleted_just_now_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 calls that not permitted, and not that there is no directory."""
+    real = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            if os.path.isdir(path):
+                os.rmdir(path)
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
     await write(LocalStorage(), f"{tmp_path}/d/x", b"1")
     assert all_files(tmp_path) == ["d/x"]
 

@@ -16,6 +16,7 @@ from minflinkd_local import files
 from minflinkd_local.threads import MountThreads
 
 _PAGE = 1000  # entries of a listing per trip to a thread
+_BATCH = 1000  # paths of a deletion per trip
 
 
 class LocalStorage(Storage):
@@ -72,12 +73,13 @@ class LocalStorage(Storage):
                 return
 
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
-        def delete_all() -> None:
-            for path in paths:
-                with os_errors(path):
-                    files.delete(path, below)
-
-        await self._threads.change(map(_checked, paths), delete_all)
+        doomed = [_checked(path) for path in paths]
+        if len(doomed) <= _BATCH:
+            await self._delete(doomed, below)
+            return
+        for start in range(0, len(doomed), _BATCH):  # each with limits of its own
+            batch = doomed[start : start + _BATCH]
+            await self.attempts("delete", batch[0], partial(self._delete, batch, below))
 
     async def stat(self, path: str) -> Entry:
         with os_errors(path):
@@ -96,6 +98,14 @@ class LocalStorage(Storage):
 
         if paths:
             await self._threads.run(paths[0], sync_all)
+
+    async def _delete(self, paths: Sequence[str], below: str | None) -> None:
+        def delete_all() -> None:
+            for path in paths:
+                with os_errors(path):
+                    files.delete(path, below)
+
+        await self._threads.change(paths, delete_all)
 
 
 class LocalWriter(Writer):

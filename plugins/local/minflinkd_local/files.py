@@ -23,6 +23,7 @@ T = TypeVar("T")
 CHUNK = 1024 * 1024  # bytes
 TEMPORARY = ".minflinkd-tmp"  # suffix; such names are hidden, and no object
 _ABANDONED = 3600.0  # seconds without a write, after which a temporary file's writer is taken for dead
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EPERM)  # the last: ext4, as a directory is deleted
 _VANISHED = 100  # times that a directory may be deleted under a writer before it gives up
 
 
@@ -90,7 +91,7 @@ class Draft:
                 flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
                 return in_directory(self._path, lambda: os.open(directory, flags, 0o666), sync=False)
             except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                if error.errno not in _NO_UNNAMED:
                     raise
         self._temporary = temporary = _temporary_beside(self._path)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
