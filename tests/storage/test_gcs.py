@@ -364,6 +364,7 @@ class Google:
         self.puts: list[tuple[str, int]] = []  # Content-Range and bytes of each
         self.lose: set[int] = set()  # numbers of PUTs whose answer is lost
         self.cut: dict[int, int] = {}  # PUT number to how many quanta of it are stored
+        self.stuck = False  # whether it is never dropped
         self.forget = False  # whether the upload is unknown once it is finished
         self.port = 0
 
@@ -404,6 +405,8 @@ class Google:
         return web.Response(status=308, headers={"Range": f"bytes=0-{len(self.stored) - 1}"} if self.stored else {})
 
     async def cancel(self, request: web.Request) -> web.Response:
+        if self.stuck:
+            return web.Response(status=503)
         self.stored.clear()
         self.ended = True
         return web.Response(status=499)
@@ -487,6 +490,18 @@ async def test_a_server_that_stores_nothing_is_given_up(google: Google, resumabl
         await write(resumable, "b/x", DATA)
     assert len(google.puts) < 20
     assert google.ended, "the upload was not dropped"
+
+
+async def test_what_can_neither_be_finished_nor_dropped_is_not_kept_in_memory(
+    google: Google, resumable: ResilientStorage
+) -> None:
+    google.lose, google.stuck = set(range(3, 100)), True
+    google.cut = dict.fromkeys(range(3, 100), 0)
+    with pytest.raises(StorageUnavailable):
+        await write(resumable, "b/x", DATA)
+    storage = resumable.inner.inner
+    assert isinstance(storage, GcsStorage)
+    assert [upload.last for upload in storage._uploads.values()] == [(0, b"")]
 
 
 async def test_an_upload_cannot_be_learnt_from_its_errors(google: Google, resumable: ResilientStorage) -> None:

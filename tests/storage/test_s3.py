@@ -33,7 +33,7 @@ from minflinkd.storage.options import CommonOptions, InvalidStorageOption, parse
 from minflinkd.storage.registry import Storages
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_s3 import S3Options, S3Storage
-from minflinkd_s3.errors import of_answer
+from minflinkd_s3.errors import UploadGone, of_answer
 from tests.servers.gateway import Gateway
 from tests.servers.s3 import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, Moto, S3Server, SeaweedFS
 from tests.storage.processes import run_client, start_writer
@@ -212,6 +212,17 @@ async def test_a_finish_is_not_taken_for_another_writers(behind: S3Storage, gate
         await behind.finish_parts(path, mine, [part])
     gateway.fault(is_finish, status=404, body=error("NoSuchUpload"))
     assert await behind.finish_parts(path, other, [part]) == await behind.stat(path)
+
+
+async def test_a_part_of_an_upload_that_is_gone_is_asked_once_and_may_be_written_again(
+    patient: ResilientStorage, gateway: Gateway, prefix: str
+) -> None:
+    """S4: as transient, and not as an object that is missing."""
+    gone = gateway.fault(lambda request: "partNumber=" in request.query_string, status=404, body=error("NoSuchUpload"))
+    with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
+        await write(patient, f"{prefix}/x", bytes(11 * MIB))
+    assert gone.met == 1
+    await write(patient, f"{prefix}/x", bytes(11 * MIB))
 
 
 async def test_a_winner_learns_of_it_even_if_the_answer_was_lost(
@@ -525,6 +536,7 @@ def test_a_closed_storage_leaves_nothing_open(seaweedfs: SeaweedFS, prefix: str)
     [
         ("NoSuchKey", 404, ObjectNotFound),
         ("404", 404, ObjectNotFound),
+        ("NoSuchUpload", 404, UploadGone),
         ("NoSuchBucket", 404, StorageError),
         ("PreconditionFailed", 412, ObjectExists),
         ("412", 412, ObjectExists),

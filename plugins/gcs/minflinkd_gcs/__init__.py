@@ -164,6 +164,7 @@ class GcsStorage(MultipartStorage):
 
     async def drop_parts(self, path: str, upload: str) -> None:
         if upload in self._uploads:
+            self._uploads[upload].last = (0, b"")  # nobody finishes it any more, whether or not this succeeds
             await self._uploads[upload].drop()
             del self._uploads[upload]
 

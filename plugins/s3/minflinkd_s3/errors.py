@@ -35,10 +35,16 @@ class WritersMet(StorageUnavailable):
     """Of a conditional write that was refused because another one was under way."""
 
 
+class UploadGone(StorageUnavailable):
+    """Of a request for an upload that was ended by somebody else, or by an earlier request."""
+
+    settled = True
+
+
 _BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "NoSuchKey": (ObjectNotFound, ""),
     "NoSuchVersion": (ObjectNotFound, ""),
-    "NoSuchUpload": (ObjectNotFound, "the upload was ended by somebody else, e.g. by a lifecycle rule"),
+    "NoSuchUpload": (UploadGone, "write it again; was it ended by somebody else, e.g. by a lifecycle rule?"),
     "NoSuchBucket": (StorageError, _BUCKET),  # not ObjectNotFound: a wrong bucket is not an empty one
     "PreconditionFailed": (ObjectExists, ""),
     "AccessDenied": (PermissionDenied, _ALLOW),

@@ -24,7 +24,7 @@ from minflinkd.storage.interface import (
 )
 from minflinkd.storage.multipart import MultipartStorage, Part
 from minflinkd.storage.parallel import for_each
-from minflinkd_s3.errors import RangeBeyondEnd, WritersMet, of_answer, s3_errors
+from minflinkd_s3.errors import RangeBeyondEnd, UploadGone, WritersMet, of_answer, s3_errors
 from minflinkd_s3.names import fits_xml, is_plain, split, split_directory, split_listed
 from minflinkd_s3.options import S3Options
 from minflinkd_s3.session import S3Session
@@ -116,14 +116,14 @@ class S3Storage(MultipartStorage):
             answer = await self._request(
                 "complete_multipart_upload", path, UploadId=_id(upload), MultipartUpload={"Parts": listed}
             )
-        except ObjectNotFound:
+        except (UploadGone, ObjectNotFound):
             return await self._finished(path, upload)
         return _written(path, sum(part.size for part in parts), answer)
 
     async def drop_parts(self, path: str, upload: str) -> None:
         try:
             await self._request("abort_multipart_upload", path, UploadId=_id(upload))
-        except ObjectNotFound:
+        except (UploadGone, ObjectNotFound):
             return
 
     # --- other ---
