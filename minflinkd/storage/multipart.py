@@ -130,7 +130,9 @@ class PartWriter(Writer):
         self._count, self._offset = number, offset + len(data)
         await self._drain(storage.parts_at_once - 1)
         step = storage.attempts("part", path, lambda: storage.put_part(path, upload, number, offset, data, last=last))
-        self._sending.add(asyncio.create_task(step, name=f"part {number} of {path}"))
+        task = asyncio.create_task(step, name=f"part {number} of {path}")
+        task.add_done_callback(_take_note)
+        self._sending.add(task)
 
     async def _drain(self, limit: int) -> None:
         """Wait until no more than `limit` parts are on their way. Raises what one of them did."""
@@ -141,3 +143,9 @@ class PartWriter(Writer):
     def _check_open(self) -> None:
         if self._closed:
             raise Conflict(f"the writer of {self._path} is closed")
+
+
+def _take_note(task: asyncio.Task[Part]) -> None:
+    """Of a failure, also where nobody waits for it any more: of several parts that fail one says so."""
+    if not task.cancelled():
+        task.exception()

@@ -34,6 +34,7 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.ESTALE: (StorageUnavailable, ""),
     errno.EMFILE: (StorageUnavailable, "raise LimitNOFILE"),
     errno.ENFILE: (StorageUnavailable, ""),
+    errno.ENOTCONN: (StorageUnavailable, ""),  # of a mount whose process has ended
     errno.ENETUNREACH: (StorageUnavailable, ""),
     errno.EHOSTUNREACH: (StorageUnavailable, ""),
     errno.EHOSTDOWN: (StorageUnavailable, ""),

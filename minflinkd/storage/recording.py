@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from minflinkd.storage.interface import Attempts, Entry, Storage, Writer
+from minflinkd.storage.interface import Attempts, Entry, ObjectExists, ObjectNotFound, Storage, Writer
 from minflinkd.storage.writing import Unbroken
 
 
@@ -21,7 +21,7 @@ class RequestStatistics(msgspec.Struct, frozen=True):
     """
 
     requests: int = 0  # retries included
-    errors: int = 0  # requests that failed or were not answered in time
+    errors: int = 0  # requests that failed or were not answered in time; that there is no such object is an answer
     retries: int = 0
     bytes: int = 0
     seconds: float = 0.0  # spent in the backend, not in the caller between two pieces
@@ -44,6 +44,8 @@ class _Request:
         started = time.perf_counter()
         try:
             yield
+        except (ObjectNotFound, ObjectExists):  # answers
+            raise
         except Exception:
             self.errors = 1
             raise
@@ -178,8 +180,10 @@ class _RecordedWriter(Writer):
         return entry
 
     async def abort(self) -> None:
-        await self._inner.abort()
-        self._finish()
+        try:
+            await self._inner.abort()
+        finally:
+            self._finish()
 
     def _finish(self) -> None:
         if self._request is not None:

@@ -81,8 +81,8 @@ class ResilientStorage(Storage):
                     before = entry.path
                     if entry.path > last:
                         last = entry.path
-                        tries.progress()
                         yield entry
+                        tries.progress()  # after it, since the reader's time is its own
                 return
             except StorageUnavailable as error:
                 failure = error
@@ -189,8 +189,8 @@ class ResilientStorage(Storage):
                         await self._check_same(before)
                         resumed = False
                     position += len(piece)
-                    tries.progress()
                     yield piece
+                    tries.progress()
                 if position >= end:
                     return
                 failure = self._failures.unavailable(path, f"the stream ended at {position} of {end} bytes")
@@ -221,10 +221,10 @@ class _ResilientWriter(Writer):
         self._committed = False
 
     async def append(self, data: bytes | memoryview) -> None:
-        await self._once("append", lambda: self._inner.append(data), self._requests.options.request_timeout)
+        await self._once(lambda: self._inner.append(data), self._requests.options.request_timeout)
 
     async def commit(self) -> Entry:
-        entry = await self._once("commit", self._inner.commit, self._requests.options.deadline)
+        entry = await self._once(self._inner.commit, self._requests.options.deadline)
         self._committed = True
         return entry
 
@@ -232,7 +232,7 @@ class _ResilientWriter(Writer):
         """Tried as often as may be, no longer than one request: the caller is on its way out."""
         if self._committed:  # nothing is left of it, and what cannot fail must not
             return
-        aborting = self._requests("abort", self._path, self._inner.abort)
+        aborting = self._requests("create", self._path, self._inner.abort)
         task = self._requests.start(self._path, aborting, "storage abort")
         try:
             await asyncio.wait({task}, timeout=self._requests.options.request_timeout)
@@ -253,7 +253,7 @@ class _ResilientWriter(Writer):
             if error is None:
                 raise
 
-    async def _once(self, kind: str, step: Callable[[], Awaitable[T]], limit: float) -> T:
+    async def _once(self, step: Callable[[], Awaitable[T]], limit: float) -> T:
         if self._failed is not None:  # a piece may be missing, or still be on its way
             raise self._failed
         self._failed = self._failures.unavailable(self._path, "the write was broken off before", settled=True)
@@ -261,7 +261,7 @@ class _ResilientWriter(Writer):
             if self._inner.paced:
                 done = await self._paced(step)
             else:
-                done = await self._requests.tries(kind, self._path).once(step, limit=limit)
+                done = await self._requests.tries("create", self._path).once(step, limit=limit)
         except MinflinkError as failure:
             self._failed = failure
             raise

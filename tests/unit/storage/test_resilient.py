@@ -323,6 +323,28 @@ async def test_requests_are_counted_as_the_backend_saw_them() -> None:
     assert (counted.requests, counted.errors, counted.retries) == (3, 2, 2)
 
 
+@pytest.mark.parametrize("failure", ["hang", unavailable()], ids=["silence", "error"])
+async def test_a_write_is_counted_as_one_request_that_failed(failure: str | Exception) -> None:
+    """S6"""
+    memory = Memory()
+    memory.script = ["", "", failure]
+    storage = around(memory)
+    with pytest.raises(StorageUnavailable):
+        await write(storage, "x", b"1")
+    counted = {kind: (one.requests, one.errors, one.retries) for kind, one in storage.inner.statistics().items()}
+    assert counted == {"create": (1, 1, 0)}
+
+
+async def test_that_there_is_none_or_one_already_is_an_answer() -> None:
+    """S6"""
+    storage = around(Memory(x=b"1"))
+    with pytest.raises(ObjectNotFound):
+        await storage.stat("none")
+    with pytest.raises(ObjectExists):
+        await storage.create_exclusive("x", b"2")
+    assert [one.errors for one in storage.inner.statistics().values()] == [0, 0]
+
+
 # Reading
 
 
@@ -395,6 +417,21 @@ async def test_a_reader_may_be_slow_and_may_stop() -> None:
     for stream in streams:
         await stream.aclose()  # type: ignore[attr-defined]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("use", ["read", "list"])
+async def test_what_breaks_off_under_a_slow_reader_goes_on_all_the_same(use: str) -> None:
+    """The time that the reader took is not the backend's."""
+    memory = Memory(**{f"x{number}": bytes(100) for number in range(5)})
+    memory.piece = 10
+    memory.script = [*([""] * {"read": 4, "list": 2}[use]), "hang", *([unavailable()] * 2)]
+    storage = around(memory)
+    items = storage.open_read("x0") if use == "read" else storage.list("")
+    got: list[object] = []
+    async for item in items:
+        got.append(item)
+        await asyncio.sleep(OPTIONS.deadline)
+    assert len(got) == {"read": 10, "list": 5}[use]
 
 
 @pytest.mark.parametrize("broken", range(8))
@@ -718,6 +755,7 @@ async def test_foreign_errors_become_the_few_kinds() -> None:
         (EOFError(), StorageUnavailable),
         (FileNotFoundError(2, "No such file"), ObjectNotFound),
         (OSError(28, "No space left on device"), StorageFull),
+        (OSError(107, "Transport endpoint is not connected"), StorageUnavailable),
         (ValueError("odd"), StorageError),
     ]
     for foreign, kind in kinds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -97,6 +98,25 @@ async def test_a_write_in_parts_that_was_broken_off_is_never_committed(fault: st
     assert broken >= 2
     assert storage.objects == {}
     await writer.abort()
+
+
+async def test_of_parts_that_fail_together_none_goes_unnoticed() -> None:
+    """Nothing is said of them but by the step that raises."""
+
+    class AllFail(Parts):
+        async def act(self, kind: str) -> None:
+            if kind.startswith("part"):
+                raise StorageUnavailable(f"parts: {kind} was lost")
+
+    said = list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+    writer = await AllFail("").create("x")
+    with pytest.raises(StorageUnavailable, match="lost"):
+        await writer.append(bytes(40))
+    await writer.abort()
+    del writer
+    gc.collect()
+    assert said == []
 
 
 async def test_a_local_write_that_failed_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
