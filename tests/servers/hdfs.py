@@ -161,10 +161,6 @@ class Hdfs(_Node):
         await self.kill_datanode()
         await self.kill_namenode()
 
-    async def stop(self) -> None:
-        """Both, and at once: neither has anything to say."""
-        await self.kill()
-
     async def kill_namenode(self) -> None:
         await super().kill()
 

@@ -24,7 +24,6 @@ from tests.cluster import until
 
 HOST = "127.0.0.1"
 STARTING = 180.0  # seconds until a server has to be ready, on a busy machine
-STOPPING = 3.0  # seconds from SIGTERM to SIGKILL
 _PORTS = range(10_000, 32_000)  # none that the kernel gives to a client, which would keep a restart from its port
 _STARTS = 3  # where somebody else took a port between the choice and the start
 
@@ -111,17 +110,17 @@ class Server(ABC):
                     raise
 
     async def kill(self) -> None:
-        """SIGKILL to all of its processes; returns when it is gone."""
-        await self._end(signal.SIGKILL)
+        """SIGKILL to all of its processes; returns when it is gone. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
 
     async def restart(self) -> None:
         """Again on the same ports, with the same files; killed first where it runs."""
         await self.kill()
         await self._start()
-
-    async def stop(self) -> None:
-        """Politely. Idempotent."""
-        await self._end(signal.SIGTERM)
 
     async def _start(self) -> None:
         self._process = self._spawn()
@@ -154,21 +153,6 @@ class Server(ABC):
                 return await self.answers()
         except (OSError, TimeoutError, aiohttp.ClientError):
             return False
-
-    async def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            await asyncio.to_thread(process.wait, STOPPING)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.to_thread(process.wait)
-        with contextlib.suppress(ProcessLookupError):  # what the leader left of its group
-            os.killpg(process.pid, signal.SIGKILL)
 
     @property
     def _log_file(self) -> Path:
