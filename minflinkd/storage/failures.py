@@ -25,9 +25,7 @@ class Failures:
         self._mask = mask
 
     def unavailable(self, path: str, why: str, *, settled: bool = False) -> StorageUnavailable:
-        error = StorageUnavailable(self._mask(f"{self.scheme}: {path}: {why}"))
-        error.settled = settled
-        return error
+        return StorageUnavailable(self._mask(f"{self.scheme}: {path}: {why}"), settled=settled)
 
     def of(self, path: str, error: Exception) -> MinflinkError:
         """The error to raise for what came of a request for `path`. It may be raised `from` nothing else."""

@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from minflinkd.storage.interface import Attempts, Entry, Storage, StorageUnavailable, Writer, closable
+from minflinkd.storage.interface import Entry, Storage, StorageUnavailable, Writer, closable
+from minflinkd.storage.wrapper import StorageWrapper
 
 T = TypeVar("T")
 
 
-class FaultyStorage(Storage):
+class FaultyStorage(StorageWrapper):
     """The `fail_at`-th request fails once, or with `hang` is never answered. `latency`: seconds before each answer.
 
     `cut_after`: the first stream or listing with so many items breaks off after them.
@@ -26,26 +27,13 @@ class FaultyStorage(Storage):
         latency: float = 0.0,
         cut_after: int | None = None,
     ) -> None:
-        self.inner = inner
-        self.scheme = inner.scheme
-        self.capabilities = inner.capabilities
+        super().__init__(inner)
         self.fail_at = fail_at
         self.after = after
         self.hang = hang
         self.latency = latency
         self.cut_after = cut_after
         self.requests = 0
-
-    @property
-    def attempts(self) -> Attempts:
-        return self.inner.attempts
-
-    @attempts.setter
-    def attempts(self, attempts: Attempts) -> None:
-        self.inner.attempts = attempts
-
-    def lane(self, path: str) -> str:
-        return self.inner.lane(path)
 
     def _count(self, *, done: bool) -> None:
         if not done:
@@ -119,9 +107,6 @@ class FaultyStorage(Storage):
     async def sync(self, paths: Sequence[str]) -> None:
         await self._step(done=False)
         await self.inner.sync(paths)
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
 
 class FaultyWriter(Writer):

@@ -44,7 +44,10 @@ class StorageUnavailable(StorageError):
 
     code = "storage-transient"
     consequence = Consequence.RETRYABLE
-    settled: bool = False
+
+    def __init__(self, message: str, *, hint: str = "", settled: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.settled = settled
 
 
 class StorageFull(StorageError):

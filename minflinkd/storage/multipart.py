@@ -24,8 +24,8 @@ class Part(msgspec.Struct, frozen=True):
 class MultipartStorage(Storage):
     """A backend that stores an object with one request, or part by part under an upload's id.
 
-    Every method below is one step: it raises the kinds of StorageError, does not try again itself, and is safe to
-    repeat, also after an answer that was lost.
+    Every abstract method below is one step: it raises the kinds of StorageError, does not try again itself, and is safe
+    to repeat, also after an answer that was lost.
     """
 
     part_size: int = 8 << 20  # bytes
@@ -56,6 +56,14 @@ class MultipartStorage(Storage):
 
     async def create_exclusive(self, path: str, data: bytes) -> None:
         await self.put(path, data, exclusive=True)
+
+    async def rename(self, source: str, target: str) -> None:
+        """A copy, then a deletion. Each is repeated by itself, since the whole would not find its source again."""
+        if source == target:
+            await self.stat(source)
+            return
+        await self.copy(source, target)
+        await self.delete([source])
 
 
 class PartWriter(Writer):

@@ -10,7 +10,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from minflinkd.storage.interface import Attempts, Entry, ObjectExists, ObjectNotFound, Storage, Writer
+from minflinkd.storage.interface import Entry, ObjectExists, ObjectNotFound, Storage, Writer
+from minflinkd.storage.wrapper import StorageWrapper
 from minflinkd.storage.writing import Unbroken
 
 
@@ -53,25 +54,12 @@ class _Request:
             self.seconds += time.perf_counter() - started
 
 
-class RecordedStorage(Storage):
+class RecordedStorage(StorageWrapper):
     """Any backend, counted."""
 
     def __init__(self, inner: Storage) -> None:
-        self.inner = inner
-        self.scheme = inner.scheme
-        self.capabilities = inner.capabilities
+        super().__init__(inner)
         self._kinds: StorageStatistics = {}
-
-    @property
-    def attempts(self) -> Attempts:
-        return self.inner.attempts
-
-    @attempts.setter
-    def attempts(self, attempts: Attempts) -> None:
-        self.inner.attempts = attempts
-
-    def lane(self, path: str) -> str:
-        return self.inner.lane(path)
 
     def statistics(self) -> StorageStatistics:
         return dict(self._kinds)
@@ -118,9 +106,6 @@ class RecordedStorage(Storage):
     async def sync(self, paths: Sequence[str]) -> None:
         with self._request("sync") as request, request.time():
             await self.inner.sync(paths)
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[_Request]:

@@ -77,9 +77,7 @@ class Storages:
     def _storage(self, scheme: str) -> Storage:
         if scheme not in self._open:
             if self._closed:
-                error = StorageUnavailable(f"{scheme}: the storages of this process are closed")
-                error.settled = True
-                raise error
+                raise StorageUnavailable(f"{scheme}: the storages of this process are closed", settled=True)
             storage, mine = self._load(scheme), self._plugins[scheme].value
             for name in storage.scheme:  # a class may claim names that are another's
                 if name not in self._open and name in self._plugins and self._plugins[name].value == mine:

@@ -31,6 +31,7 @@ from minflinkd.storage.masking import Mask
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.recording import RecordedStorage
 from minflinkd.storage.streams import Stream
+from minflinkd.storage.writing import Unbroken
 
 T = TypeVar("T")
 
@@ -217,7 +218,7 @@ class _ResilientWriter(Writer):
         self._failures = failures
         self._path = path
         self._inner = inner
-        self._failed: MinflinkError | None = None
+        self._unbroken = Unbroken(f"{failures.scheme}: {path}")
         self._committed = False
 
     async def append(self, data: bytes | memoryview) -> None:
@@ -254,19 +255,10 @@ class _ResilientWriter(Writer):
                 raise
 
     async def _once(self, step: Callable[[], Awaitable[T]], limit: float) -> T:
-        if self._failed is not None:  # a piece may be missing, or still be on its way
-            raise self._failed
-        self._failed = self._failures.unavailable(self._path, "the write was broken off before", settled=True)
-        try:
+        with self._unbroken.step():  # the backend may not even have seen a piece that is missing
             if self._inner.paced:
-                done = await self._paced(step)
-            else:
-                done = await self._requests.tries("create", self._path).once(step, limit=limit)
-        except MinflinkError as failure:
-            self._failed = failure
-            raise
-        self._failed = None
-        return done
+                return await self._paced(step)
+            return await self._requests.tries("create", self._path).once(step, limit=limit)
 
     async def _paced(self, step: Callable[[], Awaitable[T]]) -> T:
         try:

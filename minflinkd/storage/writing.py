@@ -22,9 +22,8 @@ class Unbroken:
     def step(self) -> Iterator[None]:
         """Raises StorageUnavailable, for good, where an earlier step has not ended well."""
         if self._broken:
-            error = StorageUnavailable(f"{self._path}: the write was broken off before", hint="write it anew")
-            error.settled = True
-            raise error
+            why = f"{self._path}: the write was broken off before"
+            raise StorageUnavailable(why, hint="write it anew", settled=True)
         self._broken = True
         yield
         self._broken = False

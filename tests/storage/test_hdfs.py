@@ -29,10 +29,10 @@ from minflinkd.storage.interface import (
 )
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.resilient import ResilientStorage
+from minflinkd.storage.temporary import TEMPORARY
 from minflinkd_hdfs import HdfsOptions, HdfsStorage
 from minflinkd_hdfs.clients import client_of
 from minflinkd_hdfs.errors import of_text
-from minflinkd_hdfs.paths import TEMPORARY
 from minflinkd_hdfs.writer import HdfsWriter
 from tests.servers.fixtures import running
 from tests.servers.hdfs import Hdfs

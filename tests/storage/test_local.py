@@ -15,6 +15,7 @@ from minflinkd.storage.interface import InvalidPath, ObjectExists, PermissionDen
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.registry import Storages
 from minflinkd.storage.resilient import ResilientStorage
+from minflinkd.storage.temporary import TEMPORARY
 from minflinkd_local import LocalStorage, files
 from tests.cluster import until
 
@@ -147,7 +148,7 @@ def test_an_exclusive_create_whose_link_was_asked_for_twice_has_won(
 async def test_what_killed_writers_left_goes_with_its_directory_once_it_is_old(tmp_path: Path) -> None:
     place = Storages().at(str(tmp_path)).child("job")
     await place.child("a/x").write_bytes(b"1")
-    old, young = (tmp_path / "job/a" / f".{name}{files.TEMPORARY}" for name in ("old", "young"))
+    old, young = (tmp_path / "job/a" / f".{name}{TEMPORARY}" for name in ("old", "young"))
     for leftover in (old, young):
         leftover.write_bytes(b"half")
     os.utime(old, (0, 0))

@@ -125,14 +125,6 @@ class AzureStorage(MultipartStorage):
         parts = await for_each(range(1, -(-found.size // size) + 1), copy, limit=_COPIES_AT_ONCE)
         return await self.attempts("finish", target, lambda: self.finish_parts(target, upload, parts))
 
-    async def rename(self, source: str, target: str) -> None:
-        """A copy, then a delete."""
-        if source == target:
-            await self.stat(source)
-            return
-        await self.copy(source, target)
-        await self.delete([source])
-
     async def aclose(self) -> None:
         await self._accounts.aclose()
 
@@ -187,9 +179,8 @@ class AzureStorage(MultipartStorage):
                     await self._properties(path)  # of an empty one it is not known yet whether it is a directory
                     return None
                 if version and error.status_code == 412:
-                    replaced = StorageUnavailable(f"abfs: {path}: was replaced while it was read", hint="read it again")
-                    replaced.settled = True
-                    raise replaced from None
+                    why = f"abfs: {path}: was replaced while it was read"
+                    raise StorageUnavailable(why, hint="read it again", settled=True) from None
                 raise
             found = stream.properties
             if _is_directory(found.name, found.metadata):
@@ -278,9 +269,8 @@ def _one_content(source: str) -> Iterator[None]:
     except HttpResponseError as error:
         if error.status_code != 412:
             raise
-        replaced = StorageUnavailable(f"abfs: {source}: was replaced while it was copied", hint="copy it again")
-        replaced.settled = True
-        raise replaced from None
+        why = f"abfs: {source}: was replaced while it was copied"
+        raise StorageUnavailable(why, hint="copy it again", settled=True) from None
 
 
 def _block(upload: str, number: int) -> str:

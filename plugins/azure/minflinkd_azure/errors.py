@@ -76,9 +76,7 @@ def _refusal(path: str, error: HttpResponseError, mask: Mask) -> StorageError:
     status, code = error.status_code or 0, code_of(error)
     text = f"abfs: {path}: {code or 'refused'} (HTTP {status}): {_text(error, mask)}"
     if code in _GONE:
-        gone = StorageUnavailable(text, hint="write it again")
-        gone.settled = True
-        return gone
+        return StorageUnavailable(text, hint="write it again", settled=True)
     if isinstance(error, ClientAuthenticationError):
         return PermissionDenied(text, hint=_ACCESS)
     if "no space left" in text or "ENOSPC" in text:

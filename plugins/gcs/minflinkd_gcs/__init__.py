@@ -110,14 +110,6 @@ class GcsStorage(MultipartStorage):
             return await self.stat(target)
         return copied.resource.entry(target)
 
-    async def rename(self, source: str, target: str) -> None:
-        """A copy, then a delete."""
-        if source == target:
-            await self.stat(source)
-            return
-        await self.copy(source, target)
-        await self.delete([source])
-
     async def aclose(self) -> None:
         await self._connection.aclose()
 

@@ -109,6 +109,5 @@ class Upload:
             return
 
     def _lost(self) -> StorageUnavailable:
-        error = StorageUnavailable(f"gs: {self._path}: the server no longer has the upload", hint="write it again")
-        error.settled = True
-        return error
+        why = f"gs: {self._path}: the server no longer has the upload"
+        return StorageUnavailable(why, hint="write it again", settled=True)

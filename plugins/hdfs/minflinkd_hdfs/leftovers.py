@@ -12,8 +12,8 @@ from collections.abc import Container
 from hdfs_native import AsyncClient
 
 from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.temporary import is_temporary
 from minflinkd_hdfs.errors import hdfs_errors
-from minflinkd_hdfs.paths import is_temporary
 
 _REMEMBERED = 10_000  # directories
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-import secrets
 
 from minflinkd.storage.interface import InvalidPath
-
-TEMPORARY = ".minflinkd-tmp"  # suffix; such names are hidden, and no object
 
 
 def split(path: str) -> tuple[str, str]:
@@ -23,11 +20,3 @@ def split(path: str) -> tuple[str, str]:
 
 def join(authority: str, name: str) -> str:
     return authority + name
-
-
-def temporary_beside(name: str) -> str:
-    return posixpath.join(posixpath.dirname(name), f".{secrets.token_hex(12)}{TEMPORARY}")
-
-
-def is_temporary(name: str) -> bool:
-    return name.endswith(TEMPORARY)

@@ -23,11 +23,12 @@ from minflinkd.storage.interface import (
     Writer,
 )
 from minflinkd.storage.parallel import for_each
+from minflinkd.storage.temporary import is_temporary, temporary_beside
 from minflinkd_hdfs.clients import client_of
 from minflinkd_hdfs.errors import DirectoryNotEmpty, hdfs_errors
 from minflinkd_hdfs.leftovers import Leftovers
 from minflinkd_hdfs.options import HdfsOptions
-from minflinkd_hdfs.paths import is_temporary, join, split, temporary_beside
+from minflinkd_hdfs.paths import join, split
 from minflinkd_hdfs.writer import HdfsWriter
 
 CHUNK = 4 << 20  # bytes of a read

@@ -126,6 +126,5 @@ class HdfsWriter(Writer):
                 closing.exception()  # taken note of: the next call says it again
 
     def _lost(self) -> StorageUnavailable:
-        error = StorageUnavailable(f"hdfs: {self._path}: its temporary file is gone", hint="write it again")
-        error.settled = True
-        return error
+        why = f"hdfs: {self._path}: its temporary file is gone"
+        return StorageUnavailable(why, hint="write it again", settled=True)

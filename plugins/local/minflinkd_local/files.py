@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import threading
 import time
@@ -17,11 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from minflinkd.storage.interface import Entry
+from minflinkd.storage.temporary import is_temporary, temporary_beside
 
 T = TypeVar("T")
 
 CHUNK = 1024 * 1024  # bytes
-TEMPORARY = ".minflinkd-tmp"  # suffix; such names are hidden, and no object
 _ABANDONED = 3600.0  # seconds without a write, after which a temporary file's writer is taken for dead
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EPERM)  # the last: ext4, as a directory is deleted
 _VANISHED = 100  # times that a directory may be deleted under a writer before it gives up
@@ -71,7 +70,7 @@ class Draft:
             except FileExistsError:
                 if exclusive:
                     raise
-            temporary = _temporary_beside(self._path)
+            temporary = temporary_beside(self._path)
             _link_unnamed(fd, temporary)
             self._temporary = temporary
         if exclusive:
@@ -93,7 +92,7 @@ class Draft:
             except OSError as error:
                 if error.errno not in _NO_UNNAMED:
                     raise
-        self._temporary = temporary = _temporary_beside(self._path)
+        self._temporary = temporary = temporary_beside(self._path)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         return in_directory(self._path, lambda: os.open(temporary, flags, 0o666), sync=False)
 
@@ -182,7 +181,7 @@ def walk(directory: str) -> Iterator[Entry]:
         path = os.path.join(directory, name)
         if name.endswith("/"):
             yield from walk(path[:-1])
-        elif not name.endswith(TEMPORARY):
+        elif not is_temporary(name):
             try:
                 yield entry(path)
             except (FileNotFoundError, IsADirectoryError):
@@ -273,7 +272,7 @@ def _remove_empty(directory: str) -> None:
     for path, _, names in os.walk(directory, topdown=False):
         try:
             for name in names:
-                if name.endswith(TEMPORARY):
+                if is_temporary(name):
                     _remove_old(os.path.join(path, name))
             os.rmdir(path)
         except OSError:
@@ -300,7 +299,3 @@ def _link_unnamed(fd: int, path: str) -> None:
         os.link(f"/proc/self/fd/{fd}", os.path.basename(path), dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(directory)
-
-
-def _temporary_beside(path: str) -> str:
-    return os.path.join(os.path.dirname(path), f".{secrets.token_hex(12)}{TEMPORARY}")

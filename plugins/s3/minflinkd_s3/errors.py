@@ -38,7 +38,8 @@ class WritersMet(StorageUnavailable):
 class UploadGone(StorageUnavailable):
     """Of a request for an upload that was ended by somebody else, or by an earlier request."""
 
-    settled = True
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, settled=True)
 
 
 _BY_CODE: dict[str, tuple[type[StorageError], str]] = {

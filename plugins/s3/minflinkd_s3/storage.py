@@ -134,14 +134,6 @@ class S3Storage(MultipartStorage):
             return await self._copy_in_parts(found, target)
         return await self.attempts("copy", target, lambda: self._copy_whole(found, target))
 
-    async def rename(self, source: str, target: str) -> None:
-        """A copy, then a deletion. Each is repeated by itself, since the whole would not find its source again."""
-        if source == target:
-            await self.stat(source)
-            return
-        await self.copy(source, target)
-        await self.delete([source])
-
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
         in_xml, alone = list[tuple[str, str]](), list[tuple[str, str]]()
         for path in dict.fromkeys(paths):
@@ -246,12 +238,10 @@ class S3Storage(MultipartStorage):
         """The object, where an earlier request whose answer was lost has made it. Raises StorageUnavailable."""
         found = await self._found(path)
         if _mark_of(found) != upload.partition(" ")[0]:
-            gone = StorageUnavailable(
+            raise UploadGone(
                 f"s3: {path}: the upload is gone, and did not make the object",
                 hint="write it again; was it ended by a lifecycle rule, or the object replaced by another writer?",
             )
-            gone.settled = True
-            raise gone
         return _entry(path, found["ContentLength"], found)
 
     async def _copy_whole(self, source: Entry, target: str) -> Entry:
