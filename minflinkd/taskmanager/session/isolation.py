@@ -318,8 +318,8 @@ def _install() -> None:
 
 def _uninstall() -> None:
     """Unless somebody else replaced them meanwhile."""
-    if _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    # A new list: an import that goes through this one on another thread would pass over the finder behind ours.
+    sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
     for owner, name, before, ours in (*_REPLACED, *_copied()):
         if getattr(owner, name) is ours:
             setattr(owner, name, before)

@@ -194,6 +194,16 @@ def test_the_last_holder_takes_everything_with_it(session: Any, tmp_path: Path) 
     later.release()
 
 
+def test_a_job_that_ends_hides_nothing_from_an_import_that_is_under_way(session: Any, tmp_path: Path) -> None:
+    """Another thread has asked the jobs' finder, and goes on with the one behind it."""
+    code = caches(session).load(JOB, artifacts(tmp_path / "job", main=LATE, other="VALUE = 1\n"))
+    finders = iter(sys.meta_path)
+    behind = sys.meta_path[1]
+    next(finders)
+    code.release()
+    assert next(finders) is behind
+
+
 CLOSURES = """
 import importlib
 def make():
