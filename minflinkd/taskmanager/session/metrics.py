@@ -32,8 +32,11 @@ def advance(metrics: TaskMetrics, progress: dict[str, Any]) -> TaskMetrics:
 
 
 def _watermark(progress: dict[str, Any]) -> int | None:
-    text = (progress.get("eventTime") or {}).get("watermark")
-    return int(datetime.fromisoformat(text).timestamp() * 1000) if text else None
+    """None where there is none, or one of a year that Python does not know: time columns may hold anything."""
+    try:
+        return int(datetime.fromisoformat(progress["eventTime"]["watermark"]).timestamp() * 1000)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def with_output(metrics: TaskMetrics, rows_out: int, first_batch_ms: float) -> TaskMetrics:

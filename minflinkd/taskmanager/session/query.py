@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
-from minflinkd.taskmanager.session.failures import BatchFailed, batch_failure, query_failure
+from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, query_failure
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
@@ -44,6 +45,7 @@ from minflinkd.taskmanager.session_protocol import (
 log = structlog.get_logger(__name__)
 
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
+_LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
 
 @dataclass(frozen=True)
@@ -192,23 +194,40 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
-            if not self._stopping.is_set():
-                self._events.failed(self._batch_error or query_failure(java_query))
+            self._failed(self._batch_error or query_failure(java_query))
+        except Exception as error:
+            self._unforeseen(error)
         finally:
             self._watched.set()
 
     def run_to_end(self) -> None:
-        """For a bounded task, beside `watch`. A failure is `watch`'s to report."""
+        """For a bounded task, beside `watch`. The query's own failure is `watch`'s to report."""
         assert self._query is not None
         java_query: Any = self._query._jsq
         try:
-            ended = bounded.run_to_end(self._engine.session, java_query)
-        except (PySparkException, Py4JError):
-            return
-        if ended and not self._stopping.is_set():
-            self._input_ended = True
-            self._report(java_query)
-            self._events.input_ended(self._metrics)
+            if bounded.run_to_end(self._engine.session, java_query) and not self._stopping.is_set():
+                self._input_ended = True
+                self._report(java_query)
+                self._events.input_ended(self._metrics)
+        except Exception as error:
+            self._unforeseen(error)
+
+    def _failed(self, error: ErrorInfo) -> None:
+        """Told once, and never of a query that was to stop."""
+        with self._lock:
+            stopping = self._stopping.is_set()
+            self._stopping.set()
+        if not stopping:
+            self._events.failed(error)
+
+    def _unforeseen(self, error: Exception) -> None:
+        """Nobody would look after the query any more. Not told at once: of a query that has failed `watch` says why,
+        and a lost JVM, of which the child tells, ends this process.
+        """
+        if not self._stopping.wait(_LAST_WORD):
+            log.error("a running query cannot be followed", attempt=self._request.attempt_id, exc_info=error)
+            why = f"the query cannot be followed any more: {type(error).__name__}: {error}"
+            self._failed(QueryEnded(why).info())
 
     def request_stop(self) -> None:
         """From here on the query's end is no failure, and a snapshot that waits gives up."""
@@ -261,8 +280,8 @@ class RunningTask:
         with self._lock:
             if self._metrics.batch_id >= self._finished_epoch:
                 return
-            rows_out = self._rows_out
-        reports = [json.loads(report.json()) for report in java_query.recentProgress()]
+            known = self._metrics.batch_id
+        reports = _reports_since(java_query, known)
         with self._lock:
             before = self._metrics
             after = before
@@ -274,7 +293,7 @@ class RunningTask:
             first = after.first_batch_ms
             if first is None:
                 first = (time.monotonic() - self._received) * 1000
-            after = metrics.with_output(after, rows_out, first)
+            after = metrics.with_output(after, self._rows_out, first)
             self._metrics = after
         self._events.batch_finished(after)
 
@@ -289,10 +308,10 @@ class RunningTask:
         reached = time.monotonic()
         ended = self._input_ended
         if batch_id < 0:
-            self._snapshots[request.checkpoint_id] = batch_id
+            self._await_confirmation(request.checkpoint_id, batch_id)
             return SnapshotTaken(batch_id=-1, wait_ms=(reached - began) * 1000, operators=self._plan.operators)
         files, offsets = snapshot.link(self._checkpoint, batch_id, Path(request.target_directory))
-        self._snapshots[request.checkpoint_id] = batch_id
+        self._await_confirmation(request.checkpoint_id, batch_id)
         return SnapshotTaken(
             batch_id=batch_id,
             files=tuple(files),
@@ -321,18 +340,31 @@ class RunningTask:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)
 
+    def _await_confirmation(self, checkpoint_id: int, batch_id: int) -> None:
+        with self._lock:
+            self._snapshots[checkpoint_id] = batch_id
+
     def confirm(self, checkpoint_id: int) -> None:
         """Idempotent; a checkpoint that is not known here covers nothing."""
-        batch_id = self._snapshots.get(checkpoint_id)
-        if batch_id is None or self._sinks is None:
-            return
+        with self._lock:
+            batch_id = self._snapshots.get(checkpoint_id)
+            if batch_id is None or self._sinks is None:
+                return
+            for done in [key for key in self._snapshots if key <= checkpoint_id]:
+                del self._snapshots[done]
         for ledger in self._sinks.ledgers:
             ledger.confirm(batch_id)
-        self._snapshots = {key: batch for key, batch in self._snapshots.items() if key > checkpoint_id}
 
     def abort_snapshot(self, checkpoint_id: int) -> None:
-        self._aborted.add(checkpoint_id)
-        self._snapshots.pop(checkpoint_id, None)
+        with self._lock:
+            self._aborted.add(checkpoint_id)
+            self._snapshots.pop(checkpoint_id, None)
+
+
+def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:
+    """Progress of later micro-batches, in their order. No other is read: each is a call to the JVM."""
+    later = takewhile(lambda report: report.batchId() > batch_id, reversed(java_query.recentProgress()))
+    return [json.loads(report.json()) for report in later][::-1]
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.ui.retainedQueries": "5",
         "spark.sql.streaming.ui.retainedProgressUpdates": "5",
         "spark.sql.streaming.ui.enabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "3",
+        "spark.sql.streaming.numRecentProgressUpdates": "100",  # rows are counted by it: none may be lost
     }
     tuned |= _on_cluster(config) if config.on_cluster else _driver_at("127.0.0.1")
     return tuned | config.conf | {"spark.executorEnv.PYTHONPATH": _python_path(config)}

@@ -7,13 +7,13 @@ its memory, descriptors and local files, and maintenance may still write into th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from minflinkd.taskmanager.session.spark import Session
 
 _OBJECT = "org.apache.spark.sql.execution.streaming.state.StateStore$"
 _IN_MAINTENANCE = ("snapshotPartitions", "cleanupPartitions")
+_LOOKS = 10  # at a table that changes all the time
 
 
 class StateStores:
@@ -55,11 +55,21 @@ class StateStores:
     def _of(self, run_id: str, name: str) -> list[Any]:
         return [item for item in self._items(name) if str(item.queryRunId().toString()) == run_id]
 
-    def _items(self, name: str) -> Iterator[Any]:
-        # A copy first: the table may change under an iterator.
+    def _items(self, name: str) -> list[Any]:
+        """Without Spark's locks a copy may miss what is there, or end in nulls, while the table changes: so until two
+        copies agree.
+        """
+        found = self._copied(name)
+        for _ in range(_LOOKS):
+            before, found = found, self._copied(name)
+            if found == before:
+                break
+        return found
+
+    def _copied(self, name: str) -> list[Any]:
         table = self._table(name)
         keys = (table.keySet() if name == "loadedProviders" else table).toArray(self._any_tag())
-        return iter(keys)
+        return [key for key in keys if key is not None]
 
     def _any_tag(self) -> Any:
         return self._jvm.scala.reflect.ClassTag.AnyRef()

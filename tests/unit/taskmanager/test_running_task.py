@@ -1,0 +1,212 @@
+"""What a running attempt tells of itself: its figures, its end, and what it did not foresee."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
+from minflinkd.rpc.messages import JobContext, TaskMetrics
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
+from minflinkd.taskmanager.session import bounded, metrics, query
+from minflinkd.taskmanager.session.query import Events, RunningTask
+from minflinkd.taskmanager.session.stores import StateStores
+from minflinkd.taskmanager.session_protocol import RunTask
+
+
+@dataclass
+class Told:
+    finished: list[TaskMetrics] = field(default_factory=list)
+    ended: list[TaskMetrics] = field(default_factory=list)
+    failed: list[ErrorInfo] = field(default_factory=list)
+
+
+@dataclass
+class JavaQuery:
+    """A query of Spark that runs until `over`, by what a task asks it for."""
+
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def awaitTermination(self, milliseconds: int) -> bool:  # noqa: N802
+        return self.over.wait(milliseconds / 1000)
+
+    def isActive(self) -> bool:  # noqa: N802
+        return not self.over.is_set()
+
+    def exception(self) -> Any:
+        return SimpleNamespace(isDefined=lambda: False)
+
+    def recentProgress(self) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(batchId=lambda n=r["batchId"]: n, json=lambda r=r: self._json(r)) for r in self.reports]
+
+    def _json(self, report: dict[str, Any]) -> str:
+        self.read.append(report["batchId"])
+        return json.dumps(report)
+
+
+@dataclass
+class Attempt:
+    task: RunningTask
+    query: JavaQuery
+    told: Told
+
+    def batch(self, epoch: int) -> None:
+        """A micro-batch of ten rows, and Spark's report of it."""
+        self.query.reports.append({"batchId": epoch, "numInputRows": 10})
+        self.task._on_batch(None, epoch)  # type: ignore[arg-type]
+
+    def look(self) -> TaskMetrics:
+        self.task._report(self.query)
+        return self.told.finished[-1]
+
+
+@pytest.fixture
+def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    monkeypatch.setattr(query, "_LAST_WORD", 0.0)
+    context = JobContext(
+        job_id=JobId("a" * 32),
+        name="job",
+        params={},
+        mode=RuntimeMode.BATCH,
+        checkpointing=Checkpointing(),
+        checkpoint_root="file:///nowhere",
+    )
+    vertex = Vertex(id=VertexId("numbers"), source=Source(format="rate"))
+    request = RunTask(
+        job=context,
+        task=Task(id=TaskId("numbers"), vertices=(vertex,), parallelism=1),
+        attempt_id=AttemptId("b" * 32),
+        directory=str(tmp_path),
+    )
+    told = Told()
+    events = Events(batch_finished=told.finished.append, input_ended=told.ended.append, failed=told.failed.append)
+    task = RunningTask(SimpleNamespace(session=None), request, events)  # type: ignore[arg-type]
+    java_query = JavaQuery()
+    task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
+    task._sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())  # type: ignore[assignment]
+    return Attempt(task, java_query, told)
+
+
+def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: Attempt) -> None:
+    """The figures of one report are of one instant."""
+    attempt.batch(0)
+    reports = attempt.query.recentProgress
+
+    def slow() -> list[Any]:
+        attempt.batch(1)
+        return reports()
+
+    attempt.query.recentProgress = slow  # type: ignore[method-assign]
+    told = attempt.look()
+    assert (told.batches, told.rows_in, told.rows_out) == (2, 20, 20)
+
+
+def test_no_batch_is_lost_to_a_late_look_and_none_is_read_twice(attempt: Attempt) -> None:
+    for epoch in range(3):
+        attempt.batch(epoch)
+    assert attempt.look().batches == 3
+    for epoch in range(3, 50):
+        attempt.batch(epoch)
+    told = attempt.look()
+    assert (told.batches, told.batch_id, told.rows_in, told.rows_out) == (50, 49, 500, 500)
+    assert sorted(attempt.query.read) == list(range(50))
+
+
+@pytest.mark.parametrize("text", ["+55840-08-14T00:00:00.000Z", "-0500-01-01T00:00:00.000Z", "", None])
+def test_a_watermark_of_no_year_of_ours_is_none(text: str | None) -> None:
+    before = TaskMetrics(batch_id=0, watermark_ms=7)
+    after = metrics.advance(before, {"batchId": 1, "eventTime": {"watermark": text}})
+    assert (after.batch_id, after.watermark_ms) == (1, 7)
+    known = metrics.advance(before, {"batchId": 1, "eventTime": {"watermark": "1970-01-01T00:00:01.000Z"}})
+    assert known.watermark_ms == 1000
+
+
+def test_a_query_that_nobody_watches_any_more_has_failed(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the watch is told; else the task would be RUNNING for ever."""
+
+    def wrong(*_: object) -> TaskMetrics:
+        raise ValueError("a report of another kind")
+
+    monkeypatch.setattr(metrics, "advance", wrong)
+    attempt.batch(0)
+    attempt.task.watch()
+    (error,) = attempt.told.failed
+    assert error.consequence is Consequence.RETRYABLE
+    assert "ValueError: a report of another kind" in error.message
+
+
+def test_a_bounded_task_that_cannot_be_brought_to_its_end_has_failed(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise Py4JError("no such method")
+
+    monkeypatch.setattr(bounded, "run_to_end", broken)
+    attempt.task.run_to_end()
+    (error,) = attempt.told.failed
+    assert "no such method" in error.message
+    attempt.query.over.set()
+    attempt.task.watch()
+    assert attempt.told.failed == [error], "told once"
+
+
+def test_of_a_bounded_query_that_fails_the_watch_says_why(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise Py4JError("the query failed")
+
+    monkeypatch.setattr(bounded, "run_to_end", broken)
+    attempt.query.over.set()
+    attempt.task.watch()
+    attempt.task.run_to_end()
+    assert [error.code for error in attempt.told.failed] == ["query-ended"]
+
+
+def test_a_stop_is_no_failure(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise Py4JError("the query was stopped")
+
+    monkeypatch.setattr(bounded, "run_to_end", broken)
+    attempt.task.request_stop()
+    attempt.query.over.set()
+    attempt.task.watch()
+    attempt.task.run_to_end()
+    assert (attempt.told.failed, attempt.told.ended) == ([], [])
+
+
+def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt) -> None:
+    confirmed: list[int] = []
+    attempt.task._sinks = SimpleNamespace(ledgers=[SimpleNamespace(confirm=confirmed.append)])  # type: ignore[assignment]
+    for checkpoint_id in (1, 2, 3):
+        attempt.task._await_confirmation(checkpoint_id, checkpoint_id * 10)
+    for checkpoint_id in (2, 2, 1, 3):
+        attempt.task.confirm(checkpoint_id)
+    assert confirmed == [20, 30]
+
+
+@dataclass
+class Table:
+    """Of which each look shows something else, as one that changes meanwhile does."""
+
+    looks: list[list[str | None]]
+
+    def toArray(self, _: object) -> list[str | None]:  # noqa: N802
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+
+def test_a_list_of_state_stores_is_looked_at_until_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that are made without Spark's locks may be torn."""
+    stores = StateStores.__new__(StateStores)
+    monkeypatch.setattr(stores, "_any_tag", lambda: None)
+    for looks in ([["a"], ["a", "b", None], ["a", "b"]], [[], ["a", "b"]]):
+        table = Table(looks)
+        monkeypatch.setattr(stores, "_table", lambda _, table=table: table)  # type: ignore[misc]
+        assert stores._items("cleanupPartitions") == ["a", "b"]
