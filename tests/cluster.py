@@ -115,6 +115,15 @@ class Cluster:
         runs_on = (await self.client.job(job_id)).vertices[0].minflinkd.taskmanager_id
         return next(tm for tm in await self.task_managers(ready=False) if tm.id == runs_on)
 
+    async def measured(self, resource_id: str) -> TaskManager:
+        """As a heartbeat told of it: what is told between two of them carries no metrics."""
+
+        async def with_metrics() -> TaskManager | None:
+            found = {tm.id: tm for tm in await self.task_managers()}.get(resource_id)
+            return found if found is not None and found.minflinkd.metrics.get("jvm.pid") else None
+
+        return await until(f"a heartbeat of {resource_id} with its session's processes", with_metrics)
+
     # --- jobs ---
 
     async def submit(self, file: Path, **params: Any) -> str:
@@ -216,6 +225,14 @@ class Launch:
 def _write_settings(base: Path, settings: Mapping[str, object]) -> None:
     """The daemon's configuration file: an option a line, in JSON, which is YAML."""
     (base / CONFIG).write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+
+
+def lives(process: psutil.Process) -> bool:
+    """A zombie does not: not every init reaps what it is left."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def free_port() -> int:

@@ -32,11 +32,13 @@ class Standalone:
     def stop(self) -> None:
         """SIGSTOP to all of it."""
         for process in self.tree():
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # Spark's Python workers come and go
+                process.suspend()
 
     def go_on(self) -> None:
         for process in reversed(self.tree()):
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     @property
     def attempts(self) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.dataset
 
 from tests.cluster import write_job
+from tests.files import files_below
 
 SQL = """
 SELECT window(time, '1 minute').start AS minute, k, count(*) AS n, sum(v) AS total
@@ -24,10 +25,14 @@ EPOCH = 1_700_000_040  # seconds since 1970, a full minute
 
 @dataclass(frozen=True)
 class WindowsJob:
-    """`files` event files, one micro-batch each; file i holds minute i, so that no row is ever late."""
+    """`files` event files, one micro-batch each; file i holds minute i, so that no row is ever late.
+
+    `pace`: the time from one micro-batch to the next, where the job is to outlive what is done to it.
+    """
 
     base: Path
     files: int = 45
+    pace: str = ""
     rows: int = 100
     artifact: str = "def clean(inputs, params):\n    return inputs['events'].where('v >= 0')\n"
 
@@ -76,7 +81,8 @@ class WindowsJob:
                 "out": {"inputs": ["minutes"], "sink": {"format": "parquet", "path": "${output}"}},
             },
         }
-        return write_job(directory / "job.yaml", document | changes)
+        pace = {"trigger-interval": self.pace} if self.pace else {}
+        return write_job(directory / "job.yaml", document | pace | changes)
 
     def batch(self) -> list[tuple[Any, ...]]:
         """The same query by plain Spark over the same files, in a process of its own."""
@@ -95,7 +101,7 @@ def result(directory: Path) -> list[tuple[Any, ...]]:
 
 def leftovers(directory: Path) -> list[str]:
     """Staged and temporary files that are still there."""
-    found = [p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("part-")]
+    found = [p for p in files_below(directory) if not p.name.startswith("part-")]
     return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
 
 

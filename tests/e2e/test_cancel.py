@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.cluster import Cluster, until
+from tests.files import files_below
 from tests.windows_job import WindowsJob, leftovers
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -37,19 +38,31 @@ async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Clus
         await cluster.await_state(job_id, "CANCELED")
 
         working = cluster.state / "taskmanagers" / manager.id
-        assert [p for p in working.rglob("*") if job_id in str(p) and p.is_file()] == []
-        assert list((working / "state" / "attempts").glob("*")) == []
+        await until("no file of the job in the TaskManager", _none_of(job_id, working), timeout=10)
+        await until("no attempt on disk", _empty(working / "state" / "attempts"), timeout=10)
         assert leftovers(windows.base / f"cancelled{n}") == []
-        await until("no checkpoint of the job", _gone(cluster.state / "checkpoints" / job_id), timeout=10)
-        await until("no blob of the job", _gone(cluster.state / "blobs" / job_id), timeout=10)
+        await until("no checkpoint of the job", _none_of(job_id, cluster.state / "checkpoints"), timeout=10)
+        await until("no blob of the job", _none_of(job_id, cluster.state / "blobs"), timeout=10)
 
-        child = psutil.Process(int(manager.minflinkd.metrics["session.pid"]))
+        child = psutil.Process(int((await cluster.measured(manager.id)).minflinkd.metrics["session.pid"]))
         threads.append(child.num_threads())
-    assert threads[-1] <= threads[0] + 2, f"threads of the session child after each job: {threads}"
+
+    async def few_threads() -> bool:
+        threads[-1] = child.num_threads()
+        return threads[-1] <= threads[0] + 2
+
+    await until(f"as few threads of the session child as after the first job: {threads}", few_threads, timeout=30)
 
 
-def _gone(path: Path) -> Callable[[], Awaitable[bool]]:
-    async def gone() -> bool:
-        return not path.exists() or not any(p.is_file() for p in path.rglob("*"))
+def _empty(directory: Path) -> Callable[[], Awaitable[bool]]:
+    async def empty() -> bool:
+        return not list(directory.glob("*"))
 
-    return gone
+    return empty
+
+
+def _none_of(job_id: str, directory: Path) -> Callable[[], Awaitable[bool]]:
+    async def none() -> bool:
+        return not [path for path in files_below(directory) if job_id in str(path)]
+
+    return none

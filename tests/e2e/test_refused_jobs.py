@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster import Cluster, write_job
 from tests.e2e.command import minflinkd
+from tests.files import files_below
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -32,7 +33,7 @@ WRONG: dict[str, Any] = {
 def stored(state: Path) -> list[str]:
     """Files of jobs, blobs and checkpoints, wherever the daemon keeps them."""
     kept = ("jobs", "blobs", "ha", "checkpoints")
-    return [str(p.relative_to(state)) for name in kept for p in (state / name).rglob("*") if p.is_file()]
+    return [str(p.relative_to(state)) for name in kept for p in files_below(state / name)]
 
 
 async def test_every_fault_of_a_wrong_job_is_named_at_once(cluster: Cluster, tmp_path: Path) -> None:

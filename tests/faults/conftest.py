@@ -28,7 +28,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
         "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
         "taskmanager.numberOfTaskSlots": 4,
         "taskmanager.session.stopped-timeout": "2 s",
-        "heartbeat.timeout": "3 s",
+        "heartbeat.timeout": "10 s",  # nothing but what a test strikes is so long silent, however busy two cores are
         "blob.offload.minsize": "1 KiB",  # every deployment, and most acknowledgements, travel as blobs
     }
     async with running_cluster(base, **settings) as cluster:
@@ -37,7 +37,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
 
 @pytest.fixture(scope="session")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> WindowsJob:
-    job = WindowsJob(tmp_path_factory.mktemp("windows"))
+    job = WindowsJob(tmp_path_factory.mktemp("windows"), pace="400 ms")  # 18 s at the least
     job.write_events()
     return job
 

@@ -41,7 +41,7 @@ async def test_a_job_starts_with_the_slots_there_are_and_grows_when_others_are_g
         (only,) = await cluster.await_ready(1)
         other = await cluster.submit(windows.write("beside", mode="streaming"))
         await cluster.await_state(other, "RUNNING")
-        job_id = await cluster.submit(windows.write(out.name, parallelism=4, **{"trigger-interval": "400 ms"}))
+        job_id = await cluster.submit(windows.write(out.name, parallelism=4))
         await cluster.await_job(job_id, runs_with(2), "runs with 2 slots")
         await cluster.await_checkpoints(job_id, 1)
         await cluster.cancel(other)

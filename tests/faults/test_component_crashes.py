@@ -46,15 +46,9 @@ async def running(cluster: InProcess, windows: WindowsJob, out: Path) -> JobInfo
 
 async def session(cluster: InProcess) -> tuple[str, int, float, float]:
     """Which TaskManager, supervisor, session child and JVM there is: the only one."""
-
-    async def measured() -> tuple[str, int, float, float] | None:
-        (manager,) = await cluster.task_managers()
-        metrics = manager.minflinkd.metrics  # of a heartbeat; what is told between two of them carries none
-        if "jvm.pid" not in metrics:
-            return None
-        return manager.id, manager.minflinkd.pid, metrics["session.pid"], metrics["jvm.pid"]
-
-    return await until("a heartbeat with the session's processes", measured)
+    (only,) = await cluster.task_managers()
+    manager = (await cluster.measured(only.id)).minflinkd
+    return only.id, manager.pid, manager.metrics["session.pid"], manager.metrics["jvm.pid"]
 
 
 async def finished(cluster: InProcess, job_id: str, out: Path, truth: list[tuple[Any, ...]]) -> JobInfo:

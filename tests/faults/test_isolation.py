@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import TaskManager
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster, lives, until
 from tests.windows_job import WindowsJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -33,7 +33,7 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     await cluster.cancel(alone)
 
     async def ended() -> bool:
-        return not any(process.is_running() and process.status() != "zombie" for process in processes)
+        return not any(map(lives, processes))
 
     await until("nothing of the isolated job's TaskManager runs", ended)
     assert own.id not in {tm.id for tm in await cluster.task_managers(ready=False)}

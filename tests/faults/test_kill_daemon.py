@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import free_port, running_cluster
+from tests.cluster import free_port, lives, running_cluster
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -26,7 +26,7 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         before = await cluster.task_manager_of(job_id)
         supervisor = psutil.Process(before.minflinkd.pid)
         await cluster.kill()
-        assert supervisor.status() != psutil.STATUS_ZOMBIE
+        assert lives(supervisor)
 
         await cluster.start_again()
 
@@ -41,4 +41,4 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         assert result(out) == truth
         assert leftovers(out) == []
     # An orderly end ends TaskManagers of the earlier daemon too; not every init reaps what it is left.
-    assert not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE
+    assert not lives(supervisor)

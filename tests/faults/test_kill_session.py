@@ -15,20 +15,14 @@ from tests.windows_job import WindowsJob, leftovers, result
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-def pid_of(manager: TaskManager, which: str) -> int:
-    if which == "supervisor":
-        return manager.minflinkd.pid
-    return int(manager.minflinkd.metrics[f"{which}.pid"])
-
-
 async def run_and_signal(cluster: Cluster, windows: WindowsJob, name: str, which: str, number: int) -> TaskManager:
     """Submit the main job, send a signal to one of its TaskManager's processes, and wait for its end."""
     await cluster.await_ready(2)
     job_id = await cluster.submit(windows.write(name))
     await cluster.await_state(job_id, "RUNNING")
     await cluster.await_checkpoints(job_id, 2)
-    struck = await cluster.task_manager_of(job_id)
-    os.kill(pid_of(struck, which), number)
+    struck = await cluster.measured((await cluster.task_manager_of(job_id)).id)
+    os.kill(int(struck.minflinkd.metrics[f"{which}.pid"]), number)
     job = await cluster.await_state(job_id, "FINISHED", timeout=120)
     assert job.minflinkd.restarts >= 1
     return struck

@@ -105,7 +105,7 @@ async def two(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster
         "resourcemanager.standby-taskmanagers": 2,
         "resourcemanager.max-taskmanagers": 2,
         "taskmanager.numberOfTaskSlots": SLOTS,
-        "heartbeat.timeout": "3 s",
+        "heartbeat.timeout": "10 s",
         # For so long a submission waits, also for a session that is renewed.
         "resourcemanager.taskmanager-registration.timeout": "5 min",
     }

@@ -23,8 +23,6 @@ from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-PACE = {"trigger-interval": "400 ms"}  # so that the job outlives what is done to it
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -62,7 +60,7 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     settings = {
         "jobmanager.rpc.port": port,
         "resourcemanager.driver": "standalone",
-        "heartbeat.timeout": "3 s",
+        "heartbeat.timeout": "10 s",
         "slot.request.timeout": "20 s",
     }
     async with running_cluster(base / "daemon", **settings) as cluster, contextlib.AsyncExitStack() as stack:
@@ -88,7 +86,7 @@ async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm(
     """R10, R15: it is given up; when it goes on it ends the job's tasks, publishes nothing, and registers again."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
-    job_id = await cluster.submit(windows.write(out.name, **PACE))
+    job_id = await cluster.submit(windows.write(out.name))
     struck = await pair.strike(job_id)
     assert struck.attempts, "it runs the job's task"
     struck.stop()
@@ -133,7 +131,7 @@ async def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back(
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     before = {tm.id: tm.minflinkd for tm in await cluster.task_managers()}
-    job_id = await cluster.submit(windows.write(out.name, **PACE))
+    job_id = await cluster.submit(windows.write(out.name))
     struck = await pair.strike(job_id)
     wire = pair.wires[struck.resource_id]
     wire.swallow()

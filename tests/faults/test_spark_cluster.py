@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import running_cluster, until
+from tests.cluster import lives, running_cluster, until
 from tests.spark_cluster import SparkCluster, spark_cluster
 from tests.windows_job import WindowsJob, leftovers, result
 
@@ -32,7 +32,7 @@ RULES = "LEAST = 0\ndef at_least(v, least):\n    return v >= least\n"
 
 async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskmanager(tmp_path: Path) -> None:
     """R7, C11, J12: executors keep the state in a shared directory; killed and recovered, the output is the batch's."""
-    windows = WindowsJob(tmp_path / "windows", files=20, artifact=CODE)
+    windows = WindowsJob(tmp_path / "windows", files=20, artifact=CODE, pace="500 ms")
     windows.write_events()
     truth = windows.batch()
     shared = tmp_path / "shared"
@@ -62,7 +62,7 @@ async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskma
             assert job.minflinkd.restarts >= 1
             assert result(windows.base / "out") == truth
             assert leftovers(windows.base / "out") == []
-            assert not executor.is_running(), "an executor ends with its driver"
+            assert not lives(executor), "an executor ends with its driver"
             assert len(applications(spark)) == 2
             (successor,) = await cluster.task_managers()
             assert directories(shared) == {successor.id}

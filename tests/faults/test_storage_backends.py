@@ -113,7 +113,7 @@ async def run_through_a_kill(
     cluster: Cluster, backend: Backend, windows: WindowsJob, truth: list[tuple[Any, ...]], name: str
 ) -> None:
     output = windows.base / name
-    job_id = await cluster.submit(windows.write(name, **{"trigger-interval": "400 ms"}))
+    job_id = await cluster.submit(windows.write(name))
     await cluster.await_checkpoints(job_id, 3)
     killed = await cluster.task_manager_of(job_id)
     kept = await objects(backend)

@@ -39,7 +39,7 @@ async def small(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Asy
         "resourcemanager.max-taskmanagers": 1,
         "taskmanager.numberOfTaskSlots": 2,
         "slot.request.timeout": f"{TIMEOUT} s",
-        "heartbeat.timeout": "3 s",
+        "heartbeat.timeout": "10 s",
     }
     async with running_cluster(tmp_path_factory.mktemp("small"), environ=environ, **settings) as cluster:
         yield cluster

@@ -24,12 +24,12 @@ def clean(inputs, params):
     return inputs["events"].withColumn("v", udf(burst, "bigint")("v"))
 """
 
-# A C call that holds the interpreter: no other thread of the session child runs meanwhile.
+# A C call that holds the interpreter, longer than heartbeat.timeout: no other thread of the session child runs then.
 BLOCKS = """
 import ctypes
 
 def clean(inputs, params):
-    ctypes.PyDLL(None).sleep(10)
+    ctypes.PyDLL(None).sleep(12)
     return inputs["events"].where("v >= 0")
 """
 
@@ -81,7 +81,7 @@ async def test_a_failing_job_does_not_disturb_its_neighbour(
 
 
 async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Cluster, windows: WindowsJob) -> None:
-    """J7: ten seconds in C, in the driver; the TaskManager stays, and so does its session."""
+    """J7: twelve seconds in C, in the driver; the TaskManager stays, and so does its session."""
     before = {tm.id: tm.minflinkd.session_generation for tm in await cluster.await_ready(2)}
     silences = cluster.log.count("no heartbeat")  # of other tests
     job_id = await cluster.submit(streaming(windows, "blocking", BLOCKS))

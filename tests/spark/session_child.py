@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import psutil
+
 from minflinkd.jobgraph.model import (
     Checkpointing,
     Input,
@@ -28,6 +30,7 @@ from minflinkd.rpc.messages import JobContext, Notice, Request
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager import session_protocol as p
+from tests.cluster import lives
 
 R = TypeVar("R")
 EVENTS = "key STRING, time TIMESTAMP, value LONG"
@@ -145,7 +148,15 @@ async def until(condition: Callable[[], bool], timeout: float = 30.0) -> bool:
 
 
 async def ends(pid: int) -> bool:
-    return await until(lambda: not Path(f"/proc/{pid}").exists())
+    """A zombie has: who is to reap it is another matter."""
+    return await until(lambda: not _lives(pid))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def job(name: str = "job", *, mode: RuntimeMode = RuntimeMode.STREAMING, **fields: Any) -> JobContext:

@@ -89,8 +89,8 @@ async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp
     began = time.monotonic()
     stopped = await child.ask(p.StopTask(attempt_id=attempt, timeout=2.0))
     assert stopped == p.TaskStopped(ended=False, unloaded=False)
-    assert time.monotonic() - began < 5
-    assert attempt in (await child.ask(p.Ping(), timeout=5.0)).attempts
+    assert time.monotonic() - began < 30
+    assert attempt in (await child.ask(p.Ping(), timeout=30.0)).attempts
 
 
 def artifact(directory: Path, name: str, text: str) -> dict[str, str]:

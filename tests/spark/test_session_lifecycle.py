@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -37,6 +39,10 @@ def native_threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
+def stores_on_disk(directory: Path) -> int:
+    return sum("rocksdb" in name for _, directories, files in os.walk(directory) for name in (*directories, *files))
+
+
 async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Path) -> None:
     """J7, C10a, R6a: threads, descriptors, RocksDB instances and local files do not grow with the tasks that ran."""
     assert child.ready is not None
@@ -45,21 +51,29 @@ async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Pat
     query = task(rate(100), counted, call("discard:write", "counted"))
     (tmp_path / "discard.py").write_text("def write(batch, epoch):\n    pass\n")
     artifacts = {"discard.py": str(tmp_path / "discard.py")}
+
+    async def measured() -> tuple[int, ...]:
+        pong = await child.ask(p.Ping())
+        assert pong.state_stores == 0
+        local = stores_on_disk(child.directory / "work")
+        return pong.threads, descriptors(child.pid), descriptors(jvm), native_threads(jvm), local
+
     figures = []
     for _ in range(30):
         attempt = await child.run(job(), query, artifacts=artifacts)
         await child.batches(attempt, 1)
         assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
-        pong = await child.ask(p.Ping())
-        assert pong.state_stores == 0
-        local = sum(1 for path in (child.directory / "work").rglob("*rocksdb*") if path.exists())
-        figures.append((pong.threads, descriptors(child.pid), descriptors(jvm), native_threads(jvm), local))
-    early, late = figures[9], figures[-1]
-    assert late[0] <= early[0] + 2, figures
-    assert late[1] <= early[1] + 4, figures
-    assert late[2] <= early[2] + 10, figures
-    assert late[3] <= early[3] + 10, figures
-    assert late[4] <= early[4], figures
+        figures.append(await measured())
+    most = tuple(early + more for early, more in zip(figures[9], (2, 4, 10, 10, 0), strict=True))
+
+    def few() -> bool:
+        return all(late <= bound for late, bound in zip(figures[-1], most, strict=True))
+
+    deadline = time.monotonic() + 30
+    while not few() and time.monotonic() < deadline:  # threads and sockets end by and by
+        await asyncio.sleep(0.1)
+        figures.append(await measured())
+    assert few(), figures
 
 
 async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
@@ -103,11 +117,16 @@ time.sleep(1000)
 
 
 async def _jvm_of(pid: int) -> int:
-    def found() -> list[int]:
-        return [child.pid for child in psutil.Process(pid).children() if child.name() == "java"]
+    found: list[int] = []
 
-    assert await until(lambda: bool(found()), timeout=60)
-    return found()[0]
+    def there() -> bool:
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one may end meanwhile
+                found.extend([child.pid] if child.name() == "java" else [])
+        return bool(found)
+
+    assert await until(there, timeout=60)
+    return found[-1]
 
 
 async def test_a_session_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.session_age import Figures
 from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
+from tests.cluster import lives
 from tests.spark.session_child import call, job, rate, sql, task, until
 
 pytestmark = pytest.mark.spark
@@ -79,7 +80,7 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
         assert "java" in {process.name() for process in old}
         keeper.renew(keeper.aged)
         assert await keeper.gone(1)
-        assert [process for process in old if process.is_running()] == []
+        assert [process for process in old if lives(process)] == []
         assert await until(lambda: keeper.phase is SessionPhase.READY and keeper.generation == 2, timeout=90)
         assert (await keeper.session().ask(sp.Ping(), timeout=10)).attempts == ()
         assert listener.lost == [1]

@@ -12,6 +12,7 @@ import pytest_asyncio
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
+from tests.files import files_below
 from tests.spark.session_child import Child, call, job, parquet, rate, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
@@ -76,8 +77,10 @@ async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Pat
         attempts[factor] = await child.run(job(str(factor), spark=settings), query)
     for factor, attempt in attempts.items():
         await child.batches(attempt, 2)
+        target = str(tmp_path / f"snapshot-{factor}")
+        taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
         await child.ask(p.StopTask(attempt_id=attempt))
-        files = list((tmp_path / str(factor)).rglob("*.parquet"))
+        files = [tmp_path / str(factor) / file.staged for file in taken.transactions[0].files]
         values = {value for file in files for value in pyarrow.parquet.read_table(file)["value"].to_pylist()}
         assert values
         assert all(value % factor == 0 for value in values)
@@ -108,10 +111,11 @@ async def test_several_sinks_see_the_same_rows(child: Child, tmp_path: Path) -> 
 async def test_empty_batches_write_nothing(child: Child, tmp_path: Path) -> None:
     """J12: an idle or filtered sink does not grow a file a micro-batch."""
     nothing = sql("nothing", "SELECT * FROM numbers WHERE value < 0", "numbers")
-    attempt = await child.run(job(), task(rate(10), nothing, parquet(tmp_path / "out", "nothing")))
-    await child.batches(attempt, 2)
+    once = job(trigger_interval=1e6)  # no second micro-batch, which could be stopped while it writes
+    attempt = await child.run(once, task(rate(10), nothing, parquet(tmp_path / "out", "nothing")))
+    await child.batches(attempt, 0)
     target = str(tmp_path / "s")
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
     await child.ask(p.StopTask(attempt_id=attempt))
-    assert taken.transactions[0].files == ()
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+    assert (taken.batch_id, taken.transactions[0].files) == (0, ())
+    assert files_below(tmp_path / "out") == []
