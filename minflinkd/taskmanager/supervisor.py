@@ -35,6 +35,7 @@ from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret
 from minflinkd.taskmanager.slot_state import SlotOptions
+from minflinkd.taskmanager.storage_metrics import storage_metrics
 from minflinkd.taskmanager.task_executor import TaskExecutor
 
 log = structlog.get_logger(__name__)
@@ -183,4 +184,4 @@ class TaskManager(Component):
         child, jvm = self._keeper.pids()
         processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
         pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}
-        return processes | pids | self._blobs.statistics().metrics()
+        return processes | pids | self._blobs.statistics().metrics() | storage_metrics(self._storages.statistics())

@@ -89,6 +89,14 @@ def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_show
     assert item.value == f'{{"spark.hadoop.fs.s3a.secret.key": "{MASK}", "spark.sql.ansi.enabled": "false"}}'
 
 
+def test_credentials_of_storages_are_masked_where_a_configuration_is_shown() -> None:
+    """E40: options of plugins as well, which the configuration does not know one by one."""
+    text = "storage.s3.secret-key: hunter2\nstorage.abfs.connection-string: hunter2\nstorage.s3.endpoint: http://here\n"
+    items = {item.key: item for item in parse_config(text, {}, {}).as_items()}
+    shown = f'{{"s3.secret-key": "{MASK}", "abfs.connection-string": "{MASK}", "s3.endpoint": "http://here"}}'
+    assert items["storage"].value == shown
+
+
 @pytest.mark.parametrize(
     ("name", "sensitive"),
     [

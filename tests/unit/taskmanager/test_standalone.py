@@ -49,6 +49,24 @@ def test_sizes_and_durations_are_plain_numbers_for_whoever_they_are_handed_to() 
     assert msgspec.json.decode(msgspec.json.encode(settings), type=TaskManagerSettings) == settings
 
 
+def test_options_of_code_and_blobs_reach_a_taskmanager(tmp_path: Path) -> None:
+    """E1: each under the key that it has in the configuration."""
+    given = {
+        "classloader.resolve-order": "parent-first",
+        "blob.fetch.retries": "7",
+        "blob.service.cleanup.interval": "11 s",
+        "blob.retention.interval": "13 s",
+    }
+    _, settings = settings_in(tmp_path, **given)
+    told = (
+        settings.resolve_order,
+        settings.blob_fetch_retries,
+        settings.blob_cleanup_interval,
+        settings.blob_retention_interval,
+    )
+    assert told == ("parent-first", 7, 11.0, 13.0)
+
+
 @pytest.mark.parametrize("port", ["0", "6000-6100"])
 def test_a_port_that_only_the_daemon_knows_is_refused(port: str) -> None:
     """R7: it would look for the daemon for ever."""
