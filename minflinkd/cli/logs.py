@@ -52,7 +52,7 @@ def logs(
             print_table(["LOG", ">SIZE"], ([file.name, size(file.size)] for file in files), empty="It has no logs yet.")
         else:
             file = _chosen(files, name)
-            await _print(client, resource_id, file.name, tail=tail, follow=follow)
+            await _print(client, resource_id, file, tail=tail, follow=follow)
 
     connection.run(show)
 
@@ -69,9 +69,9 @@ def _chosen(files: tuple[Log, ...], name: str | None) -> Log:
     raise Failure(f"There is no log {name!r}; there are: {', '.join(f.name for f in files)}", ExitCode.NOT_FOUND)
 
 
-async def _print(client: Client, resource_id: str, name: str, *, tail: int | None, follow: bool) -> None:
-    size_now = next(f.size for f in (await client.logs(resource_id)).logs if f.name == name)
-    offset = 0 if tail is None else max(0, size_now - tail * _LINE)
+async def _print(client: Client, resource_id: str, file: Log, *, tail: int | None, follow: bool) -> None:
+    name = file.name
+    offset = 0 if tail is None else max(0, file.size - tail * _LINE)
     if tail is not None:
         data = b"".join([piece async for piece in client.read_log(resource_id, name, offset=offset)])
         offset += len(data)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from minflinkd.cli.client import Client
 from minflinkd.cli.main import COMMANDS, main
+from minflinkd.rest.schemas import Logs
 from minflinkd.rpc.jobs import JobStatus
 from tests.unit.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM
@@ -128,6 +130,19 @@ def test_taskmanagers_show_who_holds_their_slots(command: Command) -> None:
 
 
 def test_logs_prints_the_main_log_of_the_only_taskmanager(command: Command) -> None:
+    assert command("logs").stdout_bytes == LOG
+
+
+def test_a_log_that_is_rotated_away_meanwhile_is_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there when it was chosen; that is looked up once."""
+    listed = Client.logs
+    looks: list[str] = []
+
+    async def once(client: Client, resource_id: str) -> Logs:
+        looks.append(resource_id)
+        return await listed(client, resource_id) if len(looks) == 1 else Logs(logs=())
+
+    monkeypatch.setattr(Client, "logs", once)
     assert command("logs").stdout_bytes == LOG
 
 
