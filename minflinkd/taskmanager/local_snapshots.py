@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import JobId, TaskId, parse_job_id, parse_vertex_id
@@ -54,10 +56,16 @@ class LocalSnapshots:
         for older in [c for j, t, c in known if (j, t) == (job_id, task_id) and c < checkpoint_id]:
             self.forget(job_id, task_id, older)
 
-    def forget_job(self, job_id: JobId) -> None:
-        """Blocking, idempotent."""
+    def forget_job(self, job_id: JobId) -> Path:
+        """At once; the directory that is returned is to be deleted. What the job makes after it came back is elsewhere.
+
+        Idempotent.
+        """
         self._complete -= {key for key in self._complete.copy() if key[0] == job_id}
-        shutil.rmtree(self.root / parse_job_id(job_id), ignore_errors=True)
+        gone = self.root / f".{parse_job_id(job_id)}-{uuid4().hex}"
+        with suppress(FileNotFoundError):
+            (self.root / job_id).rename(gone)
+        return gone
 
 
 def _link(source: Path, target: Path, size: int) -> bool:

@@ -35,6 +35,12 @@ def observed(health: Health, stopped: bool, now: float) -> Health:
     return health if health.stopped_since is not None else replace(health, stopped_since=now)
 
 
+def unwatched(health: Health, seconds: float) -> Health:
+    """So long nobody looked, as when the supervisor itself was stopped: no fault of the child."""
+    since = health.stopped_since
+    return Health(health.heard + seconds, since + seconds if since is not None else None)
+
+
 def verdict(health: Health, limits: Limits, now: float) -> str | None:
     """Why the child is to be replaced, or None while it may live."""
     if health.stopped_since is not None and now - health.stopped_since >= limits.stopped:

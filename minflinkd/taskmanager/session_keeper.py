@@ -18,13 +18,14 @@ from minflinkd.runtime.component import Component
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.process_metrics import figures_together
 from minflinkd.taskmanager.session_age import Figures, aged, sensible
-from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, verdict
+from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
 from minflinkd.taskmanager.session_process import LOG, SessionLost, SessionProcess
 from minflinkd.taskmanager.start_failure import printed_since, start_failure
 
 log = structlog.get_logger(__name__)
 
 WATCH_INTERVAL = 0.5  # seconds between two looks at the process states
+LATE = 5.0  # seconds from one look to the next in which the supervisor did not run
 PING_INTERVAL = 1.0
 AGE_INTERVAL = 5.0
 GONE_TIMEOUT = 30.0  # a child that is killed is given up sooner
@@ -216,10 +217,13 @@ class SessionKeeper(Component):
         bounds = sensible(self._bounds, fresh)
         if bounds != self._bounds:
             log.warning("bounds of a session are too low for a fresh one", fresh=fresh, given=self._bounds, used=bounds)
+        now = self._clock.monotonic()
         try:
             while True:
                 await asyncio.wait({condemned}, timeout=WATCH_INTERVAL)
-                now = self._clock.monotonic()
+                before, now = now, self._clock.monotonic()
+                if now - before >= LATE:
+                    health = unwatched(health, now - before)
                 if condemned.done():
                     return condemned.result()
                 if child.jvm_gone():

@@ -156,7 +156,7 @@ class TaskExecutor(Component):
 
     async def _forget_job(self, job_id: JobId) -> None:
         if self.core.slots.vacant(job_id):  # it may have come back meanwhile
-            await asyncio.to_thread(self._deployer.snapshots.forget_job, job_id)
+            await _remove_all([self._deployer.snapshots.forget_job(job_id)])
         await self._deployer.blobs.forget_job(job_id)
 
     # --- analysis ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, verdict
+from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
 
 JOB, TASK = JobId("1" * 32), TaskId("a")
 SNAPSHOT = TaskSnapshot(
@@ -64,8 +65,18 @@ def test_older_copies_go_when_a_later_checkpoint_is_confirmed(snapshots: LocalSn
         snapshots.completed(JOB, TASK, number)
     snapshots.forget_before(JOB, TASK, 3)
     assert sorted(p.name for p in (snapshots.root / JOB / TASK).iterdir()) == ["3"]
-    snapshots.forget_job(JOB)
-    snapshots.forget_job(JOB)
+
+
+def test_what_a_job_makes_after_it_came_back_is_not_deleted(snapshots: LocalSnapshots, tmp_path: Path) -> None:
+    """The directory of the time before is set aside at once, and deleted by and by."""
+    snapshots.completed(JOB, TASK, 1)
+    gone = snapshots.forget_job(JOB)
+    assert not snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt")
+    snapshots.directory(JOB, TASK, 2).mkdir(parents=True)
+    shutil.rmtree(gone)
+    assert list((snapshots.root / JOB / TASK).iterdir()) == [snapshots.directory(JOB, TASK, 2)]
+    shutil.rmtree(snapshots.forget_job(JOB))
+    assert not snapshots.forget_job(JOB).exists(), "idempotent"
     assert list(snapshots.root.iterdir()) == []
 
 
@@ -88,3 +99,11 @@ def test_a_silent_child_is_given_up_late_and_a_stopped_one_soon() -> None:
     assert verdict(stopped, limits, 114.9) is None
     assert "stopped by a signal for 5.0 s" in (verdict(stopped, limits, 115) or "")
     assert verdict(observed(stopped, False, 114), limits, 115) is None
+
+
+def test_a_time_in_which_nobody_looked_is_held_against_no_child() -> None:
+    """J7: the supervisor was stopped itself, or its machine was."""
+    limits, health = Limits(silent=60, stopped=5), Health(heard=100, stopped_since=101)
+    assert verdict(unwatched(health, 1000), limits, 1104) is None
+    assert "stopped by a signal for 5.0 s" in (verdict(unwatched(health, 1000), limits, 1106) or "")
+    assert unwatched(Health(heard=100), 10) == Health(heard=110)

@@ -53,6 +53,7 @@ async def keeping(
     bounds: Figures = Figures(threads=1000, open_files=1000, memory=2**40),  # noqa: B008 - frozen
     start_timeout: float = 20.0,
     command: tuple[str, ...] = STAND_IN,
+    clock: SystemClock = SystemClock(),  # noqa: B008 - has no state
 ) -> AsyncIterator[tuple[SessionKeeper, Listener]]:
     listener = Listener()
     config = sp.SessionConfig(
@@ -67,7 +68,7 @@ async def keeping(
         limits=limits,
         bounds=bounds,
         start_timeout=start_timeout,
-        clock=SystemClock(),
+        clock=clock,
         listener=lambda: listener,
         command=command,
     )
@@ -85,8 +86,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def ready(keeper: SessionKeeper, generation: int = 1) -> int:
-    """The pid of a child that is ready."""
-    await until(lambda: keeper.generation == generation and keeper.phase is SessionPhase.READY)
+    """The pid of a child that is ready, of this generation or a later one."""
+    await until(lambda: keeper.generation >= generation and keeper.phase is SessionPhase.READY)
     return keeper.session().pid
 
 
@@ -161,6 +162,28 @@ async def test_a_child_that_goes_on_in_time_is_kept(tmp_path: Path) -> None:
         assert (listener.lost, keeper.session().pid) == ([], pid)
 
 
+class Paused(SystemClock):
+    """The clock of a machine that was paused for so long, once."""
+
+    def __init__(self) -> None:
+        self.pause = 0.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic() + self.pause
+
+
+async def test_a_child_is_not_given_up_for_a_pause_of_its_supervisor(tmp_path: Path) -> None:
+    """J7: SIGSTOP to both, or a virtual machine that was paused."""
+    clock = Paused()
+    async with keeping(tmp_path, clock=clock) as (keeper, listener):
+        pid = await ready(keeper)
+        before, clock.pause = clock.looks, 1000.0
+        await until(lambda: clock.looks >= before + 5 or listener.lost)
+        assert (listener.lost, keeper.session().pid) == ([], pid)
+
+
 async def test_a_silent_child_is_replaced(tmp_path: Path) -> None:
     """J7: a hanging JVM or interpreter, after a long time."""
     limits = Limits(silent=0.5, stopped=60.0)
@@ -171,8 +194,9 @@ async def test_a_silent_child_is_replaced(tmp_path: Path) -> None:
 
 async def test_a_child_that_never_becomes_ready_is_replaced(tmp_path: Path) -> None:
     async with keeping(tmp_path, conf={"never-ready-to": "1"}, start_timeout=2.0) as (keeper, listener):
-        await ready(keeper, 2)
-        assert [(g, "was not ready within 2 s" in why) for g, why in listener.lost] == [(1, True)]
+        await ready(keeper, 2)  # on a slow machine the second one may be late as well
+        generation, why = listener.lost[0]
+        assert (generation, "was not ready within 2 s" in why) == (1, True)
 
 
 async def test_a_condemned_child_goes_and_a_late_verdict_harms_no_successor(tmp_path: Path) -> None:
