@@ -57,10 +57,7 @@ class LocalSnapshots:
             self.forget(job_id, task_id, older)
 
     def forget_job(self, job_id: JobId) -> Path:
-        """At once; the directory that is returned is to be deleted. What the job makes after it came back is elsewhere.
-
-        Idempotent.
-        """
+        """At once, and idempotent. What is returned is to be deleted; a job that comes back begins anew."""
         self._complete -= {key for key in self._complete.copy() if key[0] == job_id}
         gone = self.root / f".{parse_job_id(job_id)}-{uuid4().hex}"
         with suppress(FileNotFoundError):

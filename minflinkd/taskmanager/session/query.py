@@ -194,7 +194,8 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
-            self._failed(self._batch_error or query_failure(java_query))
+            if not self._stopping.is_set():
+                self._failed(self._batch_error or query_failure(java_query))
         except Exception as error:
             self._unforeseen(error)
         finally:
