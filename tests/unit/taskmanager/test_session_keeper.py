@@ -188,8 +188,9 @@ async def test_a_silent_child_is_replaced(tmp_path: Path) -> None:
     """J7: a hanging JVM or interpreter, after a long time."""
     limits = Limits(silent=0.5, stopped=60.0)
     async with keeping(tmp_path, conf={"silent-to": "1"}, limits=limits) as (keeper, listener):
-        await ready(keeper, 2)
-        assert [(g, "has not answered" in why) for g, why in listener.lost] == [(1, True)]
+        await ready(keeper, 2)  # on a slow machine the second one may be late as well
+        generation, why = listener.lost[0]
+        assert (generation, "has not answered" in why) == (1, True)
 
 
 async def test_a_child_that_never_becomes_ready_is_replaced(tmp_path: Path) -> None:
