@@ -1,0 +1,48 @@
+"""Between JobMasters and TaskManagers: a checkpoint is taken, acknowledged and made known."""
+
+from __future__ import annotations
+
+from minflinkd.rpc.messages.base import Done, Request
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId
+
+
+class TriggerCheckpoint(Request[Done], frozen=True):
+    """Answered when the trigger was taken, not when the snapshot is done (that is AcknowledgeCheckpoint)."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    epoch: int  # of the leader; part of physical file names
+
+
+class NotifyCheckpointComplete(Request[Done], frozen=True):
+    """Answered when the task's sinks have published the checkpoint's transactions."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class NotifyCheckpointAborted(Request[Done], frozen=True):
+    """C13. Cancels the snapshot in whatever phase it is."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+
+
+class AcknowledgeCheckpoint(Request[Done], frozen=True):
+    """C12: the upload is done. Refused where the checkpoint is no longer pending; its files are then the sender's."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    snapshot: TaskSnapshot
+
+
+class DeclineCheckpoint(Request[Done], frozen=True):
+    job_id: JobId
+    attempt_id: AttemptId
+    checkpoint_id: int
+    error: ErrorInfo

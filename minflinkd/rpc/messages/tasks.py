@@ -1,0 +1,137 @@
+"""Between JobMasters and TaskManagers: tasks are analysed, deployed, watched and cancelled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
+from minflinkd.rpc.messages.base import Done, Message, Notice, Request
+from minflinkd.rpc.messages.slots import Library
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
+
+
+class ArtifactRef(Message, frozen=True):
+    name: str
+    key: str
+    size: int
+
+
+class JobContext(Message, frozen=True):
+    """What every task of a job is built with."""
+
+    job_id: JobId
+    name: str
+    params: dict[str, Any]
+    mode: RuntimeMode
+    checkpointing: Checkpointing
+    checkpoint_root: str  # URI of the job's checkpoint directory; physical files are named relative to it
+    artifacts: tuple[ArtifactRef, ...] = ()
+    spark: dict[str, str] = {}
+    trigger_interval: float = 0.0
+    libraries: tuple[Library, ...] = ()  # of the artifacts: what a session cannot hold in two versions (B31)
+
+
+class TaskRestore(Message, frozen=True):
+    """State of another parallelism than the task's is repartitioned by Spark before the query starts (R20, H6)."""
+
+    checkpoint_id: int
+    snapshot: TaskSnapshot
+
+
+class DeployTask(Request[Done], frozen=True):
+    """m12. Refused unless the allocation is bound to this job on the receiving TaskManager."""
+
+    job: JobContext
+    task: Task
+    allocation_id: AllocationId
+    attempt_id: AttemptId
+    attempt_number: int
+    job_leader_id: LeaderId
+    restore: TaskRestore | None = None
+
+
+class CancelTask(Request[Done], frozen=True):
+    """Answered when the query has ended and nothing of the attempt is left. An unknown attempt is done already."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+
+
+class TaskState(StrEnum):
+    """An execution attempt as the TaskManager sees it."""
+
+    DEPLOYING = "DEPLOYING"
+    INITIALIZING = "INITIALIZING"  # restoring, building the query
+    RUNNING = "RUNNING"
+    INPUT_ENDED = "INPUT_ENDED"  # bounded input exhausted; waits for the final checkpoint
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+
+class TaskMetrics(Message, frozen=True):
+    """Since the attempt began, unless said otherwise."""
+
+    batch_id: int = -1  # last finished micro-batch
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0  # staged by the files sinks
+    batch_ms: float = 0.0  # of the last micro-batch
+    rows_per_second: float = 0.0  # of the last micro-batch
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark_ms: int | None = None
+    first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
+
+
+class TaskStatus(Message, frozen=True):
+    attempt_id: AttemptId
+    task_id: TaskId
+    state: TaskState
+    metrics: TaskMetrics = TaskMetrics()
+    error: ErrorInfo | None = None
+    phases: dict[str, float] = {}  # seconds spent in: artifacts, fetch, build, start
+
+
+class JobHeartbeatAnswer(Message, frozen=True):
+    """Everything that the TaskManager knows of the job: the truth for reconciliation (R10)."""
+
+    allocations: tuple[AllocationId, ...]
+    tasks: tuple[TaskStatus, ...]
+
+
+class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
+    """Carries all allocations that the job holds there; one that the JobMaster does not know is freed (R10)."""
+
+    job_id: JobId
+    leader_id: LeaderId
+    allocations: tuple[AllocationId, ...]
+
+
+class Analysis(Message, frozen=True):
+    faults: tuple[GraphFault, ...] = ()
+    schemas: dict[VertexId, str] = {}  # DDL of what each vertex yields
+    operators: dict[TaskId, tuple[str, ...]] = {}  # as in TaskSnapshot
+
+
+class AnalyzeJob(Request[Analysis], frozen=True):
+    """Build the job's DataFrames and let Spark analyse them, without starting anything."""
+
+    job: JobContext
+    tasks: tuple[Task, ...]
+
+
+class TaskStateChanged(Request[Done], frozen=True):
+    """Repeated until answered; also how a lost session child is told, one message a task."""
+
+    resource_id: ResourceId
+    status: TaskStatus
+
+
+class TaskProgress(Notice, frozen=True):
+    attempt_id: AttemptId
+    metrics: TaskMetrics
