@@ -90,17 +90,16 @@ class Incoming:
             fd = self._open()
             if self._max_size is not None and self.size + len(data) > self._max_size:
                 raise BlobTooLarge(f"the blob is larger than {self._max_size} bytes", hint="raise blob.max-size")
-            _write(fd, data)
+            self._synced = False
+            _write(fd, data, self.size)  # over what is left of a piece that could not be written as a whole
             self._hasher.update(data)
             self.size += len(data)
-            self._synced = False
 
     def restart(self) -> None:
         """Forget what was received."""
         with self._lock, os_errors(self.temporary):
             self._waiting.clear()
             os.ftruncate(self._open(), 0)
-            os.lseek(self._open(), 0, os.SEEK_SET)
             self._hasher = hashlib.sha256()
             self._synced = False
             self.size = 0
@@ -152,9 +151,10 @@ class Incoming:
         if self._fd is None:
             fd = os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
-                _write(fd, b"".join(self._waiting))
+                _write(fd, b"".join(self._waiting), 0)
             except BaseException:
-                os.close(fd)  # the name stays, so that nothing is placed without what waited
+                os.close(fd)
+                os.unlink(self.temporary)  # the next try writes all that waits
                 raise
             self._fd = fd
             self._waiting.clear()
@@ -162,7 +162,10 @@ class Incoming:
 
     def _sync(self) -> None:
         if not self._synced:
-            os.fsync(self._open())
+            fd = self._open()
+            if os.fstat(fd).st_size > self.size:  # behind the end, of a piece that could not be written as a whole
+                os.ftruncate(fd, self.size)
+            os.fsync(fd)
             self._synced = True
 
     def _close(self) -> None:
@@ -429,10 +432,11 @@ def _keep_newest(directory: Path, many: int) -> None:
             os.unlink(path)
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int, data: bytes, at: int) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(fd, rest) :]
+        written = os.pwrite(fd, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def _open_regular(path: Path) -> FileIO | None:

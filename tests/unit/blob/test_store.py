@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import os
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.store import KEPT_ASIDE, BlobStore
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import StorageError
+from minflinkd.storage.interface import StorageError, StorageFull
 
 JOB = JobId("a" * 32)
 DATA = b"some content"
@@ -112,22 +113,52 @@ def test_a_small_blob_is_no_larger_than_allowed(store: BlobStore) -> None:
     assert files(store.directory) == []
 
 
-def test_a_disk_that_failed_once_does_not_lose_what_waited(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B5: tried again, it has no place either, since a part of it may be missing."""
+def full_after(size: int) -> Callable[[int, memoryview, int], int]:
+    """Of a disk, `os.pwrite`: what does not fit is written in part first."""
+    pwrite = os.pwrite
+
+    def write(fd: int, data: memoryview, at: int) -> int:
+        nonlocal size
+        if not size:
+            raise OSError(errno.ENOSPC, "no space")
+        written = pwrite(fd, data[:size], at)
+        size -= written
+        return written
+
+    return write
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_a_disk_that_failed_once_does_not_lose_what_waited(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """B5: with room again it is written, all of it."""
     incoming = store.incoming(JOB, new_key())
     assert incoming.keep(DATA)
-
-    def full(fd: int, data: object) -> int:
-        raise OSError(errno.ENOSPC, "no space")
-
     with monkeypatch.context() as disk:
-        disk.setattr(os, "write", full)
-        with pytest.raises(StorageError):
+        disk.setattr(os, "pwrite", full_after(room))
+        with pytest.raises(StorageFull):
             incoming.place()
-    with pytest.raises(StorageError):
-        incoming.place()
+    assert incoming.place().read_bytes() == DATA
     incoming.discard()
-    assert files(store.directory) == []
+    assert len(files(store.directory)) == 1
+
+
+@pytest.mark.parametrize("more", [b"", b"and some more"])
+def test_what_is_left_of_a_piece_that_did_not_fit_is_no_part_of_the_blob(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, more: bytes
+) -> None:
+    """B5: the next try goes on where the last whole piece has ended, and may have nothing to write."""
+    incoming = store.incoming(JOB, new_key(DATA + more))
+    incoming.write(DATA)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full_after(5))
+        with pytest.raises(StorageFull):
+            incoming.write(b"this does not fit, and is longer than what comes then")
+    assert incoming.size == len(DATA)
+    if more:
+        incoming.write(more)
+    assert incoming.place().read_bytes() == DATA + more
 
 
 def test_what_was_being_received_goes_with_a_restart(store: BlobStore) -> None:
