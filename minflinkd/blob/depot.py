@@ -27,6 +27,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound, StorageUnavailable, Writer
+from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
 
 log = structlog.get_logger(__name__)
@@ -239,13 +240,13 @@ class BlobDepot:
         file = await self.reader(job_id, key)
         try:
             async with await self._ha.create(job_id, key) as writer:
-                while piece := await asyncio.to_thread(file.read, CHUNK):
+                while piece := await asyncio.to_thread(_read_on, file, self.store.path(job_id, key)):
                     await writer.append(piece)
                 if not self.lifecycle.can_be_had((job_id, key)):
                     return
                 await writer.commit()
         finally:
-            await asyncio.to_thread(file.close)
+            file.close()
         self._copied.add((job_id, key))
         log.info("a blob's copy in the HA store was written again", blob=str(key), job=job_id)
 
@@ -436,3 +437,8 @@ class BlobDepot:
 
     def _lock(self, *what: object) -> asyncio.Lock:
         return self._locks.setdefault(what, asyncio.Lock())
+
+
+def _read_on(file: FileIO, path: Path) -> bytes:
+    with os_errors(path):
+        return file.read(CHUNK)

@@ -39,6 +39,7 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.location import Location
+from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
 
 log = structlog.get_logger(__name__)
@@ -170,9 +171,10 @@ class BlobServer(Component):
         """The whole of a small one, verified. Raises BlobNotFound, StorageError."""
         file = await self._depot.reader(job_id, key)
         try:
-            return await asyncio.to_thread(file.readall)
+            with os_errors(self._store.path(job_id, key)):
+                return await asyncio.to_thread(file.readall)
         finally:
-            await asyncio.to_thread(file.close)
+            file.close()
 
     async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
         """The local file, verified; it stays while somebody holds a reference. Raises BlobNotFound, StorageError."""

@@ -14,6 +14,7 @@ from minflinkd.jobgraph.libraries import ARCHIVE_SUFFIXES, claims, is_damage, un
 from minflinkd.jobgraph.model import Artifact, JobGraph
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
+from minflinkd.storage.os_errors import os_errors
 
 
 async def with_units(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
@@ -36,11 +37,12 @@ def libraries(graph: JobGraph) -> tuple[Library, ...]:
 
 
 def _members(path: Path) -> tuple[str, ...]:
-    """None of what is no archive: the analysis says so, as it reads it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return tuple(archive.namelist())
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        return ()
+    """None of what is no archive: the analysis says so, as it reads it. Raises StorageError."""
+    with os_errors(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return tuple(archive.namelist())
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            return ()

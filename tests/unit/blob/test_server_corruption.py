@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +25,7 @@ from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.blob.store import TRUSTED, _Identity, _Verified
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.faulty import FaultyStorage
+from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd_local import LocalStorage
 
@@ -187,6 +190,32 @@ async def test_a_bad_copy_is_replaced_by_the_local_file(cluster: Cluster, damage
     flip(cluster.copy(key)) if damage == "flipped" else cluster.copy(key).unlink()
     assert await cluster.get(key) == (200, DATA)
     await until(lambda: cluster.copy(key).exists() and cluster.copy(key).read_bytes() == DATA)
+
+
+async def test_a_disk_that_cannot_be_read_is_an_error_of_the_storage(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: nothing ends with it, neither who reads a blob nor the task that mends copies."""
+
+    class Broken(FileIO):
+        def readall(self) -> bytes:
+            raise OSError(errno.EIO, "input/output error")
+
+        def read(self, size: int | None = -1) -> bytes:
+            return self.readall()
+
+    key = await cluster.put()
+
+    async def reader(*_: object) -> FileIO:
+        return Broken(cluster.local(key))
+
+    monkeypatch.setattr(cluster.server._depot, "reader", reader)
+    with pytest.raises(StorageUnavailable, match=str(key)):
+        await cluster.server.read(JOB, key)
+    cluster.copy(key).unlink()
+    with pytest.raises(StorageUnavailable, match=str(key)):
+        await cluster.server._depot.mend_copy(JOB, key)
+    assert not cluster.copy(key).exists()
 
 
 async def test_the_cleanup_puts_back_the_lost_copy_of_a_job_that_runs(cluster: Cluster) -> None:

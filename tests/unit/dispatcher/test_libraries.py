@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import zipfile
 from pathlib import Path
@@ -86,3 +87,21 @@ async def test_a_damaged_archive_claims_nothing_and_is_left_to_the_analysis(clus
     async with cluster.serving():
         assert (await cluster.submit(JOB, {**DOCUMENT, "artifacts": [upload(cluster, path)]})).faults == ()
     assert cluster.wanted == [()]
+
+
+async def test_an_archive_that_cannot_be_read_now_is_kept_for_the_next_try(
+    cluster: Cluster, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B6: what the user uploaded does not go with an error of the disk."""
+
+    def no_descriptor(path: Path) -> None:
+        raise OSError(errno.EMFILE, "too many open files", path)
+
+    document = {**DOCUMENT, "artifacts": [upload(cluster, wheel)]}
+    async with cluster.serving():
+        with monkeypatch.context() as disk:
+            disk.setattr(zipfile, "ZipFile", no_descriptor)
+            with pytest.raises(RemoteError, match=wheel.name):
+                await cluster.submit(JOB, document)
+        assert cluster.blobs.deleted == []
+        assert (await cluster.submit(JOB, document)).faults == ()
