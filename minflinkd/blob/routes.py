@@ -112,7 +112,7 @@ class BlobRoutes:
         try:
             size = os.fstat(file.fileno()).st_size
         finally:
-            await asyncio.to_thread(file.close)
+            file.close()
         return _json(StoredBlob(str(key), size), status)
 
     # --- downloads -----------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class BlobRoutes:
                 store.doubt(job_id, key)
             elif delivery.verified:
                 store.confirm(job_id, key, file)
-            await finish(asyncio.to_thread(file.close))
+            file.close()
             if deletes and delivery.reached_the_end:
                 await finish(self._depot.delete(job_id, key))
 

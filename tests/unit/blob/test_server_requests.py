@@ -12,7 +12,9 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
+from minflinkd.blob.delivery import Delivery
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
@@ -143,6 +145,30 @@ async def test_a_transient_blob_goes_when_it_was_delivered(server: BlobServer, h
             await asyncio.sleep(0.005)
     async with http.get(where) as response:
         assert response.status == 404
+
+
+async def test_a_transient_blob_goes_where_its_client_leaves_with_the_last_byte(
+    server: BlobServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B2: by which its request is cancelled, at whatever it waits for next."""
+    deliver, seen = Delivery.run, asyncio.Event()
+
+    async def and_leave(delivery: Delivery) -> web.StreamResponse:
+        response = await deliver(delivery)
+        request = asyncio.current_task()
+        assert request is not None
+        request.get_loop().call_soon(request.cancel)
+        seen.set()
+        return response
+
+    monkeypatch.setattr(Delivery, "run", and_leave)
+    key = await put(http, kind="t")
+    async with http.get(f"/blobs/{JOB}/{key}?delete=true") as response:
+        assert await response.read() == DATA
+    async with asyncio.timeout(10):
+        await seen.wait()
+        while await server.blobs():  # noqa: ASYNC110 - after the last byte
+            await asyncio.sleep(0.005)
 
 
 async def test_a_delivery_that_breaks_off_deletes_nothing(server: BlobServer, http: aiohttp.ClientSession) -> None:
