@@ -69,6 +69,8 @@ class BlobOptions:
     """Transfers that may wait (`blob.fetch.backlog`)."""
     idle_timeout: float = 60.0
     """Without a byte, after which a transfer is given up."""
+    longest_wait: float = 30.0
+    """In the backlog, after which a transfer is refused: before its client gives up a server that says nothing."""
     cleanup_interval: float = 3600.0
     """Between two looks for what nobody needs (`blob.service.cleanup.interval`)."""
     retention: float = 3600.0
@@ -109,7 +111,7 @@ class BlobServer(Component):
         self._ha_store = ha_store
         self._clock = clock or SystemClock()
         self._leads = leads
-        self._gate = TransferGate(options.transfers, options.backlog)
+        self._gate = TransferGate(options.transfers, options.backlog, options.longest_wait)
         self._jobs_known = asyncio.Event()
         self._doubted: asyncio.Queue[tuple[JobId, BlobKey]] = asyncio.Queue(DOUBTS)
         self._checked: dict[tuple[JobId, BlobKey], float] = {}  # when the copy was last looked at

@@ -111,11 +111,12 @@ class Pace:
 
 
 class TransferGate:
-    """At most `limit` transfers run, at most `backlog` wait; more are refused."""
+    """At most `limit` transfers run, at most `backlog` wait, for `longest_wait` seconds; more are refused."""
 
-    def __init__(self, limit: int, backlog: int) -> None:
+    def __init__(self, limit: int, backlog: int, longest_wait: float) -> None:
         self._room = asyncio.Semaphore(limit)
         self._backlog = backlog
+        self._longest_wait = longest_wait
         self.running = 0
         self.waiting = 0
 
@@ -126,7 +127,10 @@ class TransferGate:
             raise BlobServerBusy(f"{self.running} transfers run and {self.waiting} wait", hint="try again later")
         self.waiting += 1
         try:
-            await self._room.acquire()
+            async with asyncio.timeout(self._longest_wait):
+                await self._room.acquire()
+        except TimeoutError:
+            raise BlobServerBusy(f"{self.running} transfers run, and none ended for long", hint="try again") from None
         finally:
             self.waiting -= 1
         self.running += 1

@@ -11,7 +11,7 @@ from minflinkd.blob.transfer import CHUNK, TransferGate, pieces, pump
 
 async def test_more_transfers_than_allowed_wait_and_more_than_may_wait_are_refused() -> None:
     """B9"""
-    gate, done = TransferGate(limit=2, backlog=3), asyncio.Event()
+    gate, done = TransferGate(limit=2, backlog=3, longest_wait=20), asyncio.Event()
 
     async def transfer() -> None:
         async with gate.transfer():
@@ -27,7 +27,7 @@ async def test_more_transfers_than_allowed_wait_and_more_than_may_wait_are_refus
 
 
 async def test_who_gives_up_waiting_leaves_room() -> None:
-    gate = TransferGate(limit=1, backlog=1)
+    gate = TransferGate(limit=1, backlog=1, longest_wait=20)
 
     async def transfer() -> None:
         async with gate.transfer():
@@ -44,6 +44,18 @@ async def test_who_gives_up_waiting_leaves_room() -> None:
         assert gate.waiting == 0
     await transfer()
     assert gate.running == 0
+
+
+async def test_who_has_waited_for_long_is_told_to_come_again() -> None:
+    """B9: before it gives up a server that says nothing."""
+    gate = TransferGate(limit=1, backlog=1, longest_wait=0.01)
+    async with gate.transfer():
+        with pytest.raises(BlobServerBusy, match="none ended for long"):
+            async with gate.transfer():
+                raise AssertionError
+        assert (gate.running, gate.waiting) == (1, 0)
+    async with gate.transfer():
+        assert gate.running == 1
 
 
 async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
