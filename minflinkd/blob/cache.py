@@ -270,10 +270,10 @@ class BlobCache(Component):
         """Raises _CopyUnreadable, BlobMismatch, TimeoutError, and StorageError of the own disk."""
         began = _now()
         async with asyncio.timeout_at(began + HA_PATIENCE) as limit:
-            async for piece in ha.read(job_id, key):
-                await asyncio.to_thread(incoming.write, piece)
-                limit.reschedule(began + HA_PATIENCE + incoming.size / LEAST_RATE)
-        incoming.verify()
+            await ha.fetch(
+                *(job_id, key, incoming),
+                progress=lambda size: limit.reschedule(began + HA_PATIENCE + size / LEAST_RATE),
+            )
 
     async def _from_server(self, job_id: JobId | None, key: BlobKey) -> Path:
         incoming = self._store.incoming(job_id, key)

@@ -14,10 +14,11 @@ from aiohttp import hdrs
 
 from minflinkd.blob.connection import BlobConnection
 from minflinkd.blob.errors import BlobMismatch
+from minflinkd.blob.filling import fill
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.source import BytesSource, Source, open_source
 from minflinkd.blob.store import Incoming
-from minflinkd.blob.transfer import StoredBlob, finish, pieces, pump
+from minflinkd.blob.transfer import StoredBlob, pieces
 from minflinkd.rpc.messages import ArtifactRef
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.parallel import for_each
@@ -183,13 +184,8 @@ class BlobClient:
             if offset and response.status != 206:
                 await asyncio.to_thread(incoming.restart)
             progress(incoming.size)
-
-            async def keep(piece: bytes) -> None:
-                if not incoming.keep(piece):
-                    await finish(asyncio.to_thread(incoming.write, piece))  # the next try goes on behind it
-                progress(incoming.size)
-
-            await pump(pieces(response.content, idle_timeout=self._connection.idle_timeout), keep)
+            come = pieces(response.content, idle_timeout=self._connection.idle_timeout)
+            await fill(incoming, come, progress=progress)
 
     # --- deletion ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 from io import FileIO
 
 import structlog
@@ -35,6 +36,7 @@ class Delivery:
         *,
         trusted: bool,
         unchanged: Callable[[], bool],
+        threads: Executor,
         idle_timeout: float,
     ) -> None:
         self.sent = 0  # bytes
@@ -46,6 +48,7 @@ class Delivery:
         self._key = key
         self._trusted = trusted
         self._unchanged = unchanged
+        self._threads = threads
         self._idle_timeout = idle_timeout
 
     async def run(self) -> web.StreamResponse:
@@ -103,10 +106,10 @@ class Delivery:
         hasher: hashlib._Hash | None,
         check: Callable[[], None],
     ) -> None:
-        pace, at = Pace(self._idle_timeout), start
+        loop, pace, at = asyncio.get_running_loop(), Pace(self._idle_timeout), start
 
         def read_on() -> asyncio.Future[bytes]:
-            return asyncio.ensure_future(asyncio.to_thread(_read, self._file, at, min(CHUNK, stop - at), hasher))
+            return loop.run_in_executor(self._threads, _read, self._file, at, min(CHUNK, stop - at), hasher)
 
         reading: asyncio.Future[bytes] | None = read_on()
         try:
@@ -137,7 +140,7 @@ class Delivery:
             if wire is None or wire.is_closing():
                 raise ConnectionResetError("the client has gone")
             if not _is_cached(self._file, at, length):
-                await finish(asyncio.to_thread(_read, self._file, at, length, None))
+                await finish(loop.run_in_executor(self._threads, _read, self._file, at, length, None))
             async with pace.step(length):
                 sent = await loop.sendfile(wire, self._file, at, length)
             self.sent += sent

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, NotLeading
+from minflinkd.blob.filling import Filling, filling
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.lifecycle import Blob, BlobLifecycle
 from minflinkd.blob.store import BlobStore, Incoming, StoredFile
-from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, pump
+from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, in_chunks, pump
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -34,8 +37,12 @@ log = structlog.get_logger(__name__)
 
 DELETIONS = 8  # at a time
 LAST_LOOK = 10.0  # seconds at an exit, to find out which copies are good
+THREADS = 16  # for what waits for the disk
 HASHERS = 2  # files at a time
 PAGE = 1000  # blobs of a listing
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BlobDepot:
@@ -58,15 +65,20 @@ class BlobDepot:
         self._clock = clock
         self._max_size = max_size
         self._leads = leads
-        self._hashers = ThreadPoolExecutor(HASHERS, "blob-hash")  # not the threads that all of the daemon waits for
+        self.threads = _Threads(THREADS, "blob")
+        self._hashers = asyncio.Semaphore(HASHERS)
         self._copied: set[Blob] = set()  # of which a copy in the HA store was written or seen
         self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `asyncio.to_thread`, in the depot's own ones."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, partial(call, *args, **kwargs))
 
     # --- uploads -------------------------------------------------------------------------------------------------
 
     async def find(self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None) -> BlobKey | None:
         """B1: the key of content that is stored already. It is as if it had been uploaded again."""
-        for key in await asyncio.to_thread(self.store.candidates, job_id, kind, sha256):
+        for key in await self.in_thread(self.store.candidates, job_id, kind, sha256):
             try:
                 await self._verify(job_id, key)
                 if self.lifecycle.offered((job_id, key), upload_set, self._clock.monotonic()):
@@ -78,13 +90,13 @@ class BlobDepot:
 
     async def find_is_quick(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> bool:
         """Whether `find` has nothing to hash."""
-        keys = await asyncio.to_thread(self.store.candidates, job_id, kind, sha256)
+        keys = await self.in_thread(self.store.candidates, job_id, kind, sha256)
         return all([await self.is_verified(job_id, key) for key in keys])
 
     async def is_verified(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Whether `reader` has nothing to hash and nothing to fetch."""
         try:
-            file = await asyncio.to_thread(self.store.verified_reader, job_id, key)
+            file = await self.in_thread(self.store.verified_reader, job_id, key)
         except BlobNotFound:
             return False
         if file is None:
@@ -106,16 +118,12 @@ class BlobDepot:
         self.lifecycle.receive(blob, upload_set, self._clock.monotonic())
         try:
             async with self._incoming(job_id, key) as incoming, self._copy(job_id, key) as copy:
-
-                async def keep(piece: bytes) -> None:
-                    if not incoming.keep(piece):
-                        await asyncio.to_thread(incoming.write, piece)
-
-                async def keep_both(piece: bytes) -> None:
-                    sinks = [keep] if copy is None else [keep, copy.append]
-                    await for_each(sinks, lambda sink: sink(piece), limit=2)
-
-                await pump(source, keep_both)
+                async with filling(incoming, self.threads) as local:
+                    if copy is None:
+                        async for piece in source:
+                            await local.put(piece)
+                    else:
+                        await pump(in_chunks(_put_each(source, local)), copy.append)
                 incoming.verify()
                 return await finish(self._publish(blob, incoming, copy, upload_set))
         except BaseException:
@@ -128,7 +136,7 @@ class BlobDepot:
         async with self._lock(job_id, key.kind, key.sha256):
             self.lifecycle.check_not_ending(job_id)
             try:
-                placed = copy is None and await asyncio.to_thread(self._place_if_new, job_id, key, incoming)
+                placed = copy is None and await self.in_thread(self._place_if_new, job_id, key, incoming)
             except BaseException:
                 await self._forget(blob, copied=False)
                 raise
@@ -140,7 +148,7 @@ class BlobDepot:
                 self.lifecycle.check_not_ending(job_id)
                 try:
                     await self._commit(copy, incoming)
-                    await asyncio.to_thread(incoming.place)
+                    await self.in_thread(incoming.place)
                 except BaseException:
                     await self._forget(blob, copied=copy is not None)
                     raise
@@ -162,14 +170,14 @@ class BlobDepot:
             return  # placing it makes it durable
 
         async def sync() -> None:
-            await asyncio.to_thread(incoming.sync)
+            await self.in_thread(incoming.sync)
 
         await for_each([sync, copy.commit], lambda step: step(), limit=2)
 
     async def _forget(self, blob: Blob, *, copied: bool) -> None:
         """Nobody was told of it. What cannot be deleted now is found by the cleanup."""
         try:
-            await asyncio.to_thread(self.store.delete, *blob)
+            await self.in_thread(self.store.delete, *blob)
             if copied and self._ha is not None:
                 await self._ha.delete(*blob)
         except MinflinkError as error:
@@ -197,34 +205,30 @@ class BlobDepot:
                     raise
             async with self._incoming(job_id, key) as incoming:
                 try:
-                    await self._ha.fetch(job_id, key, incoming)
+                    await self._ha.fetch(job_id, key, incoming, threads=self.threads)
                 except (ObjectNotFound, BlobMismatch) as error:
                     log.error("a blob has no good copy", blob=str(key), job=job_id, error=str(error))
                     raise BlobNotFound(f"there is no good copy of blob {key} of job {owner_name(job_id)}") from error
                 self._check_can_be_had(blob)
-                await finish(asyncio.to_thread(incoming.place))
+                await finish(self.in_thread(incoming.place))
             self._copied.add(blob)
             return await self._open(job_id, key)
 
     async def _open(self, job_id: JobId | None, key: BlobKey) -> FileIO:
-        """The verified local file. One request hashes it, in a thread that nobody else waits for; the others of this
-        key wait, and find it verified. Raises BlobNotFound, StorageError."""
+        """The verified local file. One request hashes it; the others of this key wait, and find it verified. Raises
+        BlobNotFound, StorageError."""
         async with self._lock("verification", job_id, key):
-            if (file := await asyncio.to_thread(self.store.verified_reader, job_id, key)) is not None:
+            if (file := await self.in_thread(self.store.verified_reader, job_id, key)) is not None:
                 return file
-            try:
-                hashing = self._hashers.submit(self.store.reader, job_id, key)
-            except RuntimeError:  # closed
-                raise StorageUnavailable(f"blob {key} is not verified: the blob server ends") from None
-            opened = asyncio.wrap_future(hashing)
-            try:
-                return await asyncio.shield(opened)
-            except asyncio.CancelledError:
-                if not hashing.cancel():  # else it has not begun
+            async with self._hashers:
+                opened = asyncio.ensure_future(self.in_thread(self.store.reader, job_id, key))
+                try:
+                    return await asyncio.shield(opened)
+                except asyncio.CancelledError:
                     await asyncio.wait({opened})
                     if not opened.cancelled() and opened.exception() is None:
                         opened.result().close()
-                raise
+                    raise
 
     async def _verify(self, job_id: JobId | None, key: BlobKey) -> None:
         (await self._open(job_id, key)).close()
@@ -240,7 +244,7 @@ class BlobDepot:
         file = await self.reader(job_id, key)
         try:
             async with await self._ha.create(job_id, key) as writer:
-                while piece := await asyncio.to_thread(_read_on, file, self.store.path(job_id, key)):
+                while piece := await self.in_thread(_read_on, file, self.store.path(job_id, key)):
                     await writer.append(piece)
                 if not self.lifecycle.can_be_had((job_id, key)):
                     return
@@ -252,8 +256,8 @@ class BlobDepot:
 
     async def pages(self) -> AsyncIterator[list[BlobInfo]]:
         """Every local blob, in the order of jobs and keys; what is deleted meanwhile may be missing."""
-        for owner in await asyncio.to_thread(self.store.owners):
-            files = await asyncio.to_thread(self.store.files, owner)
+        for owner in await self.in_thread(self.store.owners):
+            files = await self.in_thread(self.store.files, owner)
             for first in range(0, len(files), PAGE):
                 yield [self._info(file) for file in files[first : first + PAGE]]
 
@@ -297,7 +301,7 @@ class BlobDepot:
             if self._ha is not None and key.kind is BlobKind.PERMANENT:
                 self._check_leads()
                 await self._ha.delete(job_id, key)
-            await asyncio.to_thread(self.store.delete, job_id, key)
+            await self.in_thread(self.store.delete, job_id, key)
             self._copied.discard(blob)
 
     async def delete_job(self, job_id: JobId) -> None:
@@ -308,7 +312,7 @@ class BlobDepot:
             await self._delete_directory(job_id)
 
     async def _delete_directory(self, job_id: JobId) -> None:
-        await asyncio.to_thread(self.store.delete_job, job_id)
+        await self.in_thread(self.store.delete_job, job_id)
         if self._ha is not None:
             self._check_leads()
             await self._ha.delete_job(job_id)
@@ -320,11 +324,11 @@ class BlobDepot:
     async def look_around(self, retention: float) -> None:
         """Stage what lies in the stores and nobody needs; delete what was left of broken uploads and deletions."""
         await self._finish_deletions()
-        await asyncio.to_thread(self.store.delete_temporaries, retention)
-        await asyncio.to_thread(self.store.delete_empty)
+        await self.in_thread(self.store.delete_temporaries, retention)
+        await self.in_thread(self.store.delete_empty)
         sizes = dict[Blob, int]()
-        for owner in await asyncio.to_thread(self.store.owners):
-            files = await asyncio.to_thread(self.store.files, owner)
+        for owner in await self.in_thread(self.store.owners):
+            files = await self.in_thread(self.store.files, owner)
             sizes |= {(owner, file.key): file.size for file in files}
             self.lifecycle.found([(owner, file.key) for file in files], self._clock.monotonic())
         if self._ha is not None:
@@ -359,18 +363,18 @@ class BlobDepot:
                 log.warning("the copy of a blob is looked at again later", blob=str(key), job=job_id, error=str(error))
 
     def close(self) -> None:
-        """Nothing is verified any more."""
-        self._hashers.shutdown(wait=False, cancel_futures=True)
+        """Nothing is read or written any more."""
+        self.threads.shutdown(wait=False)
 
     async def clear(self) -> None:
         """At an orderly exit: the local store goes, except for what a job needs and the HA store may not have."""
         needed = set[Blob]()
-        for owner in await asyncio.to_thread(self.store.owners):
-            files = await asyncio.to_thread(self.store.files, owner)
+        for owner in await self.in_thread(self.store.owners):
+            files = await self.in_thread(self.store.files, owner)
             needed |= {blob for file in files if self.lifecycle.survives(blob := (owner, file.key))}
         needed -= await self._good_copies(needed)
-        for owner in await asyncio.to_thread(self.store.owners):
-            await asyncio.to_thread(self._clear, owner, {key for job_id, key in needed if job_id == owner})
+        for owner in await self.in_thread(self.store.owners):
+            await self.in_thread(self._clear, owner, {key for job_id, key in needed if job_id == owner})
 
     async def _good_copies(self, blobs: Collection[Blob]) -> frozenset[Blob]:
         """Those whose copy was read just now and is right; not all of them where that takes too long."""
@@ -420,7 +424,7 @@ class BlobDepot:
             yield incoming
         finally:
             if not incoming.closed:
-                await finish(asyncio.to_thread(incoming.discard))
+                await finish(asyncio.to_thread(incoming.discard))  # also where the depot was closed meanwhile
 
     @asynccontextmanager
     async def _copy(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:
@@ -437,6 +441,22 @@ class BlobDepot:
 
     def _lock(self, *what: object) -> asyncio.Lock:
         return self._locks.setdefault(what, asyncio.Lock())
+
+
+class _Threads(ThreadPoolExecutor):
+    """Of the depot's own: not those that all of the daemon waits for."""
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(call, *args, **kwargs)
+        except RuntimeError:
+            raise StorageUnavailable("the blob server ends") from None
+
+
+async def _put_each(source: AsyncIterator[bytes], local: Filling) -> AsyncIterator[bytes]:
+    async for piece in source:
+        await local.put(piece)
+        yield piece
 
 
 def _read_on(file: FileIO, path: Path) -> bytes:

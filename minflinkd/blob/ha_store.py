@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from minflinkd.blob.filling import fill
 from minflinkd.blob.keys import BlobKey, owner_name, parse_owner
 from minflinkd.blob.store import Incoming
 from minflinkd.runtime.errors import InvalidId
@@ -24,15 +26,18 @@ class HaStore:
     async def create(self, job_id: JobId | None, key: BlobKey) -> Writer:
         return await self._place(job_id, key).create()
 
-    async def fetch(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
-        """Raises StorageError, BlobMismatch."""
-        async for piece in self._place(job_id, key).open_read():
-            await asyncio.to_thread(incoming.write, piece)
+    async def fetch(
+        self,
+        job_id: JobId | None,
+        key: BlobKey,
+        incoming: Incoming,
+        *,
+        threads: Executor | None = None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """See `filling.fill`. Raises StorageError, BlobMismatch."""
+        await fill(incoming, self._place(job_id, key).open_read(), threads=threads, progress=progress)
         incoming.verify()
-
-    def read(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[bytes]:
-        """The copy as it comes, not verified. Raises StorageError."""
-        return self._place(job_id, key).open_read()
 
     async def is_good(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Read the copy and hash it; False where there is none, or not what the key says. Raises StorageError."""

@@ -143,6 +143,7 @@ class BlobRoutes:
             key,
             trusted=store.trusted(job_id, key, file),
             unchanged=lambda: store.unchanged(job_id, key, file),
+            threads=self._depot.threads,
             idle_timeout=self._idle_timeout,
         )
         try:

@@ -174,7 +174,7 @@ class BlobServer(Component):
         file = await self._depot.reader(job_id, key)
         try:
             with os_errors(self._store.path(job_id, key)):
-                return await asyncio.to_thread(file.readall)
+                return await self._depot.in_thread(file.readall)
         finally:
             file.close()
 

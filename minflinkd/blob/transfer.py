@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import StreamReader
@@ -36,28 +36,29 @@ class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def pieces(stream: StreamReader, *, idle_timeout: float) -> AsyncIterator[bytes]:
-    """The stream in pieces of about CHUNK bytes, as each costs a trip to a thread.
-
-    Raises TimeoutError when nothing comes for `idle_timeout` seconds, or too little (`Pace`).
-    """
-    waiting, size, data, pace = list[bytes](), 0, b"", Pace(idle_timeout)
+    """The stream as it comes. Raises TimeoutError when nothing comes for `idle_timeout` seconds, or too little
+    (`Pace`)."""
+    data, pace = b"", Pace(idle_timeout)
     while True:
-        try:
-            async with pace.step(len(data)):
-                data, chunk_ends = await stream.readchunk()  # as it came: `readany` would copy it
-        except Exception:
-            if size:
-                yield b"".join(waiting)  # what came is kept, so that a resumed transfer need not fetch it again
-            raise
-        if not data and chunk_ends and not stream.at_eof():
-            continue  # of the transfer encoding, not of the stream (an empty stream says so for ever)
-        waiting.append(data)
-        size += len(data)
-        if size and (size >= CHUNK or not data):
+        async with pace.step(len(data)):
+            data, chunk_ends = await stream.readchunk()  # as it came: `readany` would copy it
+        if data:
+            yield data
+        elif not chunk_ends or stream.at_eof():  # else of the transfer encoding (an empty stream says so for ever)
+            return
+
+
+async def in_chunks(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """In pieces of about CHUNK bytes, for what costs a trip to a thread each time."""
+    waiting, size = list[bytes](), 0
+    async for piece in source:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
             yield b"".join(waiting)
             waiting, size = [], 0
-        if not data:
-            return
+    if size:
+        yield b"".join(waiting)
 
 
 async def pump(source: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[object]]) -> None:
@@ -81,7 +82,7 @@ async def pump(source: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[
         raise
 
 
-async def finish(step: Coroutine[Any, Any, T]) -> T:
+async def finish(step: Awaitable[T]) -> T:
     """Not to be left half done: a cancellation waits for it."""
     task = asyncio.ensure_future(step)
     try:

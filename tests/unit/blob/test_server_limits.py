@@ -313,6 +313,35 @@ async def test_what_has_left_the_cache_is_read_in_threads(tmp_path: Path, monkey
         assert threading.main_thread().name not in reads
 
 
+async def test_a_disk_that_hangs_holds_none_of_the_threads_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_leaks: None
+) -> None:
+    """B9: with which TaskManagers are started; nor does it hold up what needs no disk."""
+    many, data = 12, os.urandom(MIB)
+    go_on, pwrite = threading.Event(), os.pwrite
+    writing = list[str]()
+
+    def hangs(fd: int, piece: memoryview, at: int) -> int:
+        writing.append(threading.current_thread().name)
+        assert go_on.wait(20)
+        return pwrite(fd, piece, at)
+
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with BlobServer(options=BlobOptions(directory=tmp_path)) as server:
+        monkeypatch.setattr(os, "pwrite", hangs)
+        async with asyncio.TaskGroup() as group:
+            for n in range(many):
+                group.create_task(put(server, bytes([n]) + data))
+            try:
+                await until(lambda: len(writing) == many)
+                async with asyncio.timeout(5):
+                    await asyncio.to_thread(int)
+            finally:
+                go_on.set()
+        await until(lambda: nothing_runs(server))
+        assert {name.partition("_")[0] for name in writing} == {"blob"}
+
+
 @pytest.mark.parametrize("method", ["HEAD", "offer", "GET"])
 async def test_files_that_are_hashed_leave_the_threads_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -333,6 +362,7 @@ async def test_files_that_are_hashed_leave_the_threads_to_others(
     for key, content in zip(keys, contents, strict=True):
         (tmp_path / JOB / str(key)).write_bytes(content)
         os.utime(tmp_path / JOB / str(key), (0, 0))
+    await until(lambda: (tmp_path / JOB / str(keys[-1])).stat().st_ctime_ns < time.time_ns() - 1e8)  # can be trusted
     monkeypatch.setattr(hashlib, "file_digest", slowly)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
     async with (
@@ -358,7 +388,7 @@ async def test_files_that_are_hashed_leave_the_threads_to_others(
                 go_on.set()
         assert {task.result() for task in asking} == {200}
         assert len(hashed) == many
-        assert {name.partition("_")[0] for name in hashed} == {"blob-hash"}
+        assert {name.partition("_")[0] for name in hashed} == {"blob"}
 
 
 # --- too large, and no room ------------------------------------------------------------------------------------------

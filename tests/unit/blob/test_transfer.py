@@ -6,7 +6,7 @@ from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
 from minflinkd.blob.errors import BlobServerBusy
-from minflinkd.blob.transfer import CHUNK, TransferGate, pieces, pump
+from minflinkd.blob.transfer import CHUNK, TransferGate, in_chunks, pieces, pump
 
 
 async def test_more_transfers_than_allowed_wait_and_more_than_may_wait_are_refused() -> None:
@@ -67,7 +67,7 @@ async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
     data = [bytes([n]) * size for n, size in enumerate([1, CHUNK // 2, CHUNK // 2, 3, CHUNK])]
 
     async def collect() -> list[bytes]:
-        return [piece async for piece in pieces(stream, idle_timeout=10)]
+        return [piece async for piece in in_chunks(pieces(stream, idle_timeout=10))]
 
     collecting = asyncio.create_task(collect())
     for chunk in data:
