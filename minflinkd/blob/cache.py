@@ -109,7 +109,7 @@ class BlobCache(Component):
         cleanup_interval: float = 3600.0,
     ) -> None:
         super().__init__("blob cache")
-        self._store = BlobStore(directory)
+        self._store = BlobStore(directory, durable=False)  # the next one begins with an empty directory
         self._client = client
         self._ha = None if ha_store is None else _Copies(ha_store)
         self._ha_again_at = float("-inf")

@@ -24,16 +24,17 @@ import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_owner
+from minflinkd.blob.write_back import start_writing_back
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.os_errors import os_errors
 
 log = structlog.get_logger(__name__)
 
-CHUNK = 1024 * 1024  # bytes
 SMALL = 64 * 1024  # bytes, which are hashed in less than a visit to a thread takes
 TRIES = 10  # where another thread moves or deletes at the same time
 KEPT_ASIDE = 10  # corrupt files, the newest
+WRITTEN_BACK = 8 * 1024 * 1024  # bytes of a file that the disk is given at a time, before they have to be there
 _INCOMING = "incoming"
 _CORRUPT = "corrupt"  # what was moved aside, for a person to look at
 TRUSTED = 60.0  # seconds for which a verified file that has not changed is sent without being hashed again
@@ -51,20 +52,24 @@ class Incoming:
         *,
         max_size: int | None = None,
         follow_links: bool = True,
+        durable: bool = True,
         on_placed: Callable[[os.stat_result], None] = lambda _: None,
     ) -> None:
-        """`follow_links`: whether the target's directory may be reached through a link."""
+        """`follow_links`: whether the target's directory may be reached through a link. `durable`: whether what was
+        placed is there after a crash of the machine, too."""
         self.size = 0  # bytes so far
         self.temporary = temporary
         self._target = target
         self._sha256 = sha256
         self._max_size = max_size
         self._follow_links = follow_links
+        self._durable = durable
         self._on_placed = on_placed
         self._hasher = hashlib.sha256()
         self._lock = threading.Lock()  # a cancelled caller discards while its last write may still be under way
         self._fd: int | None = None
         self._waiting: list[bytes] = []  # hashed, and not written yet
+        self._on_its_way = 0  # bytes that the disk was asked to write
         self._synced = False
         self._closed = False
 
@@ -94,6 +99,9 @@ class Incoming:
             _write(fd, data, self.size)  # over what is left of a piece that could not be written as a whole
             self._hasher.update(data)
             self.size += len(data)
+            if self._durable and self.size - self._on_its_way >= WRITTEN_BACK:
+                start_writing_back(fd, self._on_its_way, self.size - self._on_its_way)
+                self._on_its_way = self.size
 
     def restart(self) -> None:
         """Forget what was received."""
@@ -102,7 +110,7 @@ class Incoming:
             os.ftruncate(self._open(), 0)
             self._hasher = hashlib.sha256()
             self._synced = False
-            self.size = 0
+            self._on_its_way = self.size = 0
 
     def verify(self) -> None:
         """Raises BlobMismatch."""
@@ -110,12 +118,13 @@ class Incoming:
             raise BlobMismatch(f"{self.size} bytes with SHA-256 {found} arrived instead of {self._sha256}")
 
     def sync(self) -> None:
-        """What was written is durable; `place` is quick then. Raises StorageError."""
+        """What was written is durable, and there is a directory for it; `place` is quick then. Raises StorageError."""
         with self._lock, os_errors(self.temporary):
             self._sync()
+            os.close(self._make_directory())
 
     def place(self) -> Path:
-        """Durable and visible, in one step. Raises BlobMismatch, StorageError."""
+        """Durable, where it is to be, and visible, in one step. Raises BlobMismatch, StorageError."""
         self.verify()
         with self._lock, os_errors(self._target):
             self._sync()
@@ -131,12 +140,16 @@ class Incoming:
         return self._target
 
     def _rename(self) -> None:
-        directory = _make_directory(self._target.parent, self._follow_links)
+        directory = self._make_directory()
         try:
             os.rename(self.temporary, self._target.name, dst_dir_fd=directory)
-            os.fsync(directory)
+            if self._durable:
+                os.fsync(directory)
         finally:
             os.close(directory)
+
+    def _make_directory(self) -> int:
+        return _make_directory(self._target.parent, follow_links=self._follow_links, durable=self._durable)
 
     def discard(self) -> None:
         """Idempotent; after `place` it does nothing."""
@@ -165,7 +178,8 @@ class Incoming:
             fd = self._open()
             if os.fstat(fd).st_size > self.size:  # behind the end, of a piece that could not be written as a whole
                 os.ftruncate(fd, self.size)
-            os.fsync(fd)
+            if self._durable:
+                os.fsync(fd)
             self._synced = True
 
     def _close(self) -> None:
@@ -187,8 +201,10 @@ class StoredFile(NamedTuple):
 class BlobStore:
     """The blobs of one process. Nothing but parsed ids and keys becomes a path (B41), and no link is followed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, durable: bool = True) -> None:
+        """`durable`: PERMANENT blobs outlive a crash of the machine. TRANSIENT ones are never recovered (B2)."""
         self.directory = directory
+        self._durable = durable
         self.moved_aside = 0  # corrupt files
         self._verified: dict[Path, _Verified] = {}  # what the file was when its checksum was right
         self._receiving: weakref.WeakSet[Incoming] = weakref.WeakSet()
@@ -206,7 +222,13 @@ class BlobStore:
             # Its name has changed just now, and no more.
             self._remember(target, found, age_ns=time.time_ns() - found.st_mtime_ns)
 
-        incoming = Incoming(temporary, target, key.sha256, max_size=max_size, follow_links=False, on_placed=placed)
+        incoming = Incoming(
+            *(temporary, target, key.sha256),
+            max_size=max_size,
+            follow_links=False,
+            durable=self._durable and key.kind is BlobKind.PERMANENT,
+            on_placed=placed,
+        )
         self._receiving.add(incoming)
         return incoming
 
@@ -460,18 +482,16 @@ def _open_regular(path: Path) -> FileIO | None:
     return FileIO(descriptor, "rb")
 
 
-def _make_directory(path: Path, follow_links: bool) -> int:
-    """A descriptor of the directory, whose name is durable. Raises OSError."""
-    try:
+def _make_directory(path: Path, *, follow_links: bool, durable: bool) -> int:
+    """A descriptor of the directory; `durable`: so is its name. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
         os.mkdir(path)
-    except FileExistsError:
-        pass
-    else:
-        parent = _open_directory(path.parent, follow_links=True)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        if durable:
+            parent = _open_directory(path.parent, follow_links=True)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
     return _open_directory(path, follow_links=follow_links)
 
 

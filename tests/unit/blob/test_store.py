@@ -10,7 +10,7 @@ import pytest
 from minflinkd.blob import store as store_module
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind
-from minflinkd.blob.store import KEPT_ASIDE, BlobStore
+from minflinkd.blob.store import KEPT_ASIDE, WRITTEN_BACK, BlobStore
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageError, StorageFull
@@ -161,6 +161,62 @@ def test_what_is_left_of_a_piece_that_did_not_fit_is_no_part_of_the_blob(
     assert incoming.place().read_bytes() == DATA + more
 
 
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is made durable, and when files get their names."""
+    seen, fsync, rename = list[str](), os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        seen.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+        fsync(fd)
+
+    def renamed(source: Path, target: str, *, dst_dir_fd: int) -> None:
+        seen.append(f"rename {source.name}")
+        rename(source, target, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    return seen
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_blob_is_durable_before_it_has_its_name(store: BlobStore, steps: list[str], prepared: bool) -> None:
+    """B5: and so are its directory's name, before, and its own, in the end."""
+    incoming = store.incoming(JOB, new_key())
+    name = incoming.temporary.name
+    incoming.write(DATA)
+    if prepared:
+        incoming.sync()
+        assert steps == [f"fsync {name}", f"fsync {store.directory.name}"]
+    incoming.place()
+    assert steps == [f"fsync {name}", f"fsync {store.directory.name}", f"rename {name}", f"fsync {JOB}"]
+
+
+@pytest.mark.parametrize("kind", list(BlobKind))
+def test_what_nobody_looks_for_after_a_crash_is_not_made_durable(
+    tmp_path: Path, steps: list[str], kind: BlobKind
+) -> None:
+    """B2: a TRANSIENT blob is never recovered; nor is anything of a cache."""
+    store = BlobStore(tmp_path, durable=kind is BlobKind.TRANSIENT)
+    store.open()
+    incoming = store.incoming(JOB, BlobKey.new(kind, new_key().sha256))
+    incoming.write(DATA)
+    incoming.place()
+    assert steps == [f"rename {incoming.temporary.name}"]
+
+
+def test_the_disk_begins_to_write_while_a_blob_comes(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B40: else all of it is written while somebody waits for the answer."""
+    begun = list[tuple[int, int]]()
+    monkeypatch.setattr(store_module, "start_writing_back", lambda fd, at, size: begun.append((at, size)))
+    data = bytes(WRITTEN_BACK // 4)
+    incoming = store.incoming(JOB, new_key(data * 9))
+    for _ in range(9):
+        incoming.write(data)
+    assert begun == [(0, WRITTEN_BACK), (WRITTEN_BACK, WRITTEN_BACK)]
+    assert incoming.place().stat().st_size == 9 * len(data)
+
+
 def test_what_was_being_received_goes_with_a_restart(store: BlobStore) -> None:
     """B5"""
     kept = put(store)
@@ -237,9 +293,9 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
     """The directory is empty until the file gets its name."""
     make, cleanups = store_module._make_directory, 0
 
-    def made(path: Path, follow_links: bool) -> int:
+    def made(path: Path, *, follow_links: bool, durable: bool) -> int:
         nonlocal cleanups
-        descriptor = make(path, follow_links)
+        descriptor = make(path, follow_links=follow_links, durable=durable)
         if cleanups < 3:
             cleanups += 1
             store.delete_empty()
