@@ -8,10 +8,11 @@ thing at once.
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -24,7 +25,7 @@ from minflinkd.blob.filling import Filling, filling
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.lifecycle import Blob, BlobLifecycle
-from minflinkd.blob.store import BlobStore, Incoming, StoredFile
+from minflinkd.blob.store import BlobFile, BlobStore, Incoming, StoredFile
 from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, in_chunks, pump
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
@@ -41,6 +42,7 @@ THREADS = 16  # for what waits for the disk
 HASHERS = 2  # files at a time
 PAGE = 1000  # blobs of a listing
 
+Turn = Callable[[], AbstractAsyncContextManager[None]]  # taken by who has to hash, or to restore, a file
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -76,33 +78,19 @@ class BlobDepot:
 
     # --- uploads -------------------------------------------------------------------------------------------------
 
-    async def find(self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None) -> BlobKey | None:
-        """B1: the key of content that is stored already. It is as if it had been uploaded again."""
+    async def find(
+        self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None, *, turn: Turn = nullcontext
+    ) -> tuple[BlobKey, int] | None:
+        """B1: key and size of content that is stored already. It is as if it had been uploaded again."""
         for key in await self.in_thread(self.store.candidates, job_id, kind, sha256):
             try:
-                await self._verify(job_id, key)
+                (await self._open(job_id, key, turn)).close()
                 if self.lifecycle.offered((job_id, key), upload_set, self._clock.monotonic()):
-                    await self._verify(job_id, key)  # it may have gone while it was looked at
-                    return key
+                    with await self._open(job_id, key, turn) as file:  # it may have gone while it was looked at
+                        return key, os.fstat(file.fileno()).st_size
             except BlobNotFound:
                 continue
         return None
-
-    async def find_is_quick(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> bool:
-        """Whether `find` has nothing to hash."""
-        keys = await self.in_thread(self.store.candidates, job_id, kind, sha256)
-        return all([await self.is_verified(job_id, key) for key in keys])
-
-    async def is_verified(self, job_id: JobId | None, key: BlobKey) -> bool:
-        """Whether `reader` has nothing to hash and nothing to fetch."""
-        try:
-            file = await self.in_thread(self.store.verified_reader, job_id, key)
-        except BlobNotFound:
-            return False
-        if file is None:
-            return False
-        file.close()
-        return True
 
     def complete(self, job_id: JobId | None, upload_set: str) -> None:
         self.lifecycle.complete(job_id, upload_set, self._clock.monotonic())
@@ -144,7 +132,7 @@ class BlobDepot:
                 known = await self.find(job_id, key.kind, key.sha256, upload_set)
                 if known is not None:
                     self.lifecycle.not_received(blob)
-                    return known
+                    return known[0]
                 self.lifecycle.check_not_ending(job_id)
                 try:
                     await self._commit(copy, incoming)
@@ -190,16 +178,20 @@ class BlobDepot:
         (await self.reader(job_id, key)).close()
         return self.store.path(job_id, key)
 
-    async def reader(self, job_id: JobId | None, key: BlobKey) -> FileIO:
+    async def reader(self, job_id: JobId | None, key: BlobKey, *, turn: Turn = nullcontext) -> BlobFile:
         """The verified local file, open; restored from the HA store where it is missing (B7).
 
         Raises BlobNotFound, StorageError: whether there is a copy cannot be said now.
         """
         blob = (job_id, key)
-        async with self._lock(job_id, key):
+        self._check_can_be_had(blob)
+        with suppress(BlobNotFound):
+            if (file := await self._open_known(job_id, key)) is not None:
+                return file
+        async with turn(), self._lock(job_id, key):
             self._check_can_be_had(blob)
             try:
-                return await self._open(job_id, key)
+                return await self._open_hashed(job_id, key)
             except BlobNotFound:
                 if self._ha is None or key.kind is not BlobKind.PERMANENT:
                     raise
@@ -212,13 +204,23 @@ class BlobDepot:
                 self._check_can_be_had(blob)
                 await finish(self.in_thread(incoming.place))
             self._copied.add(blob)
-            return await self._open(job_id, key)
+            return await self._open_hashed(job_id, key)
 
-    async def _open(self, job_id: JobId | None, key: BlobKey) -> FileIO:
-        """The verified local file. One request hashes it; the others of this key wait, and find it verified. Raises
-        BlobNotFound, StorageError."""
+    async def _open(self, job_id: JobId | None, key: BlobKey, turn: Turn) -> BlobFile:
+        """The verified local file. Raises BlobNotFound, StorageError."""
+        if (file := await self._open_known(job_id, key)) is not None:
+            return file
+        async with turn():
+            return await self._open_hashed(job_id, key)
+
+    async def _open_known(self, job_id: JobId | None, key: BlobKey) -> BlobFile | None:
+        """None where it would have to be hashed; raises as `_open`."""
+        return await self.in_thread(self.store.verified_reader, job_id, key)
+
+    async def _open_hashed(self, job_id: JobId | None, key: BlobKey) -> BlobFile:
+        """One request hashes it; the others of this key wait, and find it verified. Raises as `_open`."""
         async with self._lock("verification", job_id, key):
-            if (file := await self.in_thread(self.store.verified_reader, job_id, key)) is not None:
+            if (file := await self._open_known(job_id, key)) is not None:
                 return file
             async with self._hashers:
                 opened = asyncio.ensure_future(self.in_thread(self.store.reader, job_id, key))
@@ -229,9 +231,6 @@ class BlobDepot:
                     if not opened.cancelled() and opened.exception() is None:
                         opened.result().close()
                     raise
-
-    async def _verify(self, job_id: JobId | None, key: BlobKey) -> None:
-        (await self._open(job_id, key)).close()
 
     async def mend_copy(self, job_id: JobId, key: BlobKey) -> None:
         """Where the HA store's copy is missing or corrupt, write it again from the good local file."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import msgspec
 import structlog
@@ -14,7 +13,7 @@ from aiohttp import ClientError, hdrs, web
 from aiohttp.typedefs import Handler
 
 from minflinkd.blob.delivery import Delivery, hang_up
-from minflinkd.blob.depot import BlobDepot
+from minflinkd.blob.depot import BlobDepot, Turn
 from minflinkd.blob.errors import (
     BlobInUse,
     BlobNotFound,
@@ -59,7 +58,6 @@ class BlobRoutes:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._answer_errors, self._authenticate])
         app.router.add_get("/blobs", self._list, allow_head=False)
-        app.router.add_post("/blobs/{job}/offer", self._offer)
         app.router.add_post("/blobs/{job}/sets/{set}/complete", self._complete)
         app.router.add_put("/blobs/{job}", self._put, expect_handler=_decide_later)
         app.router.add_get("/blobs/{job}/{key}", self._get)
@@ -69,20 +67,14 @@ class BlobRoutes:
 
     # --- uploads -------------------------------------------------------------------------------------------------
 
-    async def _offer(self, request: web.Request) -> web.StreamResponse:
-        job_id, kind, sha256, upload_set = announced(request)
-        key = await self._find(job_id, kind, sha256, upload_set)
-        if key is None:
-            raise BlobNotFound(f"no content with SHA-256 {sha256} is stored for this job")
-        return await self._stored(job_id, key, status=200)
-
     async def _put(self, request: web.Request) -> web.StreamResponse:
         job_id, kind, sha256, upload_set = announced(request)
         self._check_size(request.content_length)
         if asks_first(request):
-            known = await self._find(job_id, kind, sha256, upload_set)
+            known = await self._depot.find(job_id, kind, sha256, upload_set, turn=self._gate.transfer)
             if known is not None:
-                return await self._stored(job_id, known, status=200)
+                key, size = known
+                return _json(StoredBlob(str(key), size), 200)
         async with self._turn_of_upload(request):
             if asks_first(request) and request.transport is not None:
                 request[_CONTINUED] = True
@@ -95,10 +87,6 @@ class BlobRoutes:
         # Not read again: a file that was written just now would be hashed once more.
         return _json(StoredBlob(str(key), body.size), 201)
 
-    async def _find(self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None) -> BlobKey | None:
-        async with self._turn_to_hash(quick=await self._depot.find_is_quick(job_id, kind, sha256)):
-            return await self._depot.find(job_id, kind, sha256, upload_set)
-
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self._depot.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
         return web.Response(status=204)
@@ -106,14 +94,6 @@ class BlobRoutes:
     def _check_size(self, size: int | None) -> None:
         if self._max_size is not None and size is not None and size > self._max_size:
             raise BlobTooLarge(f"{size} bytes are more than {self._max_size}", hint="raise blob.max-size")
-
-    async def _stored(self, job_id: JobId | None, key: BlobKey, *, status: int) -> web.Response:
-        file = await self._depot.reader(job_id, key)
-        try:
-            size = os.fstat(file.fileno()).st_size
-        finally:
-            file.close()
-        return _json(StoredBlob(str(key), size), status)
 
     # --- downloads -----------------------------------------------------------------------------------------------
 
@@ -123,26 +103,31 @@ class BlobRoutes:
         if deletes and key.kind is BlobKind.PERMANENT:
             raise BlobPermanent(f"blob {key} is permanent: it goes with its job", hint="ask without delete=true")
         if request.method == hdrs.METH_HEAD:
-            async with self._turn_to_hash(quick=await self._depot.is_verified(job_id, key)):
-                return await self._send(request, job_id, key)
+            return await self._send(request, job_id, key, turn=self._gate.transfer)
         async with self._gate.transfer():
             return await self._send(request, job_id, key, deletes=deletes)
 
     async def _send(
-        self, request: web.Request, job_id: JobId | None, key: BlobKey, *, deletes: bool = False
+        self,
+        request: web.Request,
+        job_id: JobId | None,
+        key: BlobKey,
+        *,
+        turn: Turn = nullcontext,
+        deletes: bool = False,
     ) -> web.StreamResponse:
         """What follows is done also where the client leaves with the last byte, by which this is cancelled."""
         store = self._depot.store
         if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client got was not what the key says
             store.doubt(job_id, key)
-        file = await self._depot.reader(job_id, key)
+        file = await self._depot.reader(job_id, key, turn=turn)
         self._on_served(job_id, key)
         delivery = Delivery(
             request,
             file,
             key,
             trusted=store.trusted(job_id, key, file),
-            unchanged=lambda: store.unchanged(job_id, key, file),
+            unchanged=file.unchanged,
             threads=self._depot.threads,
             idle_timeout=self._idle_timeout,
         )
@@ -211,14 +196,6 @@ class BlobRoutes:
             if not wire.is_closing():
                 wire.resume_reading()
 
-    @asynccontextmanager
-    async def _turn_to_hash(self, *, quick: bool) -> AsyncIterator[None]:
-        if quick:
-            yield
-            return
-        async with self._gate.transfer():
-            yield
-
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._token is not None:
@@ -243,7 +220,13 @@ class BlobRoutes:
             hang_up(request)
             return web.Response(status=408)
         except (ConnectionError, ClientError, web.RequestPayloadError) as error:
-            log.info("a blob upload broke off", path=request.path, peer=request.remote, error=repr(error))
+            log.info(
+                "a blob transfer broke off",
+                method=request.method,
+                path=request.path,
+                peer=request.remote,
+                error=repr(error),
+            )
             hang_up(request)
             return web.Response(status=400)
         if asks_first(request) and _CONTINUED not in request:

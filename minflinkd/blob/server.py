@@ -1,7 +1,6 @@
 """The BlobServer (blob.md): keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up behind jobs.
 
     GET    /blobs                                        all blobs, as a list
-    POST   /blobs/<job>/offer?kind=p&sha256=...&set=...  200 with the key of content that is stored already, else 404
     PUT    /blobs/<job>?kind=p&sha256=...&set=...        the body is the blob; 201 with its key. `Expect: 100-continue`
                                                          is answered 200 where the content is stored already
     POST   /blobs/<job>/sets/<set>/complete              the last one of the set has come
@@ -154,8 +153,10 @@ class BlobServer(Component):
         Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted), StorageError.
         """
         sha256 = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
-        key = await self._depot.find(job_id, kind, sha256, None)
-        if key is None:
+        known = await self._depot.find(job_id, kind, sha256, None)
+        if known is not None:
+            key, _ = known
+        else:
             key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), _in_pieces(data), None)
         self._lifecycle.acquire((job_id, key))
         return key

@@ -237,7 +237,7 @@ class BlobStore:
         self.reader(job_id, key).close()
         return self.path(job_id, key)
 
-    def reader(self, job_id: JobId | None, key: BlobKey) -> FileIO:
+    def reader(self, job_id: JobId | None, key: BlobKey) -> BlobFile:
         """The verified file, open at its beginning. A corrupt one is moved aside and reported.
 
         It is hashed when it is first asked for and whenever it has changed since. Raises BlobNotFound, StorageError.
@@ -250,7 +250,7 @@ class BlobStore:
                     raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
                 good = False
                 try:
-                    good = self.unchanged(job_id, key, file) or self._verify(file, job_id, key)
+                    good = self._is_known(file, path) or self._verify(file, job_id, key)
                     # While it is open, so that its inode is not given to another file.
                     if not good and self.move_aside(job_id, key, os.fstat(file.fileno())):
                         break
@@ -261,29 +261,27 @@ class BlobStore:
                     return file
             raise BlobNotFound(f"blob {key} of job {owner_name(job_id)} was corrupt and was moved aside")
 
-    def verified_reader(self, job_id: JobId | None, key: BlobKey) -> FileIO | None:
+    def verified_reader(self, job_id: JobId | None, key: BlobKey) -> BlobFile | None:
         """As `reader`, but quick: None where the file would have to be hashed. Raises BlobNotFound, StorageError."""
         path = self.path(job_id, key)
         with os_errors(path):
             file = _open_regular(path)
             if file is None:
                 raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
-            if self.unchanged(job_id, key, file):
+            if self._is_known(file, path):
                 return file
             file.close()
             return None
 
-    def unchanged(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> bool:
-        """Whether `file`, which `reader` has opened, is still what it was when its checksum was right. Not blocking."""
+    def trusted(self, job_id: JobId | None, key: BlobKey, file: BlobFile) -> bool:
+        """Whether it is unchanged, and was verified for this reader, or so lately that the disk will not have damaged
+        it since. Not blocking."""
         verified = self._verified.get(self.path(job_id, key))
-        return verified is not None and verified.identity == _Identity.of(os.fstat(file.fileno()))
+        if not file.hashed and (verified is None or verified.identity != file.found or verified.is_old()):
+            return False
+        return file.unchanged()
 
-    def trusted(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> bool:
-        """Whether it is unchanged, and was verified so lately that the disk will not have damaged it since."""
-        verified = self._verified.get(self.path(job_id, key))
-        return verified is not None and time.monotonic() - verified.at <= TRUSTED and self.unchanged(job_id, key, file)
-
-    def confirm(self, job_id: JobId | None, key: BlobKey, file: FileIO) -> None:
+    def confirm(self, job_id: JobId | None, key: BlobKey, file: BlobFile) -> None:
         """The whole of `file` was found right once more."""
         path, identity = self.path(job_id, key), _Identity.of(os.fstat(file.fileno()))
         verified = self._verified.get(path)
@@ -410,12 +408,19 @@ class BlobStore:
         """Where it lies, or would lie; nothing is verified. Raises InvalidId."""
         return self.directory / owner_name(job_id) / str(BlobKey.parse(str(key)))
 
-    def _verify(self, file: FileIO, job_id: JobId | None, key: BlobKey) -> bool:
+    def _is_known(self, file: BlobFile, path: Path) -> bool:
+        """Whether it is what it was when its checksum was right."""
+        file.found = _Identity.of(os.fstat(file.fileno()))
+        verified = self._verified.get(path)
+        return verified is not None and verified.identity == file.found
+
+    def _verify(self, file: BlobFile, job_id: JobId | None, key: BlobKey) -> bool:
         found = os.fstat(file.fileno())
         age_ns = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns)  # before it is read
         if hashlib.file_digest(file, "sha256").hexdigest() != key.sha256:
             return False
         self._remember(self.path(job_id, key), found, age_ns=age_ns)
+        file.found, file.hashed = _Identity.of(found), True
         file.seek(0)
         return True
 
@@ -438,9 +443,23 @@ class _Identity(NamedTuple):
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
+class BlobFile(FileIO):
+    """A file of the store, open and verified."""
+
+    found: _Identity  # what it was then
+    hashed = False  # for who has opened it
+
+    def unchanged(self) -> bool:
+        """Since it was verified. Not blocking."""
+        return self.found == _Identity.of(os.fstat(self.fileno()))
+
+
 class _Verified(NamedTuple):
     identity: _Identity
     at: float  # monotonic seconds
+
+    def is_old(self) -> bool:
+        return time.monotonic() - self.at > TRUSTED
 
 
 def _keep_newest(directory: Path, many: int) -> None:
@@ -461,7 +480,7 @@ def _write(fd: int, data: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def _open_regular(path: Path) -> FileIO | None:
+def _open_regular(path: Path) -> BlobFile | None:
     """None where there is no file of that name, or something else than a file: a link, a pipe, a directory."""
     try:
         directory = _open_directory(path.parent)
@@ -479,7 +498,7 @@ def _open_regular(path: Path) -> FileIO | None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         return None
-    return FileIO(descriptor, "rb")
+    return BlobFile(descriptor, "rb")
 
 
 def _make_directory(path: Path, *, follow_links: bool, durable: bool) -> int:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StoredBlob(msgspec.Struct, frozen=True):
-    """The server's answer to an upload or an offer."""
+    """The server's answer to an upload."""
 
     key: str
     size: int

@@ -74,17 +74,18 @@ async def test_the_same_content_is_stored_once_for_a_job(http: aiohttp.ClientSes
     assert len(files(tmp_path / "server")) == 2
 
 
-async def test_an_offer_is_answered_with_the_key_of_known_content(http: aiohttp.ClientSession) -> None:
+async def test_known_content_is_answered_with_its_key(http: aiohttp.ClientSession) -> None:
     """B1"""
-    offer = {"kind": "p", "sha256": sha256(DATA)}
-    async with http.post(f"/blobs/{JOB}/offer", params=offer) as response:
-        assert response.status == 404
-        assert (await response.json())["code"] == "blob-not-found"
+
+    async def announce(job: str) -> tuple[int, dict[str, object]]:
+        params = {"kind": "p", "sha256": sha256(DATA)}
+        async with http.put(f"/blobs/{job}", params=params, data=DATA, expect100=True) as response:
+            return response.status, await response.json()
+
     key = await put(http)
-    async with http.post(f"/blobs/{JOB}/offer", params=offer) as response:
-        assert (response.status, await response.json()) == (200, {"key": str(key), "size": len(DATA)})
-    async with http.post(f"/blobs/{OTHER}/offer", params=offer) as response:
-        assert response.status == 404, "another job's blobs are its own"
+    assert await announce(JOB) == (200, {"key": str(key), "size": len(DATA)})
+    status, other = await announce(OTHER)
+    assert (status, other["key"] != str(key)) == (201, True), "another job's blobs are its own"
 
 
 @pytest.mark.parametrize(

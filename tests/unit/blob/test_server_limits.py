@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from minflinkd.blob import delivery
+from minflinkd.blob import delivery, store
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.blob.transfer import Pace
@@ -313,6 +313,31 @@ async def test_what_has_left_the_cache_is_read_in_threads(tmp_path: Path, monkey
         assert threading.main_thread().name not in reads
 
 
+async def test_what_was_hashed_to_be_opened_is_not_hashed_again_to_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B9: also where the file is so young that the next one who asks may not trust it."""
+    hashed, digest = list[str](), hashlib.file_digest
+
+    def seen(file: FileIO, name: str) -> hashlib._Hash:
+        hashed.append(name)
+        return digest(file, name)
+
+    def unread(*_: object) -> bytes:
+        raise AssertionError("it is sent by the kernel")
+
+    monkeypatch.setattr(hashlib, "file_digest", seen)
+    monkeypatch.setattr(store, "_GRANULARITY_NS", 10**18)
+    monkeypatch.setattr(os, "preadv", lambda *_: 1)
+    async with BlobServer(options=BlobOptions(directory=tmp_path)) as server:
+        key = await put(server, data := os.urandom(MIB))
+        monkeypatch.setattr(delivery, "_read", unread)
+        for n in (1, 2):
+            async with aiohttp.request("GET", f"{server.url}/blobs/{JOB}/{key}") as response:
+                assert await response.read() == data
+            assert len(hashed) == n
+
+
 async def test_a_disk_that_hangs_holds_none_of_the_threads_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_leaks: None
 ) -> None:
@@ -342,7 +367,7 @@ async def test_a_disk_that_hangs_holds_none_of_the_threads_of_the_loop(
         assert {name.partition("_")[0] for name in writing} == {"blob"}
 
 
-@pytest.mark.parametrize("method", ["HEAD", "offer", "GET"])
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "GET"])
 async def test_files_that_are_hashed_leave_the_threads_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -372,8 +397,9 @@ async def test_files_that_are_hashed_leave_the_threads_to_others(
         await server.take_stock({JOB: keys})
 
         async def ask(key: BlobKey) -> int:
-            if method == "offer":
-                async with http.post(f"/blobs/{JOB}/offer", params={"sha256": key.sha256}) as response:
+            if method == "PUT":
+                params, content = {"sha256": key.sha256}, contents[keys.index(key)]
+                async with http.put(f"/blobs/{JOB}", params=params, data=content, expect100=True) as response:
                     return response.status
             async with http.request(method, f"/blobs/{JOB}/{key}") as response:
                 return response.status

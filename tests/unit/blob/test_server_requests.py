@@ -79,11 +79,11 @@ async def exchange(server: BlobServer, request: bytes) -> bytes:
 
 
 async def test_a_set_is_staged_when_it_is_complete(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """B6: also content that was there already, whichever way it was offered."""
+    """B6: also content that was there already."""
     first = await put(http, b"1", set=SET)
     known = await put(http, b"2")
     params = {"kind": "p", "sha256": sha256(b"2"), "set": SET}
-    async with http.post(f"/blobs/{JOB}/offer", params=params) as response:
+    async with http.put(f"/blobs/{JOB}", params=params, data=b"2", expect100=True) as response:
         assert response.status == 200
     assert await states(server) == {str(first): "uploaded", str(known): "uploaded"}
     for _ in range(2):
@@ -335,7 +335,7 @@ async def test_no_name_leads_out_of_the_store(
         ("PUT", f"/blobs/{name}?sha256={sha256(b'')}"), ("PUT", f"/blobs/{JOB}?sha256={name}"),
         ("PUT", f"/blobs/{JOB}?kind={name}&sha256={sha256(b'')}"),
         ("PUT", f"/blobs/{JOB}?sha256={sha256(b'')}&set={name}"),
-        ("POST", f"/blobs/{name}/offer?sha256={sha256()}"), ("POST", f"/blobs/{JOB}/sets/{name}/complete"),
+        ("POST", f"/blobs/{JOB}/sets/{name}/complete"),
     ]  # fmt: skip
     for method, path in paths:
         head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
