@@ -20,9 +20,10 @@ import structlog
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound
+from minflinkd.blob.filling import placed_or_discarded
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
-from minflinkd.blob.references import Blob, References
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
+from minflinkd.blob.references import References
 from minflinkd.blob.staged import StagedLists
 from minflinkd.blob.store import BlobStore, Incoming
 from minflinkd.runtime.component import Component
@@ -276,12 +277,9 @@ class BlobCache(Component):
             )
 
     async def _from_server(self, job_id: JobId | None, key: BlobKey) -> Path:
-        incoming = self._store.incoming(job_id, key)
-        try:
+        async with placed_or_discarded(self._store.incoming(job_id, key)) as incoming:
             await self._client.download(job_id, key, incoming)
             path = await asyncio.to_thread(incoming.place)
-        finally:
-            await asyncio.to_thread(incoming.discard)
         self._counts["from_server"] += 1
         self._counts["server_bytes"] += incoming.size
         return path

@@ -14,7 +14,7 @@ from aiohttp import hdrs
 
 from minflinkd.blob.connection import BlobConnection
 from minflinkd.blob.errors import BlobMismatch
-from minflinkd.blob.filling import fill
+from minflinkd.blob.filling import fill, placed_or_discarded
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.source import BytesSource, Source, open_source
 from minflinkd.blob.store import Incoming
@@ -148,12 +148,9 @@ class BlobClient:
     ) -> None:
         """As `download`, into a file that appears whole or not at all."""
         incoming = Incoming(target.with_name(f".{target.name}.{secrets.token_hex(8)}"), target, key.sha256)
-        try:
+        async with placed_or_discarded(incoming):
             await self.download(job_id, key, incoming, progress=progress)
             await asyncio.to_thread(incoming.place)
-        finally:
-            if not incoming.closed:
-                await asyncio.to_thread(incoming.discard)
 
     async def get_bytes(self, job_id: JobId | None, key: BlobKey) -> bytes:
         """What `put_bytes` stored. Raises BlobNotFound, BlobMismatch."""

@@ -21,10 +21,10 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, NotLeading
-from minflinkd.blob.filling import Filling, filling
+from minflinkd.blob.filling import Filling, filling, placed_or_discarded
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
-from minflinkd.blob.lifecycle import Blob, BlobLifecycle
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
+from minflinkd.blob.lifecycle import BlobLifecycle
 from minflinkd.blob.store import BlobFile, BlobStore, Incoming, StoredFile
 from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, in_chunks, pump
 from minflinkd.runtime.clock import Clock
@@ -416,14 +416,8 @@ class BlobDepot:
         if not self._leads():
             raise NotLeading("only the leader deletes in the HA store")
 
-    @asynccontextmanager
-    async def _incoming(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Incoming]:
-        incoming = self.store.incoming(job_id, key, max_size=self._max_size)
-        try:
-            yield incoming
-        finally:
-            if not incoming.closed:
-                await finish(asyncio.to_thread(incoming.discard))  # also where the depot was closed meanwhile
+    def _incoming(self, job_id: JobId | None, key: BlobKey) -> AbstractAsyncContextManager[Incoming]:
+        return placed_or_discarded(self.store.incoming(job_id, key, max_size=self._max_size))
 
     @asynccontextmanager
     async def _copy(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:

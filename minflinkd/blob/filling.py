@@ -108,6 +108,16 @@ class Filling:
 
 
 @asynccontextmanager
+async def placed_or_discarded(incoming: Incoming) -> AsyncIterator[Incoming]:
+    """Nothing is left of it where the block has not placed it."""
+    try:
+        yield incoming
+    finally:
+        if not incoming.closed:
+            await finish(asyncio.to_thread(incoming.discard))
+
+
+@asynccontextmanager
 async def filling(incoming: Incoming, threads: Executor | None = None) -> AsyncIterator[Filling]:
     """What was put is written at the end of the block, also where it raises, so that another try can go on behind it;
     not where it is cancelled. Nothing is being written then. `threads`: those of the loop by default."""

@@ -36,14 +36,18 @@ class HaStore:
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         """See `filling.fill`. Raises StorageError, BlobMismatch."""
-        await fill(incoming, self._place(job_id, key).open_read(), threads=threads, progress=progress)
+        await fill(incoming, self.read(job_id, key), threads=threads, progress=progress)
         incoming.verify()
+
+    def read(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[bytes]:
+        """The copy as it comes, not verified. Raises StorageError."""
+        return self._place(job_id, key).open_read()
 
     async def is_good(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Read the copy and hash it; False where there is none, or not what the key says. Raises StorageError."""
         hasher = hashlib.sha256()
         try:
-            async for piece in self._place(job_id, key).open_read():
+            async for piece in self.read(job_id, key):
                 await asyncio.to_thread(hasher.update, piece)
         except ObjectNotFound:
             return False

@@ -48,6 +48,9 @@ class BlobKey(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind.value}-{self.sha256}-{self.unique}"
 
 
+Blob = tuple[JobId | None, BlobKey]  # one of a job, or of none
+
+
 def parse_sha256(text: str) -> str:
     """Raises InvalidId."""
     if not _SHA256.fullmatch(text):

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
 from minflinkd.blob.staged import StagedLists
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import InvariantViolated
-
-Blob = tuple[JobId | None, BlobKey]
 
 
 class BlobState(StrEnum):

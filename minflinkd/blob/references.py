@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from minflinkd.blob.keys import BlobKey, owner_name
+from minflinkd.blob.keys import Blob, owner_name
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
-
-Blob = tuple[JobId | None, BlobKey]
 
 
 class NotReferenced(MinflinkError):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
-from minflinkd.blob.keys import BlobKey, BlobKind
-from minflinkd.blob.lifecycle import Blob, BlobLifecycle, BlobState
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
+from minflinkd.blob.lifecycle import BlobLifecycle, BlobState
 from minflinkd.runtime.ids import JobId
 
 R = 100.0

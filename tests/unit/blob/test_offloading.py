@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from minflinkd.blob.errors import BlobNotFound, BlobServerUnreachable
 from minflinkd.blob.exchange import DaemonExchange
-from minflinkd.blob.keys import BlobKey, BlobKind
-from minflinkd.blob.lifecycle import Blob, BlobLifecycle
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
+from minflinkd.blob.lifecycle import BlobLifecycle
 from minflinkd.blob.offloading import RULES, OffloadingNetwork
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.codec import Codec

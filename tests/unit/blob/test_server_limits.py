@@ -107,7 +107,7 @@ async def download_at_once(server: BlobServer, many: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("many", "size"), [(50, MIB // 4), pytest.param(50, 10 * MIB, marks=pytest.mark.slow)], ids=["small", "full"]
 )
-async def test_fifty_download_at_once(tmp_path: Path, many: int, size: int) -> None:
+async def test_fifty_download_at_once(tmp_path: Path, many: int, size: int, nothing_leaks: None) -> None:
     """B9"""
     async with BlobServer(options=BlobOptions(directory=tmp_path)) as server:
         await download_at_once(server, many, size)
@@ -118,7 +118,9 @@ async def test_fifty_download_at_once(tmp_path: Path, many: int, size: int) -> N
     [(2, 10, 40), pytest.param(50, 1000, 1100, marks=pytest.mark.slow)],
     ids=["small", "full"],
 )
-async def test_more_than_may_wait_come_again(tmp_path: Path, running: int, waiting: int, asking: int) -> None:
+async def test_more_than_may_wait_come_again(
+    tmp_path: Path, running: int, waiting: int, asking: int, nothing_leaks: None
+) -> None:
     """B9: some are served, some wait, the rest is told when to come again; nobody is forgotten."""
     options = BlobOptions(directory=tmp_path, transfers=running, backlog=waiting)
     async with BlobServer(options=options) as server:
