@@ -111,6 +111,45 @@ class OnDisk(RuleBasedStateMachine):
 
         self.run(restart())
 
+    @rule(
+        job=jobs,
+        data=contents,
+        what=st.sampled_from(["upload", "hold", "clean up", "delete job"]),
+        steps=st.sampled_from([0, 1, 2, 3, 5, 8, 13, 30, 100, 300]),
+    )
+    def crash_during(self, job: JobId, data: bytes, what: str, steps: int) -> None:
+        """What was going on is not done, and its client not told that it is; it may be done in part."""
+        if what == "hold" and job in self.submitted:
+            return
+
+        async def crash() -> None:
+            doing: Coroutine[Any, Any, Any]
+            match what:
+                case "upload":
+                    doing = self.upload(job, data)
+                case "hold":  # by a submission that is not stored
+                    doing = self.server.hold(job, [await self.upload(job, data)])
+                case "clean up":
+                    self.loop.ahead += R
+                    doing = self.server.clean_up()
+                case _:
+                    ended = self.submitted.pop(job, None)
+                    for key in ended.in_use if ended is not None else ():
+                        self.cache.release(job, key)
+                    await self.cache.forget_job(job)
+                    doing = self.server.delete_job(job)
+            task = asyncio.ensure_future(doing)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            self.server.crash(RuntimeError("killed"))
+            await self.server.aclose()
+            with contextlib.suppress(MinflinkError, asyncio.CancelledError):
+                await task
+            await self.start_server()
+
+        self.run(crash())
+
     @rule()
     def crash_cache(self) -> None:
         async def crash() -> None:
@@ -273,9 +312,9 @@ class OnDisk(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything else is gone, and no temporary file survives."""
         try:
-            for _ in range(4):  # a set that was never completed takes one interval more than what is staged
-                self.loop.ahead += 1.01 * R
-                self.together(self.server.clean_up(), self.cache.clean())
+            self.clean_up(1.01 * R)  # sets that were never completed end, and what nobody knew of is found
+            for _ in range(2):
+                self.clean_up(1.01 * R)
             wanted = {f"{job_id}/{key}" for job_id, job in self.submitted.items() for key in job.keys}
             used = {f"{job_id}/{key}" for job_id, job in self.submitted.items() for key in job.in_use}
             assert files(self.root / "server") == wanted
