@@ -24,7 +24,6 @@ import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_owner
-from minflinkd.blob.write_back import start_writing_back
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.os_errors import os_errors
@@ -34,7 +33,6 @@ log = structlog.get_logger(__name__)
 SMALL = 64 * 1024  # bytes, which are hashed in less than a visit to a thread takes
 TRIES = 10  # where another thread moves or deletes at the same time
 KEPT_ASIDE = 10  # corrupt files, the newest
-WRITTEN_BACK = 8 * 1024 * 1024  # bytes of a file that the disk is given at a time, before they have to be there
 _INCOMING = "incoming"
 _CORRUPT = "corrupt"  # what was moved aside, for a person to look at
 TRUSTED = 60.0  # seconds for which a verified file that has not changed is sent without being hashed again
@@ -69,7 +67,6 @@ class Incoming:
         self._lock = threading.Lock()  # a cancelled caller discards while its last write may still be under way
         self._fd: int | None = None
         self._waiting: list[bytes] = []  # hashed, and not written yet
-        self._on_its_way = 0  # bytes that the disk was asked to write
         self._synced = False
         self._closed = False
 
@@ -99,9 +96,6 @@ class Incoming:
             _write(fd, data, self.size)  # over what is left of a piece that could not be written as a whole
             self._hasher.update(data)
             self.size += len(data)
-            if self._durable and self.size - self._on_its_way >= WRITTEN_BACK:
-                start_writing_back(fd, self._on_its_way, self.size - self._on_its_way)
-                self._on_its_way = self.size
 
     def restart(self) -> None:
         """Forget what was received."""
@@ -110,7 +104,7 @@ class Incoming:
             os.ftruncate(self._open(), 0)
             self._hasher = hashlib.sha256()
             self._synced = False
-            self._on_its_way = self.size = 0
+            self.size = 0
 
     def verify(self) -> None:
         """Raises BlobMismatch."""

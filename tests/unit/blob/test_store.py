@@ -10,7 +10,7 @@ import pytest
 from minflinkd.blob import store as store_module
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind
-from minflinkd.blob.store import KEPT_ASIDE, WRITTEN_BACK, BlobStore
+from minflinkd.blob.store import KEPT_ASIDE, BlobStore
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageError, StorageFull
@@ -203,18 +203,6 @@ def test_what_nobody_looks_for_after_a_crash_is_not_made_durable(
     incoming.write(DATA)
     incoming.place()
     assert steps == [f"rename {incoming.temporary.name}"]
-
-
-def test_the_disk_begins_to_write_while_a_blob_comes(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B40: else all of it is written while somebody waits for the answer."""
-    begun = list[tuple[int, int]]()
-    monkeypatch.setattr(store_module, "start_writing_back", lambda fd, at, size: begun.append((at, size)))
-    data = bytes(WRITTEN_BACK // 4)
-    incoming = store.incoming(JOB, new_key(data * 9))
-    for _ in range(9):
-        incoming.write(data)
-    assert begun == [(0, WRITTEN_BACK), (WRITTEN_BACK, WRITTEN_BACK)]
-    assert incoming.place().stat().st_size == 9 * len(data)
 
 
 def test_what_was_being_received_goes_with_a_restart(store: BlobStore) -> None:
