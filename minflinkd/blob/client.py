@@ -17,7 +17,7 @@ from minflinkd.blob.errors import BlobMismatch
 from minflinkd.blob.filling import fill, placed_or_discarded
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.source import BytesSource, Source, open_source
-from minflinkd.blob.store import Incoming
+from minflinkd.blob.store import SMALL, Incoming
 from minflinkd.blob.transfer import StoredBlob, pieces
 from minflinkd.rpc.messages import ArtifactRef
 from minflinkd.runtime.ids import JobId
@@ -115,8 +115,9 @@ class BlobClient:
                 announced = {"kind": kind.value, "sha256": sha256} | ({} if upload_set is None else {"set": upload_set})
                 length: dict[str, str] = {hdrs.CONTENT_LENGTH: str(size)}
                 body = source.body(size, progress)
+                asks = size > SMALL  # what is small is sent sooner than asked for
                 async with self._connection.request(
-                    "PUT", _path(job_id), params=announced, headers=length, body=body
+                    "PUT", _path(job_id), params=announced, headers=length, body=body, asks_first=asks
                 ) as response:
                     stored = msgspec.json.decode(await response.read(), type=StoredBlob)
                 progress(size)  # also where nothing had to be sent

@@ -72,8 +72,10 @@ class BlobConnection:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: AsyncIterable[bytes] | None = None,
+        asks_first: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to one request; 416 is one too. A body is sent once the server has said that it wants it.
+        """The answer to one request; 416 is one too. `asks_first`: the body is sent once the server has said that it
+        wants it.
 
         Raises BlobServerUnreachable, and what the server answers.
         """
@@ -91,7 +93,7 @@ class BlobConnection:
             async with (
                 watch,
                 self._session.request(
-                    method, self.url + path, params=params, headers=headers, data=sent, expect100=sent is not None
+                    method, self.url + path, params=params, headers=headers, data=sent, expect100=asks_first
                 ) as response,
             ):
                 if sent is not None:
