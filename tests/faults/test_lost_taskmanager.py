@@ -80,6 +80,7 @@ async def no_attempts(manager: Standalone) -> None:
     await until(f"{manager.resource_id} has ended its tasks", none)
 
 
+@pytest.mark.slow  # test_kill_taskmanager has it with TaskManagers that the daemon starts
 async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
