@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -12,3 +15,11 @@ pytest_plugins = ["tests.servers.fixtures"]
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("exploring", print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Programs that a test starts heed it, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -167,6 +167,7 @@ async def test_a_process_killed_while_writing_leaves_nothing_visible(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeding_ctrl_c")
 async def test_a_process_whose_datanode_hangs_ends_when_it_is_told_to(fragile: Hdfs) -> None:
     """A request that nobody answers keeps no process from ending."""
     node = psutil.Process(fragile.datanode.pid)

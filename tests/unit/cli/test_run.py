@@ -152,6 +152,7 @@ def test_a_param_without_a_value_is_a_usage_error(command: Command, job: Path) -
     assert "KEY=VALUE" in shown.output
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: RunningDaemon, job: Path) -> None:
     """E10: whoever only wanted to stop watching has not stopped a pipeline."""
     program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]
@@ -162,7 +163,10 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: Running
             lines.append(running.stderr.readline())
             assert lines[-1], lines
         running.send_signal(signal.SIGINT)
-        _, rest = running.communicate(timeout=60)
+        try:
+            _, rest = running.communicate(timeout=60)
+        finally:
+            running.kill()  # else leaving the block waits for it without limit
     job_id = daemon.dispatcher.submissions[0].job_id
     assert (running.returncode, daemon.dispatcher.jobs[job_id].status) == (130, JobStatus.RUNNING)
     assert f"minflinkd cancel {job_id}" in rest
