@@ -31,6 +31,7 @@ class Connection:
         import stamina  # slow to import: only commands that speak to a daemon pay for it
 
         from minflinkd.cli.client import Client
+        from minflinkd.runtime.log import warnings_only
 
         stamina.instrumentation.set_on_retry_hooks([])  # it would log to the terminal of the user
 
@@ -39,7 +40,8 @@ class Connection:
                 return await body(client)
 
         try:
-            code = asyncio.run(connected())
+            with warnings_only():
+                code = asyncio.run(connected())
         except MinflinkError as error:
             raise self.failure(error) from error
         except KeyboardInterrupt:

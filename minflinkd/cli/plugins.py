@@ -16,6 +16,7 @@ from minflinkd.cli.text import print_json, print_table
 from minflinkd.config import ConfigError, load_config
 from minflinkd.config.load import configuration_file
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.log import warnings_only
 from minflinkd.storage.probe import Finding, capabilities, probe
 from minflinkd.storage.registry import GROUP, Storages, UnknownScheme, backend_class
 
@@ -59,7 +60,8 @@ def plugins(
         return
     try:
         config = load_config(file or configuration_file(os.environ), os.environ, parse_overrides(overrides))
-        findings = asyncio.run(_check(uri, dict(config.storage.options)))
+        with warnings_only():
+            findings = asyncio.run(_check(uri, dict(config.storage.options)))
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error
     except MinflinkError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import structlog
@@ -36,3 +38,14 @@ def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None 
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
+
+
+@contextmanager
+def warnings_only() -> Iterator[None]:
+    """For a command that somebody waits for: stdout is for its answer, stderr for what he should know."""
+    before = structlog.get_config()
+    configure(level="WARNING")
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
