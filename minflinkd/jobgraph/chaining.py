@@ -1,32 +1,50 @@
 """From vertices to tasks (J5, J6): what is connected and can run as one Spark query becomes one task.
 
-Where the graph needs an exchange between two tasks it is refused for now; `exchange_faults` says where and why.
+A task ends at sinks or at one exchange, and everything that it ends at reads the same vertex: a micro-batch is computed
+once. Edges are cut where the graph says so, and where one query would have to end at two vertices.
 """
 
 from __future__ import annotations
 
-from minflinkd.jobgraph.faults import Faults, at, vertex_path
-from minflinkd.jobgraph.model import JobGraph, Task, Vertex
-from minflinkd.jobgraph.topology import connected_parts, topological_order
-from minflinkd.runtime.ids import TaskId
+from msgspec.structs import replace
 
-_NOT_YET = "needs an exchange between two tasks, which this version cannot run yet"
+from minflinkd.jobgraph.faults import Faults, at, vertex_path
+from minflinkd.jobgraph.model import JobGraph, OutputMode, Task, Vertex
+from minflinkd.jobgraph.topology import connected_parts, topological_order
+from minflinkd.runtime.ids import TaskId, VertexId
+
+Edge = tuple[VertexId, VertexId]  # from, to
 
 
 def chain(graph: JobGraph) -> tuple[Task, ...]:
-    """The tasks of a valid graph, by the id of their first vertex. Raises InvalidJobGraph where one needs an exchange.
+    """The tasks of a valid graph, by the id of their first vertex.
 
     The result depends on the vertices alone, never on their order in the document, so a task keeps its id and with it
     its state as long as its first vertex stays.
     """
-    faults = Faults()
-    check_exchanges(graph, faults)
-    faults.raise_if_any()
-    parts = connected_parts(topological_order(graph.vertices))
-    return tuple(sorted((_task(graph, part) for part in parts), key=lambda task: task.id))
+    vertices = topological_order(graph.vertices)
+    cut = cut_edges(graph)
+    parts = _parts(vertices, cut)
+    owner = {vertex.id: TaskId(part[0].id) for part in parts for vertex in part}
+    readers: dict[TaskId, set[TaskId]] = {}
+    for upstream, downstream in cut:
+        readers.setdefault(owner[upstream], set()).add(owner[downstream])
+    modes = {
+        owner[edge.id]: edge.output_mode
+        for v in vertices
+        for edge in v.inputs
+        if edge.output_mode and (edge.id, v.id) in cut
+    }
+    tasks = []
+    for part in parts:
+        task = owner[part[0].id]
+        tasks.append(_task(graph, part, tuple(sorted(readers.get(task, ()))), modes.get(task)))
+    return tuple(sorted(tasks, key=lambda task: task.id))
 
 
-def _task(graph: JobGraph, part: tuple[Vertex, ...]) -> Task:
+def _task(
+    graph: JobGraph, part: tuple[Vertex, ...], readers: tuple[TaskId, ...], exchange_mode: OutputMode | None
+) -> Task:
     # A number that a vertex states counts, even if it is less than the job's: they all share one query.
     stated = [vertex.parallelism for vertex in part if vertex.parallelism is not None]
     return Task(
@@ -34,33 +52,82 @@ def _task(graph: JobGraph, part: tuple[Vertex, ...]) -> Task:
         vertices=part,
         parallelism=max(stated, default=graph.parallelism),
         slot_sharing_group=part[0].slot_sharing_group,
+        readers=readers,
+        exchange_mode=exchange_mode,
     )
 
 
+def cut_edges(graph: JobGraph) -> frozenset[Edge]:
+    """The edges that are exchanges, those that the graph asks for and those that it needs."""
+    by_id = {vertex.id: vertex for vertex in graph.vertices}
+    vertices = topological_order(graph.vertices)
+    cut = {
+        (edge.id, vertex.id)
+        for vertex in vertices
+        for edge in vertex.inputs
+        if edge.id in by_id and (edge.exchange or by_id[edge.id].slot_sharing_group != vertex.slot_sharing_group)
+    }
+    while more := _needed(vertices, cut):
+        cut |= more
+    return frozenset(cut)
+
+
+def _needed(vertices: tuple[Vertex, ...], cut: set[Edge]) -> set[Edge]:
+    """Edges to cut in parts that end at several vertices: where a vertex leads to more ends than its consumer does."""
+    more: set[Edge] = set()
+    for part in _parts(vertices, frozenset(cut)):
+        own = {vertex.id for vertex in part}
+        ends = _ends(part, cut)
+        if len(frozenset().union(*ends.values())) < 2:
+            continue
+        more |= {
+            (edge.id, vertex.id)
+            for vertex in part
+            if vertex.sink is None
+            for edge in vertex.inputs
+            if edge.id in own and (edge.id, vertex.id) not in cut and ends[edge.id] != ends[vertex.id]
+        }
+    return more
+
+
+def _ends(part: tuple[Vertex, ...], cut: set[Edge]) -> dict[VertexId, frozenset[VertexId]]:
+    """Vertex -> the vertices of its part that something reads from outside, or a sink, and that it leads to."""
+    found: dict[VertexId, set[VertexId]] = {vertex.id: set() for vertex in part if vertex.sink is None}
+    for upstream, _ in cut:
+        if upstream in found:
+            found[upstream].add(upstream)
+    for vertex in reversed(part):
+        for edge in vertex.inputs:
+            if edge.id in found and (edge.id, vertex.id) not in cut:
+                found[edge.id] |= {edge.id} if vertex.sink is not None else found[vertex.id]
+    return {vertex: frozenset(ends) for vertex, ends in found.items()}
+
+
+def _parts(vertices: tuple[Vertex, ...], cut: frozenset[Edge]) -> list[tuple[Vertex, ...]]:
+    """Connected parts of the graph without the cut edges, with their vertices whole."""
+    whole = {vertex.id: vertex for vertex in vertices}
+    without = tuple(replace(v, inputs=tuple(e for e in v.inputs if (e.id, v.id) not in cut)) for v in vertices)
+    return [tuple(whole[v.id] for v in part) for part in connected_parts(without)]
+
+
 def check_exchanges(graph: JobGraph, faults: Faults) -> None:
-    """Every place at which a task would have to end before a sink."""
-    sound = not faults.touch("vertices")
-    groups = {vertex.id: vertex.slot_sharing_group for vertex in graph.vertices}
+    """What is said of edges that are no exchanges, and what readers of one exchange do not agree on."""
+    if faults.touch("vertices"):
+        return  # with an edge missing or wrong, where the tasks end says nothing
+    cut = cut_edges(graph)
+    asked: dict[VertexId, tuple[OutputMode, VertexId]] = {}
     for vertex in graph.vertices:
-        path = vertex_path(vertex.id)
         for i, edge in enumerate(vertex.inputs):
-            where = at(at(path, "inputs"), i)
-            if edge.exchange:
-                faults.add(where, f"exchange: true {_NOT_YET}", "leave it out: the vertices run as one Spark query")
-            elif groups.get(edge.id, vertex.slot_sharing_group) != vertex.slot_sharing_group:
-                problem = f"another slot sharing group than {edge.id} has {_NOT_YET}"
-                faults.add(at(path, "slot-sharing-group"), problem, "give connected vertices the same group")
-    if sound:  # with an edge missing or wrong, where the tasks end says nothing
-        for part in connected_parts(topological_order(graph.vertices)):
-            _check_ends(part, faults)
-
-
-def _check_ends(part: tuple[Vertex, ...], faults: Faults) -> None:
-    """One micro-batch may feed several sinks, but only if they all write the same vertex."""
-    ends = {sink.inputs[0].id: sink.id for sink in reversed(part) if sink.sink is not None and sink.inputs}
-    if len(ends) < 2:
-        return
-    (first, first_sink), *others = sorted(ends.items(), key=lambda end: end[1])
-    for end, sink in others:
-        problem = f"{sink} writes {end} while {first_sink} writes {first}, and both read the same data: it {_NOT_YET}"
-        faults.add(vertex_path(sink), problem, "let both sinks write the same vertex, or submit two jobs")
+            where = at(at(vertex_path(vertex.id), "inputs"), i)
+            if (edge.id, vertex.id) not in cut:
+                for name, value in (("output-mode", edge.output_mode), ("idle-timeout", edge.idle_timeout)):
+                    if value is not None:
+                        problem = f"{name} is a setting of exchanges, and {edge.id} is read within one Spark query"
+                        faults.add(at(where, name), problem, "exchange: true, or leave it out")
+            elif edge.output_mode is not None:
+                mode, other = asked.setdefault(edge.id, (edge.output_mode, vertex.id))
+                if mode is not edge.output_mode:
+                    problem = f"{vertex.id} reads {edge.id} in mode {edge.output_mode}, and {other} in mode {mode}"
+                    faults.add(
+                        at(where, "output-mode"), problem, "one vertex has one exchange: give both the same mode"
+                    )

@@ -82,6 +82,8 @@ class Input(Struct, frozen=True):
 
     id: VertexId
     exchange: bool = False  # a durable channel: the vertex begins a new task
+    output_mode: OutputMode | None = None  # of what goes through an exchange; None: what fits the operator
+    idle_timeout: Duration | None = None  # of an exchange: so long without data, it holds back no watermark
 
 
 class Vertex(Struct, frozen=True):
@@ -115,6 +117,7 @@ class Checkpointing(Struct, frozen=True):
     min_pause: Duration | None = None
     num_retained: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tolerable_failed_checkpoints: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    alignment_timeout: Duration | None = None  # after it a checkpoint becomes unaligned; 0: never
 
 
 class RestartStrategy(Struct, frozen=True):
@@ -174,10 +177,24 @@ class Task(Struct, frozen=True):
     vertices: tuple[Vertex, ...]
     parallelism: int
     slot_sharing_group: str = "default"
+    readers: tuple[TaskId, ...] = ()  # tasks that read this one's output through its exchange
+    exchange_mode: OutputMode | None = None  # what they ask for
 
     @property
     def name(self) -> str:
         return " -> ".join(v.id for v in self.vertices)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Edges from vertices of other tasks, one a vertex."""
+        own = {v.id for v in self.vertices}
+        edges = {edge.id: edge for v in self.vertices for edge in v.inputs if edge.id not in own}
+        return tuple(edges[vertex] for vertex in sorted(edges))
+
+    @property
+    def end(self) -> VertexId:
+        """The vertex that everything at the end of the task reads."""
+        return self.sinks[0].inputs[0].id if self.sinks else self.vertices[-1].id
 
     @property
     def sinks(self) -> tuple[Vertex, ...]:

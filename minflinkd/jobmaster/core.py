@@ -83,8 +83,8 @@ class JobMasterCore:
         if fence != self.leader_id:
             raise fenced(self.address, message, fence)
         match message:
-            case m.OfferSlots(resource_id=resource, address=address, offers=offers):
-                self.feed(ev.SlotsOffered(resource, address, offers), now)
+            case m.OfferSlots(resource_id=resource, address=address, offers=offers, data_url=data_url):
+                self.feed(ev.SlotsOffered(resource, address, offers, data_url), now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
             case m.TaskStateChanged(resource_id=resource, status=status):
@@ -217,6 +217,7 @@ class JobMasterCore:
             attempt_number=command.number,
             job_leader_id=self.leader_id,
             restore=command.restore,
+            inputs=command.inputs,
         )
 
     def _pointless(self, errand: Errand) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskRestore, TaskStatus
+from minflinkd.rpc.messages import ExchangeSource, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 
@@ -30,6 +30,7 @@ class SlotsOffered:
     resource_id: ResourceId
     address: str
     offers: tuple[SlotOffer, ...]
+    data_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ class Deploy:
     allocation_id: AllocationId
     address: str
     restore: TaskRestore | None
+    inputs: tuple[ExchangeSource, ...] = ()
 
 
 @dataclass(frozen=True)

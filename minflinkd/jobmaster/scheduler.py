@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from msgspec.structs import replace as copy
 
+from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import failover, growth, sizing, slot_pool
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.job_state import JobState, Step
 from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
-from minflinkd.rpc.messages import TaskState, TaskStatus
+from minflinkd.rpc.messages import ExchangeSource, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 
 _REPORTED = {
@@ -63,11 +64,11 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
     match event:
         case ev.Started():
             return _started(state, event, now)
-        case ev.SlotsOffered(resource_id, address, offers):
+        case ev.SlotsOffered(resource_id, address, offers, data_url):
             if state.outcome is not None and (state.settling or state.heir_since is None):
                 return state, ()
             inherited_at = None if state.heir_since is None else now
-            pool = slot_pool.offered(state.pool, resource_id, address, offers)
+            pool = slot_pool.offered(state.pool, resource_id, address, offers, data_url)
             return replace(state, pool=pool, inherited_at=inherited_at), ()
         case ev.SlotsGone(allocations, reason):
             return failover.slots_gone(chance, state, allocations, reason, now)
@@ -254,15 +255,20 @@ def _deploy(chance: Chance, state: JobState, event: ev.RestorePointFound, now: f
             address=state.pool.held[allocation].address,
         )
         state = state.with_execution(fresh.to(ExecutionState.SCHEDULED, now).to(ExecutionState.DEPLOYING, now))
+    for task_id in sorted(tasks):
+        execution = state.executions[task_id]
+        assert execution.attempt_id is not None
+        assert execution.allocation_id is not None
         commands.append(
             ev.Deploy(
                 task_id=task_id,
-                parallelism=fresh.parallelism,
-                attempt_id=attempt,
-                number=fresh.number,
-                allocation_id=allocation,
-                address=fresh.address,
+                parallelism=execution.parallelism,
+                attempt_id=execution.attempt_id,
+                number=execution.number,
+                allocation_id=execution.allocation_id,
+                address=execution.address,
                 restore=event.tasks.get(task_id),
+                inputs=_inputs(state, state.tasks[task_id]),
             )
         )
     state = replace(
@@ -275,6 +281,26 @@ def _deploy(chance: Chance, state: JobState, event: ev.RestorePointFound, now: f
         rollouts=(*state.rollouts[:-1], replace(state.rollouts[-1], checkpoint_id=event.checkpoint_id)),
     )
     return state.marked("deployed", now), tuple(commands)
+
+
+def _inputs(state: JobState, task: Task) -> tuple[ExchangeSource, ...]:
+    """Where the task finds what it reads: all tasks of its region are deployed by the same step."""
+    owner = {vertex.id: other.id for other in state.tasks.values() for vertex in other.vertices}
+    sources = []
+    for edge in task.inputs:
+        upstream = state.executions[owner[edge.id]]
+        assert upstream.attempt_id is not None
+        assert upstream.resource_id is not None
+        held = state.pool.held.get(upstream.allocation_id) if upstream.allocation_id is not None else None
+        sources.append(
+            ExchangeSource(
+                vertex_id=edge.id,
+                attempt_id=upstream.attempt_id,
+                resource_id=upstream.resource_id,
+                data_url=held.data_url if held is not None else "",
+            )
+        )
+    return tuple(sources)
 
 
 def _task_changed(chance: Chance, state: JobState, status: TaskStatus, now: float) -> Step:

@@ -41,6 +41,7 @@ class Held:
     slots: tuple[int, ...]
     resource_id: ResourceId
     address: str
+    data_url: str = ""  # where the TaskManager's exchanges are read from elsewhere
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ def renewed(pool: SlotPool) -> SlotPool:
     return replace(pool, needs={}, version=pool.version + 1) if pool.needs else pool
 
 
-def offered(pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...]) -> SlotPool:
+def offered(
+    pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...], data_url: str = ""
+) -> SlotPool:
     """The pool with what it takes of an offer: what it has asked for, and what serves it as well (R13).
 
     The rest is refused, and what was held once and given up is not taken again.
@@ -111,7 +114,7 @@ def offered(pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple
         if allocation in pool.held or allocation in pool.gone or not offer.slots or taken & set(offer.slots):
             continue
         needs = {a: n for a, n in pool.needs.items() if a != allocation}
-        held = {**pool.held, allocation: Held(offer.slots, resource_id, address)}
+        held = {**pool.held, allocation: Held(offer.slots, resource_id, address, data_url)}
         richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
         asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
         if asked or _reach(richer) > _reach(pool):

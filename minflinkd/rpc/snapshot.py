@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
 from minflinkd.storage.publication import SinkTransaction
 
 
@@ -43,3 +43,8 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     async_ms: float = 0.0
     parallelism: int = 0  # of the attempt: how many partitions its state has; 0: written before this was recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)
+    inputs: dict[VertexId, int] = {}  # exchanges: the sequence number with which the next attempt of each goes on
+    output: int = 0  # likewise of the task's own exchange
+    unaligned: bool = False  # `files` hold entries of its inputs that the task had not read
+    alignment_ms: float = 0.0  # from the first barrier that arrived to the cut
+    alignment_bytes: int = 0  # that waited behind barriers meanwhile; of an unaligned one: that were overtaken

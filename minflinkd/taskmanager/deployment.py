@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ import structlog
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.reader import read_segments
-from minflinkd.rpc.messages import ArtifactRef, DeployTask, JobContext, TaskRestore
+from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, JobContext, TaskRestore
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import AttemptId
 from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
@@ -64,6 +66,8 @@ class Deployer:
             directory=str(attempt.directory),
             restored=restored,
             artifacts=artifacts,
+            inputs=tuple(self._input(attempt, source) for source in deployment.inputs),
+            output=self._output(attempt),
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
         phase("session")
@@ -113,8 +117,27 @@ class Deployer:
             own_copy=own,
         )
         return sp.Restored(
-            checkpoint_id=restore.checkpoint_id, batch_id=snapshot.batch_id, input_ended=snapshot.input_ended
+            checkpoint_id=restore.checkpoint_id,
+            batch_id=snapshot.batch_id,
+            input_ended=snapshot.input_ended,
+            inputs=snapshot.inputs,
+            output=snapshot.output,
         )
+
+    def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:
+        edge = next(edge for edge in attempt.deployment.task.inputs if edge.id == source.vertex_id)
+        return sp.InputChannel(
+            vertex_id=source.vertex_id,
+            directory=str(exchange_directory(attempt.directory.parent.parent, source.attempt_id)),
+            idle_timeout=edge.idle_timeout or 0.0,
+        )
+
+    def _output(self, attempt: Attempt) -> sp.OutputChannel | None:
+        deployment = attempt.deployment
+        if not deployment.task.readers:
+            return None
+        directory = exchange_directory(attempt.directory.parent.parent, deployment.attempt_id)
+        return sp.OutputChannel(directory=str(directory), readers=deployment.task.readers)
 
 
 def _is_rescaled(deployment: DeployTask) -> bool:
@@ -125,3 +148,15 @@ def _is_rescaled(deployment: DeployTask) -> bool:
 def attempt_directory(root: Path, attempt_id: str) -> Path:
     """A path that no other attempt has ever had (C10a)."""
     return root / "attempts" / attempt_id
+
+
+def exchange_directory(root: Path, attempt_id: str) -> Path:
+    """The log that an attempt writes, or a copy of one that an attempt elsewhere writes."""
+    return root / "exchanges" / attempt_id
+
+
+def remove_exchanges(root: Path, live: frozenset[AttemptId]) -> None:
+    """Delete the logs that nobody here writes or reads. Blocking, idempotent."""
+    for directory in (root / "exchanges").glob("*"):
+        if directory.name not in live:
+            shutil.rmtree(directory, ignore_errors=True)

@@ -18,7 +18,7 @@ from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Done, JobContext, Message, Notice, Request, TaskMetrics
 from minflinkd.rpc.network import Address
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
-from minflinkd.runtime.ids import AttemptId
+from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.runtime.spark_master import on_cluster
 from minflinkd.storage.publication import SinkTransaction
 
@@ -82,6 +82,24 @@ class Restored(Message, frozen=True):
     checkpoint_id: int
     batch_id: int
     input_ended: bool = False
+    inputs: dict[VertexId, int] = {}  # as in TaskSnapshot; unread entries lie in `<directory>/checkpoint/inputs`
+    output: int = 0
+
+
+class InputChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange that the attempt reads; its log is in `directory`, or will be."""
+
+    vertex_id: VertexId
+    directory: str
+    idle_timeout: float = 0.0  # seconds; 0: an idle input holds watermarks back for ever
+
+
+class OutputChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempt's own exchange: a log that it writes into `directory`."""
+
+    directory: str
+    readers: tuple[TaskId, ...]
+    max_backlog: int = 256 * 1024**2  # bytes that the slowest reader may be behind
 
 
 class TaskRunning(Message, frozen=True):
@@ -104,6 +122,8 @@ class RunTask(Request[TaskRunning], frozen=True):
     directory: str  # of this attempt, on a path never used before; Spark's checkpoint is `checkpoint` in it
     restored: Restored | None = None
     artifacts: dict[str, str] = {}  # name -> local path
+    inputs: tuple[InputChannel, ...] = ()
+    output: OutputChannel | None = None
 
 
 class TaskStopped(Message, frozen=True):
@@ -139,15 +159,26 @@ class SnapshotTaken(Message, frozen=True):
     wait_ms: float = 0.0  # for the micro-batch in progress
     sync_ms: float = 0.0  # linking, verifying, and making staged files durable
     input_ended: bool = False
+    inputs: dict[VertexId, int] = {}  # from here on as in TaskSnapshot
+    output: int = 0
+    unaligned: bool = False
+    alignment_ms: float = 0.0
+    alignment_bytes: int = 0
 
 
 class TakeSnapshot(Request[SnapshotTaken], frozen=True):
-    """Link the files of the attempt at its next micro-batch boundary into `target_directory`, which must not exist."""
+    """Link the files of the attempt at a micro-batch boundary into `target_directory`, which must not exist.
+
+    The boundary is the last one that was published; with inputs, the one at which their barriers align. With `stop` no
+    later micro-batch is published until the snapshot is aborted.
+    """
 
     attempt_id: AttemptId
     checkpoint_id: int
     target_directory: str
-    timeout: float = 600.0  # seconds to wait for the micro-batch in progress
+    timeout: float = 600.0  # seconds to wait for the barriers, and for the micro-batch to be committed
+    oldest: int = 0  # checkpoint that is pending; the barriers of older ones hold nothing up
+    stop: bool = False
 
 
 class ConfirmCheckpoint(Request[Done], frozen=True):

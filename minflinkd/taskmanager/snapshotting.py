@@ -205,6 +205,11 @@ class Snapshots:
             sync_ms=taken.sync_ms,
             async_ms=round((time.monotonic() - began) * 1000, 3),
             input_ended=taken.input_ended,
+            inputs=taken.inputs,
+            output=taken.output,
+            unaligned=taken.unaligned,
+            alignment_ms=round(taken.alignment_ms, 3),
+            alignment_bytes=taken.alignment_bytes,
         )
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
@@ -232,6 +237,6 @@ def _unchanged(known: dict[str, StateHandle], file: sp.SnapshotFile) -> StateHan
     begins with `metadata` of its own, and may record other partitions in the offset log.
     """
     handle = known.get(file.path)
-    if handle is None or handle.length != file.size or file.path.startswith(("metadata", "offsets/")):
+    if handle is None or handle.length != file.size or file.path.startswith(("metadata", "offsets/", "inputs/")):
         return None
     return handle

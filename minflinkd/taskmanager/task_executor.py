@@ -26,7 +26,7 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
-from minflinkd.taskmanager.deployment import Deployer, attempt_directory
+from minflinkd.taskmanager.deployment import Deployer, attempt_directory, remove_exchanges
 from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_process import SessionLost
@@ -251,6 +251,14 @@ class TaskExecutor(Component):
             self._release_artifacts_of(attempt)
             self._driver.decide(lambda now: self.core.attempt_ended(attempt_id, now))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
+            self.tasks.job(
+                "remove exchanges", asyncio.to_thread(remove_exchanges, self._state_directory, self._exchanges())
+            )
+
+    def _exchanges(self) -> frozenset[AttemptId]:
+        """Whose logs are written or read here."""
+        live = [a.deployment for a in self.attempts.values() if not a.ended]
+        return frozenset({d.attempt_id for d in live} | {source.attempt_id for d in live for source in d.inputs})
 
     async def _stop_query(self, attempt: Attempt, deadline: float) -> None:
         """A child whose user code does not come back is given up: nothing else ends a thread (J7)."""

@@ -91,6 +91,7 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     report: TaskManagerReport
     standalone: bool = False  # started by hand or by systemd: never stopped for being idle, nor started anew
     nonce: str = ""  # of the process: one that was started anew may have the pid of the one before
+    data_url: str = ""  # of its data endpoint
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -265,3 +266,4 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     address: str
     offers: tuple[SlotOffer, ...]
     version: int = 0  # grows with every offer; the answer to an earlier one than the last is dropped (R8)
+    data_url: str = ""  # where tasks on other TaskManagers read this one's exchanges

@@ -42,8 +42,20 @@ class TaskRestore(Message, frozen=True):
     snapshot: TaskSnapshot
 
 
+class ExchangeSource(Message, frozen=True):
+    """Where a task finds the exchange of the vertex that it reads: with the attempt that writes it."""
+
+    vertex_id: VertexId
+    attempt_id: AttemptId
+    resource_id: ResourceId
+    data_url: str = ""  # of that TaskManager's data endpoint
+
+
 class DeployTask(Request[Done], frozen=True):
-    """m12. Refused unless the allocation is bound to this job on the receiving TaskManager."""
+    """m12. Refused unless the allocation is bound to this job on the receiving TaskManager.
+
+    All tasks that exchange data are deployed together, each with the attempts of the others (J9).
+    """
 
     job: JobContext
     task: Task
@@ -52,6 +64,7 @@ class DeployTask(Request[Done], frozen=True):
     attempt_number: int
     job_leader_id: LeaderId
     restore: TaskRestore | None = None
+    inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's
 
 
 class CancelTask(Request[Done], frozen=True):

@@ -8,11 +8,12 @@ set so far ahead that every open window, join and timer fires in a micro-batch w
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
 
-from minflinkd.taskmanager.session.metrics import END_OF_TIME_MS
+from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS
 from minflinkd.taskmanager.session.spark import Session
 
 _EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
@@ -20,11 +21,20 @@ _EVERY_BATCH = 2**62
 _STREAMING = "org.apache.spark.sql.connector.read.streaming"
 
 
-def run_to_end(session: Session, java_query: Any) -> bool:
-    """Blocks until the input is exhausted and nothing more fires. False where the query ended before."""
+def run_to_end(
+    session: Session, java_query: Any, exchanges: frozenset[int] = frozenset(), ended: Callable[[], bool] = lambda: True
+) -> bool:
+    """Blocks until the input is exhausted and nothing more fires. False where the query ended before.
+
+    `exchanges`: the ordinals of sources that end by themselves; `ended` says when all of them have.
+    """
     execution = java_query.streamingQuery()
-    if not _hold_sources(session, execution):
+    if not _hold_sources(session, execution, exchanges):
         return False
+    while not ended():
+        if not execution.isActive():
+            return False
+        time.sleep(0.02)
     execution.processAllAvailable()
     if not execution.isActive():
         return False
@@ -51,8 +61,8 @@ def _end_time(session: Session, execution: Any) -> None:
         lock.unlock()
 
 
-def _hold_sources(session: Session, execution: Any) -> bool:
-    """Bind every source to what it sees now."""
+def _hold_sources(session: Session, execution: Any, exchanges: frozenset[int]) -> bool:
+    """Bind every source to what it sees now, but exchanges."""
     while execution.uniqueSources().isEmpty():  # they are made on the query's own thread
         if not execution.isActive():
             return False
@@ -60,8 +70,11 @@ def _hold_sources(session: Session, execution: Any) -> bool:
     sources = execution.uniqueSources()
     held = sources
     pairs = sources.toSeq()
+    free = [execution.sources().apply(ordinal) for ordinal in exchanges]
     for position in range(pairs.size()):
         source, limit = pairs.apply(position)._1(), pairs.apply(position)._2()
+        if any(source.equals(exchange) for exchange in free):
+            continue
         if is_instance_of(session.gateway, source, f"{_STREAMING}.SupportsTriggerAvailableNow"):
             source.prepareForTriggerAvailableNow()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import graphlib
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TypeVar
 import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Done, Notice
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.component import Component
@@ -19,6 +21,7 @@ from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.taskmanager.session import plan
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
+from minflinkd.taskmanager.session.exchange_source import NOTHING
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
 from minflinkd.taskmanager.session_protocol import (
@@ -190,12 +193,22 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[str, ...]] = {}
+    exchanges: dict[VertexId, plan.ExchangeInput] = {}
     try:
-        for task in request.tasks:
-            built = plan.build(engine.session, request.job, task, code)
+        for task in _upstream_first(request.tasks):
+            built = plan.build(engine.session, request.job, task, code, exchanges)
             faults.extend(built.faults)
+            if task.readers and built.frame is not None:
+                exchanges[task.end] = plan.ExchangeInput(built.schema, NOTHING)
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
     finally:
         code.release()
     return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)
+
+
+def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:
+    """A task is built with what the ones before it yield."""
+    upstream = {task.id: {reader.id for reader in tasks if task.id in reader.readers} for task in tasks}
+    by_id = {task.id: task for task in tasks}
+    return [by_id[name] for name in graphlib.TopologicalSorter(upstream).static_order() if name in by_id]

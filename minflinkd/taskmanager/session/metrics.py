@@ -9,8 +9,6 @@ import msgspec
 
 from minflinkd.rpc.messages import TaskMetrics
 
-END_OF_TIME_MS = 253402300799000  # 9999-12-31T23:59:59Z: the watermark behind the end of input
-
 
 def advance(metrics: TaskMetrics, progress: dict[str, Any]) -> TaskMetrics:
     """Take in the report of one finished micro-batch. One that was seen already changes nothing."""

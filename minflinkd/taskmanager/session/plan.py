@@ -7,7 +7,7 @@ and starts nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,9 @@ from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session import watermarks
 from minflinkd.taskmanager.session.code import JobCode
+from minflinkd.taskmanager.session.exchange_source import FORMAT, ExchangeSource
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.spark import Session
 
@@ -55,6 +57,8 @@ class Plan:
     output_mode: OutputMode = OutputMode.APPEND
     operators: tuple[str, ...] = ()
     source_names: dict[int, str] = field(default_factory=dict)  # ordinal in Spark's offset log -> vertex
+    exchanges: dict[int, VertexId] = field(default_factory=dict)  # those of them that are exchanges
+    watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
 
     def require(self) -> DataFrame:
         """Raises TaskNotBuilt."""
@@ -63,20 +67,49 @@ class Plan:
         assert self.frame is not None
         return self.frame
 
+    @property
+    def schema(self) -> str:
+        """Of `frame`, as Spark's JSON: with marks on its event time."""
+        assert self.frame is not None
+        return str(self.frame._jdf.schema().json())
 
-def build(session: Session, job: JobContext, task: Task, code: JobCode) -> Plan:
-    """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once."""
+
+@dataclass(frozen=True)
+class ExchangeInput:
+    """What a task reads of another one: its schema, as that task's plan says it, and how to read it."""
+
+    schema: str
+    options: dict[str, str]
+
+
+def build(
+    session: Session, job: JobContext, task: Task, code: JobCode, inputs: Mapping[VertexId, ExchangeInput] | None = None
+) -> Plan:
+    """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once.
+
+    An input that is missing in `inputs` has faults of its own, which are named elsewhere.
+    """
     spark = session.spark.newSession()
     with code.in_session(spark):
-        return _build(session, spark, job, task, code)
+        return _build(session, spark, job, task, code, inputs or {})
 
 
-def _build(session: Session, spark: SparkSession, job: JobContext, task: Task, code: JobCode) -> Plan:
+def _build(
+    session: Session,
+    spark: SparkSession,
+    job: JobContext,
+    task: Task,
+    code: JobCode,
+    inputs: Mapping[VertexId, ExchangeInput],
+) -> Plan:
     session.jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
     plan = Plan(spark)
     for key, value in job.spark.items():
         _attempt(plan, f"spark.{key}", lambda key=key, value=value: spark.conf.set(key, value))  # type: ignore[misc]
     spark.conf.set("spark.sql.shuffle.partitions", str(task.parallelism))
+    for edge in task.inputs:
+        if edge.id in inputs:
+            _read_exchange(plan, edge.id, inputs[edge.id])
     for written in task.vertices:
         vertex = _attempt(plan, f"vertices.{written.id}", lambda written=written: resolve(written, job.params))  # type: ignore[misc]
         if vertex is None:
@@ -87,12 +120,23 @@ def _build(session: Session, spark: SparkSession, job: JobContext, task: Task, c
         plan.sinks += (vertex,)
         if (reference := vertex.sink.python) is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda name=reference: code.function(name))  # type: ignore[misc]
-    _join_sinks(plan, task)
+    _join_ends(plan, task)
     if plan.frame is not None:
         _choose_output_mode(session, plan, task)
         plan.operators = _operators(session, plan.frame)
         plan.source_names = _source_names(plan, task)
+        read = {edge.id for edge in task.inputs}
+        plan.exchanges = {n: VertexId(name) for n, name in plan.source_names.items() if name in read}
     return plan
+
+
+def _read_exchange(plan: Plan, vertex: VertexId, exchange: ExchangeInput) -> None:
+    schema, event_time = watermarks.without_marks(exchange.schema)
+    plan.spark.dataSource.register(ExchangeSource)
+    frame = plan.spark.readStream.format(FORMAT).schema(schema).options(**exchange.options).load()
+    if event_time is not None:
+        frame, plan.watermarks[vertex] = watermarks.mark(frame, event_time)
+    plan.frames[vertex] = frame
 
 
 def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
@@ -167,20 +211,10 @@ def _sql(spark: SparkSession, text: str, inputs: dict[str, DataFrame]) -> DataFr
     return spark.sql(text)
 
 
-def _join_sinks(plan: Plan, task: Task) -> None:
-    """Set the one frame that all sinks of a task read."""
-    feeding = {edge.id for sink in task.sinks for edge in sink.inputs}
-    if len(feeding) == 1:
-        plan.frame = plan.frames.get(next(iter(feeding)))
-    elif feeding:
-        names = ", ".join(sorted(feeding))
-        plan.faults.append(
-            GraphFault(
-                path=f"vertices.{task.sinks[0].id}.inputs",
-                problem=f"the sinks of task {task.id} read different vertices ({names})",
-                hint="sinks of one task read the same vertex",
-            )
-        )
+def _join_ends(plan: Plan, task: Task) -> None:
+    """Set the one frame that all sinks of a task, and its exchange, read."""
+    if task.sinks or task.readers:
+        plan.frame = plan.frames.get(task.end)
     else:
         last = task.vertices[-1].id
         plan.faults.append(GraphFault(path=f"vertices.{last}", problem=f"task {task.id} ends in no sink"))
@@ -188,16 +222,23 @@ def _join_sinks(plan: Plan, task: Task) -> None:
 
 def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
     asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
-    first = task.sinks[0].id
+    if task.exchange_mode is not None:
+        asked.add(task.exchange_mode)
     if len(asked) > 1:
         plan.faults.append(
-            GraphFault(path=f"vertices.{first}.output-mode", problem="the sinks of one task need one output mode")
+            GraphFault(
+                path=_mode_path(task),
+                problem=f"what reads {task.end} asks for the output modes {' and '.join(sorted(asked))}",
+                hint="a micro-batch is computed once: give all readers one output mode",
+            )
         )
         return
     if asked:
         modes = [next(iter(asked))]
     elif any(sink.sink is not None and sink.sink.format in FILE_FORMATS for sink in task.sinks):
         modes = [OutputMode.APPEND]  # a file holds rows for good
+    elif task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
+        modes = [OutputMode.APPEND, OutputMode.UPDATE]
     else:
         modes = [OutputMode.APPEND, OutputMode.UPDATE, OutputMode.COMPLETE]
     problems = []
@@ -209,11 +250,20 @@ def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
         else:
             plan.output_mode = mode
             return
-    path = f"vertices.{first}.output-mode" if asked else f"vertices.{first}"
-    hint = (
-        "give the event time a watermark, or the sink another output mode" if "watermark" in problems[0].message else ""
-    )
-    plan.faults.append(GraphFault(path=path, problem=problems[0].message, hint=hint))
+    plan.faults.append(GraphFault(path=_mode_path(task), problem=problems[0].message, hint=_mode_hint(problems[0])))
+
+
+def _mode_path(task: Task) -> str:
+    asking = next((sink.id for sink in task.sinks if sink.output_mode is not None), None)
+    return f"vertices.{asking}.output-mode" if asking else f"vertices.{task.sinks[0].id if task.sinks else task.end}"
+
+
+def _mode_hint(problem: ErrorInfo) -> str:
+    if "watermark" in problem.message:
+        return "give the event time a watermark, or the sink another output mode"
+    if "multiple" in problem.message.lower() or "chain" in problem.message.lower():
+        return "let the second of them begin a new task: inputs: [{id: ..., exchange: true}]"
+    return ""
 
 
 def _check_mode(session: Session, plan: Plan, mode: OutputMode) -> None:
@@ -252,10 +302,11 @@ def _operators(session: Session, frame: DataFrame) -> tuple[str, ...]:
 def _source_names(plan: Plan, task: Task) -> dict[int, str]:
     """Spark numbers sources by their leaves, left to right; a leaf is known by the ids of its columns."""
     owners: dict[str, str] = {}
-    for vertex in task.vertices:
-        if vertex.source is not None and vertex.id in plan.frames:
-            for leaf in _leaves(plan.frames[vertex.id]):
-                owners.setdefault(leaf, vertex.id)
+    sources = [vertex.id for vertex in task.vertices if vertex.source is not None]
+    for name in (*(edge.id for edge in task.inputs), *sources):
+        if name in plan.frames:
+            for leaf in _leaves(plan.frames[name]):
+                owners.setdefault(leaf, name)
     assert plan.frame is not None
     ordered = list(dict.fromkeys(_leaves(plan.frame)))
     return {ordinal: owners[leaf] for ordinal, leaf in enumerate(ordered) if leaf in owners}

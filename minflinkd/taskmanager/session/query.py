@@ -6,6 +6,7 @@ Everything here blocks and runs on threads. What happens by itself is told throu
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -25,17 +27,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.exchange.channels import UNREAD, CutState, no_channels
+from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
 from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
+from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, query_failure
+from minflinkd.taskmanager.session.opening import Opening, exchange_positions
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
+from minflinkd.taskmanager.session.watermarks import Watermarks
 from minflinkd.taskmanager.session_protocol import (
     RunTask,
     SnapshotFailed,
+    SnapshotFile,
     SnapshotTaken,
     TakeSnapshot,
     TaskRunning,
@@ -91,6 +100,9 @@ class RunningTask:
         self._input_ended = False
         self._snapshots: dict[int, int] = {}  # checkpoint id -> batch id, not confirmed yet
         self._aborted: set[int] = set()
+        self._channels = no_channels()
+        self._watermarks: Watermarks | None = None
+        self._exchange: ExchangeSink | None = None
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -107,11 +119,19 @@ class RunningTask:
         began = time.monotonic()
         code = self._code = engine.code.load(request.job.job_id, request.artifacts)
         loaded = time.monotonic()
-        self._plan = plan.build(engine.session, request.job, request.task, code)
+        opening = Opening(request, self._checkpoint)
+        inputs = opening.await_inputs(self._stopping)
+        self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
         frame = self._plan.require()
-        self._sinks = make_sinks(engine.session, self._plan.sinks, request.job.job_id, request.attempt_id, code)
+        if (output := opening.output(self._plan.schema)) is not None:
+            self._exchange = ExchangeSink(output.directory)
+        self._sinks = make_sinks(
+            engine.session, self._plan.sinks, request.job.job_id, request.attempt_id, code, self._exchange
+        )
         built = time.monotonic()
         self._prepare_checkpoint(self._plan.spark)
+        self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
+        self._watermarks = Watermarks(engine.session, self._plan.watermarks)
         prepared = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
         try:
@@ -194,6 +214,8 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
+                if self._exchange is not None:
+                    self._tell_watermark(java_query)
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
         except Exception as error:
@@ -206,7 +228,10 @@ class RunningTask:
         assert self._query is not None
         java_query: Any = self._query._jsq
         try:
-            if bounded.run_to_end(self._engine.session, java_query) and not self._stopping.is_set():
+            exchanges = frozenset(self._plan.exchanges if self._plan is not None else ())
+            ended = bounded.run_to_end(self._engine.session, java_query, exchanges, self._channels.all_ended)
+            if ended and not self._stopping.is_set():
+                self._channels.put_end()
                 self._input_ended = True
                 self._report(java_query)
                 self._events.input_ended(self._metrics)
@@ -261,10 +286,10 @@ class RunningTask:
     # --- micro-batches -------------------------------------------------------------------------------------------
 
     def _on_batch(self, frame: DataFrame, epoch: int) -> None:
-        assert self._sinks is not None
         failure = None
         try:
-            rows = self._sinks.write(frame, epoch)
+            self._await_readers()
+            self._process(frame, epoch)
         except BaseException as error:  # SystemExit of user code as well
             failure = batch_failure(error)
         if failure is not None:
@@ -273,9 +298,52 @@ class RunningTask:
             # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
             # overflows its stack over a long traceback.
             raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
+
+    def _process(self, frame: DataFrame, epoch: int) -> None:
+        assert self._sinks is not None
+        assert self._plan is not None
+        assert self._watermarks is not None
+        rows = self._sinks.write(frame, epoch)
+        entry, positions = None, self._channels.no_positions
+        if self._exchange is not None or self._plan.exchanges:
+            offsets = snapshot.read_offsets(self._checkpoint, epoch)
+            positions = exchange_positions(offsets, self._plan.exchanges, positions)
+            if self._exchange is not None:
+                processed = int(offsets.metadata.get("batchWatermarkMs", 0))
+                promised = self._watermarks.promised(self._execution, processed)
+                entry = Entry(kind=EntryKind.DATA, files=self._exchange.files, batch_id=epoch, watermark_ms=promised)
+        self._channels.publish(epoch, positions, entry)
+        if self._plan.watermarks:
+            self._watermarks.take_in(self._execution, self._channels.watermarks())
         with self._lock:
             self._rows_out += rows
             self._finished_epoch = epoch
+
+    @property
+    def _execution(self) -> Any:
+        assert self._query is not None
+        java_query: Any = self._query._jsq
+        return java_query.streamingQuery()
+
+    def _await_readers(self) -> None:
+        """J10: before anything of a micro-batch is computed, so that the one before can be checkpointed meanwhile."""
+        limit = self._request.output.max_backlog if self._request.output is not None else 0
+        pause = 0.005
+        while not self._stopping.is_set():
+            if not self._channels.closed() and (self._exchange is None or self._channels.backlog() <= limit):
+                return
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def _tell_watermark(self, java_query: Any) -> None:
+        """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
+        with suppress(PySparkException, Py4JError):
+            now = int(self._execution.watermarkTracker().currentWatermark())
+            if now > 0 and str(java_query.status().message()).startswith("Waiting for data"):
+                assert self._watermarks is not None
+                promised = self._watermarks.promised(self._execution, now)
+                if promised is not None:
+                    self._channels.put_watermark(promised)
 
     def _report(self, java_query: Any) -> None:
         with self._lock:
@@ -304,42 +372,76 @@ class RunningTask:
         """Raises SnapshotFailed, with nothing left in the target directory."""
         assert self._plan is not None
         assert self._sinks is not None
+        number, target = request.checkpoint_id, Path(request.target_directory)
+        unread = target.with_name(f"{target.name}.{UNREAD}")
         began = time.monotonic()
-        batch_id = self._await_boundary(request, began + request.timeout)
-        reached = time.monotonic()
-        ended = self._input_ended
-        if batch_id < 0:
-            self._await_confirmation(request.checkpoint_id, batch_id)
-            return SnapshotTaken(batch_id=-1, wait_ms=(reached - began) * 1000, operators=self._plan.operators)
-        files, offsets = snapshot.link(self._checkpoint, batch_id, Path(request.target_directory))
-        self._await_confirmation(request.checkpoint_id, batch_id)
-        return SnapshotTaken(
-            batch_id=batch_id,
-            files=tuple(files),
-            transactions=tuple(ledger.cover(request.checkpoint_id, batch_id) for ledger in self._sinks.ledgers),
+        try:
+            self._channels.trigger(number, unread, oldest=request.oldest, stop=request.stop)
+            made = self._await_cut(request, began + request.timeout)
+            batch_id = made.batch_id
+            self._await_commit(request, batch_id, began + request.timeout)
+            reached = time.monotonic()
+            ended = self._input_ended
+            taken = SnapshotTaken(
+                batch_id=batch_id,
+                operators=self._plan.operators,
+                wait_ms=(reached - began) * 1000,
+                input_ended=ended,
+                inputs={VertexId(vertex): at for vertex, at in made.cut.barriers.items()},
+                output=made.output,
+                unaligned=bool(made.cut.unread),
+                alignment_ms=made.cut.alignment * 1000,
+                alignment_bytes=made.cut.overtaken if made.cut.unread else made.cut.held,
+                files=tuple(SnapshotFile(path, size) for path, size in made.files),
+            )
+            files: list[SnapshotFile] = []
+            offsets = snapshot.NO_OFFSETS
+            if batch_id >= 0:
+                files, offsets = snapshot.link(self._checkpoint, batch_id, target)
+            if made.files:
+                target.mkdir(parents=True, exist_ok=True)
+                unread.rename(target / UNREAD)
+        except (ExchangeDamaged, SnapshotFailed, OSError) as error:
+            self._channels.abort(number)
+            for directory in (unread, target):
+                shutil.rmtree(directory, ignore_errors=True)
+            if isinstance(error, SnapshotFailed):
+                raise
+            raise SnapshotFailed(f"checkpoint {number}: {error}") from error
+        self._await_confirmation(number, batch_id)
+        return msgspec.structs.replace(
+            taken,
+            files=(*files, *taken.files),
+            transactions=tuple(ledger.cover(number, batch_id) for ledger in self._sinks.ledgers),
             source_offsets=snapshot.named_offsets(offsets, self._plan.source_names),
-            operators=self._plan.operators,
-            wait_ms=(reached - began) * 1000,
             sync_ms=(time.monotonic() - reached) * 1000,
-            input_ended=ended,
         )
 
-    def _await_boundary(self, request: TakeSnapshot, deadline: float) -> int:
-        """The last committed micro-batch, once the one that was in progress at the call is committed."""
-        wanted = snapshot.read_boundary(self._checkpoint).started
+    def _await_cut(self, request: TakeSnapshot, deadline: float) -> CutState:
+        """The task's own place in the checkpoint, once all barriers are there (C1, C2)."""
         pause = 0.002
         while True:
-            committed = snapshot.read_boundary(self._checkpoint).committed
-            if committed >= wanted:
-                return committed
-            if self._stopping.is_set() or self._watched.is_set():
-                raise SnapshotFailed("the query ended before its next micro-batch boundary")
-            if request.checkpoint_id in self._aborted:
-                raise SnapshotFailed(f"checkpoint {request.checkpoint_id} was aborted")
-            if time.monotonic() > deadline:
-                raise SnapshotFailed(f"micro-batch {wanted} did not end within {request.timeout:g} s")
+            if (made := self._channels.await_cut(request.checkpoint_id, pause)) is not None:
+                return made
+            self._check_waiting(request, deadline, "the barriers of all inputs did not come")
+            pause = min(pause * 1.5, 0.02)
+
+    def _await_commit(self, request: TakeSnapshot, batch_id: int, deadline: float) -> None:
+        """What was published is committed right after."""
+        pause = 0.001
+        while snapshot.read_boundary(self._checkpoint).committed < batch_id:
+            self._check_waiting(request, deadline, f"micro-batch {batch_id} was not committed")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)
+
+    def _check_waiting(self, request: TakeSnapshot, deadline: float, what: str) -> None:
+        """Raises SnapshotFailed where there is nothing to wait for."""
+        if self._stopping.is_set() or self._watched.is_set():
+            raise SnapshotFailed("the query ended before its next micro-batch boundary")
+        if request.checkpoint_id in self._aborted:
+            raise SnapshotFailed(f"checkpoint {request.checkpoint_id} was aborted")
+        if time.monotonic() > deadline:
+            raise SnapshotFailed(f"{what} within {request.timeout:g} s")
 
     def _await_confirmation(self, checkpoint_id: int, batch_id: int) -> None:
         with self._lock:
@@ -360,6 +462,7 @@ class RunningTask:
         with self._lock:
             self._aborted.add(checkpoint_id)
             self._snapshots.pop(checkpoint_id, None)
+        self._channels.abort(checkpoint_id)
 
 
 def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:

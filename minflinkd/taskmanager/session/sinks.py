@@ -139,10 +139,16 @@ class TaskSinks:
 
 
 def make_sinks(
-    session: Session, vertices: tuple[Vertex, ...], job_id: JobId, attempt_id: AttemptId, code: JobCode
+    session: Session,
+    vertices: tuple[Vertex, ...],
+    job_id: JobId,
+    attempt_id: AttemptId,
+    code: JobCode,
+    exchange: BatchSink | None = None,
 ) -> TaskSinks:
     """Raises what importing a Python sink raises."""
-    return TaskSinks([_make(session, vertex, job_id, attempt_id, code) for vertex in vertices])
+    sinks = [_make(session, vertex, job_id, attempt_id, code) for vertex in vertices]
+    return TaskSinks(sinks if exchange is None else [*sinks, exchange])
 
 
 def _make(session: Session, vertex: Vertex, job_id: JobId, attempt_id: AttemptId, code: JobCode) -> BatchSink:

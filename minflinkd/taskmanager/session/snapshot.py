@@ -40,6 +40,9 @@ class OffsetEntry(msgspec.Struct, frozen=True):
     offsets: tuple[str | None, ...]
 
 
+NO_OFFSETS = OffsetEntry({}, ())
+
+
 class CommitEntry(msgspec.Struct, frozen=True):
     watermark_ms: int
     stores: dict[str, list[list[str]]]  # operator -> partition -> unique id of each store's version

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobgraph.validation import parse_job
 
@@ -67,33 +66,48 @@ def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -
 
 
 @pytest.mark.parametrize(
-    ("vertices", "path"),
+    ("vertices", "tasks"),
     [
         pytest.param(
             {"a": source(), "b": sql("a"), "c": sql("a"), "out1": sink("b"), "out2": sink("c")},
-            "vertices.out2",
+            {"a": ("a", "b c"), "b": ("b out1", ""), "c": ("c out2", "")},
             id="two branches",
         ),
         pytest.param(
             {"a": source(), "b": sql("a"), "out1": sink("a"), "out2": sink("b")},
-            "vertices.out2",
+            {"a": ("a out1", "b"), "b": ("b out2", "")},
             id="a sink in the middle",
         ),
         pytest.param(
             {"a": source(), "b": sql("a", **{"slot-sharing-group": "big"}), "out": sink("b")},
-            "vertices.b.slot-sharing-group",
+            {"a": ("a", "b"), "b": ("b", "out"), "out": ("out", "")},
             id="another slot sharing group",
+        ),
+        pytest.param(
+            {"a": source(), "b": sql("a"), "c": {"inputs": ["b", {"id": "a", "exchange": True}], "sql": "SELECT 1"}}
+            | {"out": sink("c")},
+            {"a": ("a", "b"), "b": ("b c out", "")},
+            id="an exchange beside a way within the task",
+        ),
+        pytest.param(
+            {"a": source(), "b": sql("a"), "c": sql("a"), "d": sql("b", "c"), "out": sink("d")},
+            {"a": ("a b c d out", "")},
+            id="a diamond within one query",
+        ),
+        pytest.param(
+            {"a": source(), "b": sql("a"), "c": sql("b"), "d": sql("b"), "out1": sink("c"), "out2": sink("d")}
+            | {"out3": sink("d")},
+            {"a": ("a b", "c d"), "c": ("c out1", ""), "d": ("d out2 out3", "")},
+            id="branches behind a chain",
         ),
     ],
 )
-def test_what_needs_an_exchange_is_refused_with_what_to_do_instead(vertices: dict[str, Any], path: str) -> None:
-    """J5: where a task would end before a sink; exchanges are part of the model and not run yet."""
-    with pytest.raises(InvalidJobGraph) as refused:
-        job(**vertices)
-    fault = refused.value.faults[0]
-    assert fault.path == path
-    assert "needs an exchange between two tasks, which this version cannot run yet" in fault.problem
-    assert fault.hint
+def test_a_task_ends_where_a_micro_batch_would_be_computed_twice(
+    vertices: dict[str, Any], tasks: dict[str, tuple[str, str]]
+) -> None:
+    """J5: at an exchange, which all tasks behind it read."""
+    chained = {t.id: (" ".join(v.id for v in t.vertices), " ".join(t.readers)) for t in chain(job(**vertices))}
+    assert chained == tasks
 
 
 @st.composite

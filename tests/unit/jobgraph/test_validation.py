@@ -300,10 +300,10 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "artifacts[1]",
         "the name of two artifacts",
     ),
-    "an exchange": (
-        lambda d: d["vertices"]["delays"].update(inputs=[{"id": "flights", "exchange": True}]),
-        "vertices.delays.inputs[0]",
-        "needs an exchange",
+    "a setting of an exchange where there is none": (
+        lambda d: d["vertices"]["delays"].update(inputs=[{"id": "flights", "idle-timeout": "5 s"}]),
+        "vertices.delays.inputs[0].idle-timeout",
+        "is a setting of exchanges",
     ),
     "a vertex id that is no name": (
         lambda d: d["vertices"].update({"a-b": {"inputs": ["flights"], "sink": {"format": "json", "path": "/x"}}}),

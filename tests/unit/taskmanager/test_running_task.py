@@ -16,8 +16,10 @@ from minflinkd.rpc.messages import JobContext, TaskMetrics
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.session import bounded, metrics, query
+from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.query import Events, RunningTask
 from minflinkd.taskmanager.session.stores import StateStores
+from minflinkd.taskmanager.session.watermarks import Watermarks
 from minflinkd.taskmanager.session_protocol import RunTask
 
 
@@ -92,6 +94,8 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     task = RunningTask(SimpleNamespace(session=None), request, events)  # type: ignore[arg-type]
     java_query = JavaQuery()
     task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
+    task._plan = Plan(spark=None)  # type: ignore[arg-type]
+    task._watermarks = Watermarks(None, {})  # type: ignore[arg-type]
     task._sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())  # type: ignore[assignment]
     return Attempt(task, java_query, told)
 

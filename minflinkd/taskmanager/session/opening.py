@@ -1,0 +1,171 @@
+"""Opening the exchanges of an attempt: waiting for its inputs, and going on where a snapshot left them (C14, J9)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from minflinkd.jobgraph.model import CheckpointMode
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.exchange.channels import RESTORED, UNREAD, Input, TaskChannels
+from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, read_schema
+from minflinkd.taskmanager.session import snapshot
+from minflinkd.taskmanager.session.plan import ExchangeInput
+from minflinkd.taskmanager.session_protocol import InputChannel, RunTask
+
+PATIENCE = 90.0  # seconds for the tasks upstream to be built; they are deployed at the same time
+
+
+class InputMissing(MinflinkError):
+    """A task upstream did not come up in time."""
+
+    code = "exchange-not-opened"
+    consequence = Consequence.RETRYABLE
+
+
+class Opening:
+    """Of one attempt. `checkpoint` is Spark's directory, as it was restored."""
+
+    def __init__(self, request: RunTask, checkpoint: Path) -> None:
+        self._request = request
+        restored = request.restored
+        self._first = {c.vertex_id: restored.inputs.get(c.vertex_id, 0) if restored else 0 for c in request.inputs}
+        self._batch_id = restored.batch_id if restored is not None else -1
+        unread = checkpoint / UNREAD
+        for channel in request.inputs:
+            self._control(channel).mkdir(parents=True, exist_ok=True)
+            if (unread / channel.vertex_id).exists():  # no business of Spark's
+                (unread / channel.vertex_id).rename(self._control(channel) / RESTORED)
+        if unread.exists():
+            unread.rmdir()
+
+    def await_inputs(self, stopping: threading.Event) -> dict[VertexId, ExchangeInput]:
+        """Returns when all tasks upstream are built. Raises InputMissing."""
+        deadline, found = time.monotonic() + PATIENCE, {}
+        for channel in self._request.inputs:
+            while (schema := read_schema(Path(channel.directory))) is None:
+                if stopping.wait(0.005) or time.monotonic() > deadline:
+                    raise InputMissing(
+                        f"the task that yields {channel.vertex_id} did not open its exchange",
+                        hint="the logs of its TaskManager say what it is doing",
+                    )
+            found[channel.vertex_id] = ExchangeInput(schema, self._options(channel))
+        return found
+
+    def output(self, schema: str) -> LogWriter | None:
+        """The attempt's own exchange, described for its readers."""
+        output, restored = self._request.output, self._request.restored
+        if output is None:
+            return None
+        writer = LogWriter(Path(output.directory), output.readers, first=restored.output if restored else 0)
+        writer.describe(schema)
+        return writer
+
+    def channels(self, output: LogWriter | None, checkpoint: Path, ordinals: Mapping[int, VertexId]) -> TaskChannels:
+        """`checkpoint`: as the query starts from it; its offsets are made to fit what the inputs begin with."""
+        positions = {channel.vertex_id: self._start(channel) for channel in self._request.inputs}
+        if self._batch_id >= 0 and ordinals:
+            batch = snapshot.read_boundary(checkpoint).committed
+            fit_positions(checkpoint, batch, ordinals, self._first, self._has_restored)
+            entry = snapshot.read_offsets(checkpoint, batch)
+            positions = exchange_positions(entry, ordinals, positions)
+        checkpointing = self._request.job.checkpointing
+        return TaskChannels(
+            tuple(self._input(channel, positions[channel.vertex_id]) for channel in self._request.inputs),
+            output,
+            positions=positions,
+            batch_id=snapshot.read_boundary(checkpoint).committed if self._batch_id >= 0 else -1,
+            hold=checkpointing.mode is CheckpointMode.EXACTLY_ONCE,
+            aligned_timeout=checkpointing.alignment_timeout or None,
+            clock=time.monotonic,
+        )
+
+    def _input(self, channel: InputChannel, position: int) -> Input:
+        return Input(
+            channel.vertex_id,
+            Path(channel.directory),
+            self._control(channel),
+            reader=self._request.task.id,
+            position=position,
+            first=self._first[channel.vertex_id],
+            idle_timeout=channel.idle_timeout or None,
+        )
+
+    def _options(self, channel: InputChannel) -> dict[str, str]:
+        exactly_once = self._request.job.checkpointing.mode is CheckpointMode.EXACTLY_ONCE
+        return {
+            "directory": channel.directory,
+            "control": str(self._control(channel)),
+            "first": str(self._first[channel.vertex_id]),
+            "position": str(self._start(channel)),
+            "hold": "true" if exactly_once else "false",
+            "partitions": str(self._request.task.parallelism),
+        }
+
+    def _start(self, channel: InputChannel) -> int:
+        """Where a query without offsets begins."""
+        restored = self._control(channel) / RESTORED / ENTRIES
+        return min((int(path.name) for path in restored.glob("*")), default=self._first[channel.vertex_id])
+
+    def _control(self, channel: InputChannel) -> Path:
+        return Path(self._request.directory) / "inputs" / channel.vertex_id
+
+    def _has_restored(self, vertex: VertexId) -> bool:
+        return (Path(self._request.directory) / "inputs" / vertex / RESTORED).exists()
+
+
+def exchange_positions(
+    entry: snapshot.OffsetEntry, ordinals: Mapping[int, VertexId], before: Mapping[VertexId, int]
+) -> dict[VertexId, int]:
+    """Where a micro-batch ends in each input; one that is read several times counts where it is furthest behind."""
+    found: dict[VertexId, int] = {}
+    for ordinal, vertex in ordinals.items():
+        offset = entry.offsets[ordinal] if ordinal < len(entry.offsets) else None
+        position = before[vertex] if offset is None else int(json.loads(offset)["position"])
+        found[vertex] = min(position, found.get(vertex, position))
+    return {**before, **found}
+
+
+def fit_positions(
+    checkpoint: Path,
+    batch: int,
+    ordinals: Mapping[int, VertexId],
+    first: Mapping[VertexId, int],
+    has_unread: Callable[[VertexId], bool],
+) -> None:
+    """Let the last micro-batch end where the restored inputs begin.
+
+    Further ahead is what an at-least-once task had read of the next epoch, which comes again in other pieces; further
+    behind, without unread entries, are barriers only.
+    """
+    for number in (batch, batch + 1):  # the one behind is planned, where event time is to go on
+        if (checkpoint / "offsets" / str(number)).exists():
+            _fit(checkpoint, number, ordinals, first, has_unread)
+
+
+def _fit(
+    checkpoint: Path,
+    batch: int,
+    ordinals: Mapping[int, VertexId],
+    first: Mapping[VertexId, int],
+    has_unread: Callable[[VertexId], bool],
+) -> None:
+    place = checkpoint / "offsets" / str(batch)
+    entry = snapshot.read_offsets(checkpoint, batch)
+    offsets = list(entry.offsets)
+    for ordinal, vertex in ordinals.items():
+        known = offsets[ordinal] if ordinal < len(offsets) else None
+        if known is None:
+            continue
+        position = int(json.loads(known)["position"])
+        if position > first[vertex] or (position < first[vertex] and not has_unread(vertex)):
+            offsets[ordinal] = json.dumps({"position": first[vertex]})
+    if offsets != list(entry.offsets):
+        new = place.with_name(f".{place.name}.new")
+        lines = ["v1", json.dumps(entry.metadata), *("-" if offset is None else offset for offset in offsets)]
+        new.write_text("\n".join(lines), "utf-8")
+        new.replace(place)  # the old one is a hard link into a snapshot

@@ -1,0 +1,174 @@
+"""Several queries joined by exchanges, in one session child: consistent cuts, event time, and the end of input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Task, Vertex
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.session_child import Child, call, events, job, parquet, source
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+FAST, SLOW, KEYS = 1000, 300, 7
+SINK = """
+import json
+def write(batch, epoch):
+    rows = {r.key: [r.n, r.total] for r in batch.collect()}
+    with open(%r, "a") as out:
+        out.write(json.dumps([epoch, rows]) + "\\n")
+"""
+
+
+def exchange(name: str) -> Input:
+    return Input(id=VertexId(name), exchange=True)
+
+
+def two_into_one() -> JobGraph:
+    totals = "SELECT value % 7 AS key, count(*) AS n, sum(value) AS total FROM ({}) GROUP BY 1"
+    union = "SELECT value FROM fast UNION ALL SELECT value FROM slow"
+    return JobGraph(
+        name="union",
+        parallelism=2,
+        vertices=(
+            source("fast", "rate-micro-batch", rowsPerBatch=str(FAST), numPartitions="2"),
+            source("slow", "rate-micro-batch", rowsPerBatch=str(SLOW), numPartitions="1"),
+            Vertex(id=VertexId("totals"), inputs=(exchange("fast"), exchange("slow")), sql=totals.format(union)),
+            call("exchange_sink:write", "totals", OutputMode.UPDATE),
+        ),
+    )
+
+
+def truth(fast: int, slow: int) -> dict[str, list[int]]:
+    """Count and sum by key after so many micro-batches of each source, numbered from 0."""
+    found: dict[str, list[int]] = {}
+    for batch, rows in ((fast, FAST), (slow, SLOW)):
+        for value in range((batch + 1) * rows):
+            n, total = found.get(str(value % KEYS), [0, 0])
+            found[str(value % KEYS)] = [n + 1, total + value]
+    return found
+
+
+class Run:
+    """One deployment of all tasks of a graph."""
+
+    def __init__(self, child: Child, context: JobContext, tasks: tuple[Task, ...], artifacts: dict[str, str]) -> None:
+        self.child = child
+        self.context = context
+        self.tasks = tasks
+        self.artifacts = artifacts
+        self.attempts: dict[TaskId, AttemptId] = {}
+        self.directories = {task.id: child.fresh_directory() for task in tasks}
+
+    async def start(self, restored: Mapping[TaskId, tuple[p.SnapshotTaken, Path]] | None = None) -> None:
+        await asyncio.gather(*(self._start(task, (restored or {}).get(task.id)) for task in self.tasks))
+
+    async def _start(self, task: Task, restored: tuple[p.SnapshotTaken, Path] | None) -> None:
+        owner = {vertex.id: other.id for other in self.tasks for vertex in other.vertices}
+        inputs = tuple(
+            p.InputChannel(vertex_id=edge.id, directory=str(self.directories[owner[edge.id]] / "exchange"))
+            for edge in task.inputs
+        )
+        directory = self.directories[task.id]
+        output = p.OutputChannel(directory=str(directory / "exchange"), readers=task.readers) if task.readers else None
+        before = None
+        if restored is not None:
+            taken, files = restored
+            if files.exists():
+                shutil.copytree(files, directory / "checkpoint")
+            before = p.Restored(
+                checkpoint_id=1,
+                batch_id=taken.batch_id,
+                inputs=taken.inputs,
+                output=taken.output,
+                input_ended=taken.input_ended,
+            )
+        self.attempts[task.id] = await self.child.run(
+            self.context,
+            task,
+            directory=directory,
+            artifacts=self.artifacts,
+            restored=before,
+            inputs=inputs,
+            output=output,
+        )
+
+    async def checkpoint(self, number: int) -> dict[TaskId, tuple[p.SnapshotTaken, Path]]:
+        async def take(task: TaskId, attempt: AttemptId) -> tuple[p.SnapshotTaken, Path]:
+            target = self.child.directory / "snapshots" / f"{attempt}-{number}"
+            target.parent.mkdir(exist_ok=True)
+            request = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=number, target_directory=str(target))
+            return await self.child.ask(request), target
+
+        taken = await asyncio.gather(*(take(task, attempt) for task, attempt in self.attempts.items()))
+        return dict(zip(self.attempts, taken, strict=True))
+
+    async def stop(self) -> None:
+        for attempt in self.attempts.values():
+            stopped = await self.child.ask(p.StopTask(attempt_id=attempt))
+            assert stopped.ended
+
+
+async def test_cuts_through_three_running_queries_are_exact_through_crashes(child: Child, tmp_path: Path) -> None:
+    """C1, C2, J8, J9: aligned, while all of them run; what is restored from one goes on from exactly there."""
+    out = tmp_path / "totals.jsonl"
+    (tmp_path / "exchange_sink.py").write_text(SINK % str(out))
+    artifacts = {"exchange_sink.py": str(tmp_path / "exchange_sink.py")}
+    context, tasks = job("union"), chain(two_into_one())
+    assert [(task.id, task.readers) for task in tasks] == [("fast", ("totals",)), ("slow", ("totals",)), ("totals", ())]
+    run = Run(child, context, tasks, artifacts)
+    await run.start()
+    await child.batches(run.attempts[TaskId("totals")], 3)
+    number, known = 0, dict[str, list[int]]()
+    for _ in range(4):
+        cuts = []
+        for _ in range(2):
+            number += 1
+            cuts.append(await run.checkpoint(number))
+        at = {task: taken for task, (taken, _) in cuts[-1].items()}
+        epoch, before = at[TaskId("totals")].batch_id, known
+        known = dict(before)
+        for done, rows in map(json.loads, out.read_text().splitlines()):
+            if done <= epoch:
+                known |= rows
+        assert known == truth(at[TaskId("fast")].batch_id, at[TaskId("slow")].batch_id)
+        await run.stop()
+        out.write_text("")
+        run = Run(child, context, tasks, artifacts)
+        await run.start(cuts[-1])
+        await child.batches(run.attempts[TaskId("totals")], epoch + 2)
+    await run.stop()
+
+
+async def test_windows_behind_an_exchange_all_fire_at_the_end_of_input(child: Child, tmp_path: Path) -> None:
+    """J8a: watermarks travel, and at the end of bounded input they go to the end of time."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        rows = [{"key": f"k{i % 3}", "time": f"2024-01-01T00:{number * 10 + i:02d}:00Z", "value": i} for i in range(10)]
+        (tmp_path / "in" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+    window = "window(time, '5 minutes')"
+    windows = f"SELECT {window}.start AS start, key, count(*) AS n FROM events GROUP BY {window}, key"
+    graph = JobGraph(
+        name="windows",
+        parallelism=2,
+        mode=RuntimeMode.BATCH,
+        vertices=(
+            events(tmp_path / "in", maxFilesPerTrigger="1"),
+            Vertex(id=VertexId("windows"), inputs=(exchange("events"),), sql=windows),
+            parquet(tmp_path / "out", "windows"),
+        ),
+    )
+    run = Run(child, job("windows", mode=RuntimeMode.BATCH), chain(graph), {})
+    await run.start()
+    ended = await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("windows")])
+    assert ended.metrics.rows_out == 24
+    await run.stop()
