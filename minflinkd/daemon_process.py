@@ -12,6 +12,7 @@ import structlog
 from minflinkd.config import Config, load_config
 from minflinkd.config.reload import changes
 from minflinkd.daemon import Daemon, DaemonInfo
+from minflinkd.runtime import crash_points
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.garbage import collect_seldom
 from minflinkd.runtime.sdnotify import SystemdNotifier
@@ -28,6 +29,7 @@ async def serve(
     ready: Callable[[DaemonInfo], None] | None = None,
 ) -> None:
     """Run a daemon until SIGTERM or SIGINT; SIGHUP reads the configuration again. Raises MinflinkError, OSError."""
+    crash_points.announce()
     stop = asyncio.Event()
     reload = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ from minflinkd.checkpoint.store import CheckpointStore, Recovered
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
@@ -288,11 +289,13 @@ class CheckpointCoordinator(Component):
             self._feed(e.TriggerTaken(number, attempt))
 
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
+        reach(CrashPoint.METADATA)
         try:
             await self._store.write(checkpoint)
         except Exception as error:
             self._feed(e.MetadataFailed(checkpoint.checkpoint_id, error_info(error)))
         else:
+            reach(CrashPoint.COMPLETE)
             self._feed(e.MetadataWritten(checkpoint.checkpoint_id))
 
     async def _notify_complete(self, attempt: AttemptId) -> None:
@@ -303,7 +306,9 @@ class CheckpointCoordinator(Component):
                     with trial:
                         if owed_to(self._state, attempt) != number:
                             return
+                        reach(CrashPoint.NOTIFY)
                         await self._gateway.notify_complete(attempt, number)
+                reach(CrashPoint.NOTIFIED)
                 self._feed(e.TaskNotified(number, attempt))
         finally:
             self._notifying.discard(attempt)
@@ -312,6 +317,7 @@ class CheckpointCoordinator(Component):
         async for trial in _until_done():
             with trial:
                 await self._store.discard(number)
+        reach(CrashPoint.SUBSUME)
         self._feed(e.MetadataDiscarded(number))
 
     def _try(self, what: str, action: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -17,7 +17,7 @@ _PREFIX: Final = "MINFLINKD_"
 _DEEPEST: Final = 50
 
 # Variables with the prefix that are no options: the file to read, and what the command line tools use.
-RESERVED_VARIABLES: Final = frozenset({"MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN"})
+RESERVED_VARIABLES: Final = frozenset({"MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_CRASH_AT"})
 
 # Kubernetes sets such variables in every pod for a Service named `minflinkd`.
 _SERVICE_LINK: Final = re.compile(r"MINFLINKD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")

@@ -22,6 +22,7 @@ from contextlib import suppress
 
 import msgspec
 
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt, StorageError
 from minflinkd.storage.location import Location
@@ -124,6 +125,7 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
             await for_each(transaction.files, lambda file: _see(place, records, file), limit=_PARALLEL)
             await mark.write_bytes(content)
         moved = sum(await for_each(transaction.files, lambda file: _publish_file(place, file), limit=_PARALLEL))
+        reach(CrashPoint.PUBLISH)
         await manifest.write_bytes(content)
     await mark.delete()
     for directory in leftovers:

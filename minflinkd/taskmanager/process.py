@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import psutil
 
+from minflinkd.runtime import crash_points
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager.settings import TaskManagerSettings, check_memory
 from minflinkd.taskmanager.supervisor import TaskManager
@@ -22,6 +23,7 @@ class CannotGoOn(MinflinkError):
 
 async def run(settings: TaskManagerSettings, *, started: Callable[[TaskManager], None] = lambda _: None) -> None:
     """Returns when the TaskManager has ended, as it was told to. Raises InvalidSettings, CannotGoOn, OSError."""
+    crash_points.announce()
     check_memory(settings, psutil.virtual_memory().total)
     manager = TaskManager(settings)
     loop = asyncio.get_running_loop()

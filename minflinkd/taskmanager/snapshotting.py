@@ -25,6 +25,7 @@ from minflinkd.rpc.messages import (
     TriggerCheckpoint,
 )
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import MinflinkError, error_info
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
@@ -81,8 +82,10 @@ class Snapshots:
         number = request.checkpoint_id
         if number <= attempt.confirmed:
             return
+        reach(CrashPoint.COMMIT)
         for transaction in attempt.transactions.get(number, ()):
             await publish(self._storages, transaction)
+        reach(CrashPoint.COMMITTED)
         await self._session().ask(
             sp.ConfirmCheckpoint(attempt_id=request.attempt_id, checkpoint_id=number), CONFIRM_TIMEOUT
         )
@@ -141,11 +144,13 @@ class Snapshots:
             )
             await self._tell(attempt, decline)
             return
+        reach(CrashPoint.UPLOAD)
         attempt.handles[number] = {file.path: file.handle for file in snapshot.files}
         attempt.transactions[number] = snapshot.transactions
         self._local.completed(deployment.job.job_id, deployment.task.id, number)
         acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
         refusal = await self._tell(attempt, acknowledge)
+        reach(CrashPoint.ACKNOWLEDGE)
         if refusal is not None and refusal.info().code == NOT_PENDING:  # only then surely nobody refers to the files
             attempt.handles.pop(number, None)
             attempt.transactions.pop(number, None)

@@ -23,6 +23,7 @@ import structlog
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Notice
 from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime import crash_points
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import error_info
 from minflinkd.taskmanager.session_protocol import (
@@ -127,6 +128,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     die_with_parent()
     logging.configure(json=True, stream=sys.stderr)
+    crash_points.announce()
     try:
         asyncio.run(serve(arguments.fd, read_config(arguments.config)))
     finally:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import UNREAD, CutState, no_channels
@@ -408,6 +409,7 @@ class RunningTask:
             if isinstance(error, SnapshotFailed):
                 raise
             raise SnapshotFailed(f"checkpoint {number}: {error}") from error
+        reach(CrashPoint.SYNC)
         self._await_confirmation(number, batch_id)
         return msgspec.structs.replace(
             taken,

@@ -1,0 +1,90 @@
+"""Processes that kill themselves between two steps, where a fault test tells them to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minflinkd.runtime import crash_points
+from minflinkd.runtime.crash_points import VARIABLE, CrashPoint, UnusableCrashPoint, parse, reach
+
+REPOSITORY = Path(__file__).parents[3]
+PROGRAM = """
+import sys
+from minflinkd.runtime import log
+from minflinkd.runtime.crash_points import CrashPoint, announce, reach
+log.configure(json=True)
+announce()
+for name in sys.argv[1:]:
+    reach(CrashPoint(name))
+    print(name, flush=True)
+"""
+
+
+def run(value: str, *points: str) -> subprocess.CompletedProcess[str]:
+    """A process with the variable set, that reaches these points one after the other."""
+    environ = {**os.environ, VARIABLE: value}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *points], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_process_dies_when_it_reaches_the_point_for_the_given_time() -> None:
+    """C22: by SIGKILL, so that nothing is tidied up; and it says at its start that it may."""
+    ended = run("upload:2", "upload", "sync", "upload", "notify")
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout.split() == ["upload", "sync"]
+    assert "may kill itself" in ended.stderr
+
+
+def test_a_file_in_a_directory_strikes_once(tmp_path: Path) -> None:
+    """C40: whoever reaches the point first takes it; while it is not there nothing happens."""
+    (tmp_path / "notify").touch()
+    assert run(str(tmp_path), "upload", "notify").returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+    assert run(str(tmp_path), "upload", "notify").returncode == 0
+
+
+def test_a_point_that_there_is_not_keeps_the_process_from_starting() -> None:
+    """A fault test with a wrong name would test nothing."""
+    ended = run("uplod:1", "upload")
+    assert ended.returncode == 1
+    assert "is no crash point" in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "upload:0", "upload:x", "upload:-1", ":3", "directory"])
+def test_what_names_no_point_is_refused(text: str) -> None:
+    with pytest.raises(UnusableCrashPoint):
+        parse(text)
+
+
+def test_points_are_named_with_or_without_a_count() -> None:
+    assert parse("upload") == (CrashPoint.UPLOAD, 1)
+    assert parse("upload:12") == (CrashPoint.UPLOAD, 12)
+    assert parse("/run/points") == Path("/run/points")
+
+
+def test_nothing_happens_where_nobody_asked_for_it() -> None:
+    """It is in the way of every checkpoint in production."""
+    assert VARIABLE not in os.environ
+    assert crash_points._armed is None
+    for point in CrashPoint:
+        reach(point)
+
+
+def test_every_point_is_passed_by_the_programs() -> None:
+    """A point that nobody reaches would be a fault test that never strikes."""
+    sources = [
+        path.read_text(encoding="utf-8")
+        for path in (REPOSITORY / "minflinkd").rglob("*.py")
+        if path.name != "crash_points.py"
+    ]
+    passed = {name for source in sources for name in re.findall(r"reach\(CrashPoint\.([A-Z_]+)\)", source)}
+    assert passed == {point.name for point in CrashPoint}
