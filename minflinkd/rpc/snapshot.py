@@ -48,3 +48,5 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     unaligned: bool = False  # `files` hold entries of its inputs that the task had not read
     alignment_ms: float = 0.0  # from the first barrier that arrived to the cut
     alignment_bytes: int = 0  # that waited behind barriers meanwhile; of an unaligned one: that were overtaken
+    wait_ms: float = 0.0  # from the trigger's arrival until the cut could be made, alignment included
+    files_uploaded: int = 0  # those of `files` that no earlier confirmed checkpoint had

@@ -176,7 +176,7 @@ class Snapshots:
         deployment = attempt.deployment
         root = self._storages.at(deployment.job.checkpoint_root)
         files: list[StateFile] = []
-        uploaded = 0
+        uploaded = files_uploaded = 0
 
         def name(sequence: int) -> str:
             return physical_file_name(
@@ -189,6 +189,7 @@ class Snapshots:
                 if handle is None:
                     handle = await writer.append(directory / file.path)
                     uploaded += file.size
+                    files_uploaded += 1
                 files.append(StateFile(file.path, handle))
             for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
                 await make_durable(self._storages, transaction)
@@ -215,6 +216,8 @@ class Snapshots:
             unaligned=taken.unaligned,
             alignment_ms=round(taken.alignment_ms, 3),
             alignment_bytes=taken.alignment_bytes,
+            wait_ms=taken.wait_ms,
+            files_uploaded=files_uploaded,
         )
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
