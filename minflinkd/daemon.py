@@ -17,10 +17,11 @@ from minflinkd.blob.access import access_token
 from minflinkd.blob.exchange import DaemonExchange
 from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.blob.server import BlobServer
+from minflinkd.checkpoint import hooks
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.taskmanager_options import Driver
-from minflinkd.daemon_options import blob_options, dispatcher_options, resource_manager_options
+from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
@@ -77,6 +78,7 @@ class Daemon(Component):
         self._clock = SystemClock()
         self._parts: list[Component] = []
         self._storages = Storages(config.storage.options)
+        hooks.require(master_hooks(config))
         self._network = LocalNetwork()
         self.driver: ResourceManagerDriver | None = None
         self._came_up = False

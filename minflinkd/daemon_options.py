@@ -66,12 +66,18 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 interval=checkpoints.interval,
                 timeout=checkpoints.timeout,
                 min_pause=checkpoints.min_pause,
+                max_concurrent=checkpoints.max_concurrent_checkpoints,
                 num_retained=checkpoints.num_retained,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,
                 epoch=epoch,
+                hooks=master_hooks(config),
             ),
         ),
     )
+
+
+def master_hooks(config: Config) -> tuple[str, ...]:
+    return tuple(name.strip() for name in config.checkpointing.master_hooks.split(",") if name.strip())
 
 
 def restart_strategy(config: Config) -> RestartStrategy:

@@ -47,10 +47,14 @@ class FailureCause(StrEnum):
     TASK_FAILURE = "task-failure"  # the job's tasks have stopped meanwhile
     SUBSUMED = "subsumed"  # a later one was complete first
     SHUT_DOWN = "coordinator-shut-down"
+    MASTER_HOOK = "master-hook"  # one failed, or did not answer in time; no task heard of the checkpoint
 
 
 # C23: only what says that checkpointing itself does not work; the others are counted and shown, but harm no job.
 COUNTED = frozenset({FailureCause.EXPIRED, FailureCause.DECLINED, FailureCause.STORAGE, FailureCause.FINALIZE_FAILURE})
+
+# Neither: failures before any task has begun, counted apart and in a row, until all tasks have taken a trigger.
+TRIGGER = frozenset({FailureCause.TRIGGER_FAILURE, FailureCause.MASTER_HOOK})
 
 
 class CheckpointRefused(MinflinkError):

@@ -1,7 +1,8 @@
 """The decisions of a job's checkpoint coordinator, as a pure machine (C20 - C23, C4): no I/O, no clock.
 
-A checkpoint goes: request -> set-up (id) -> checked again -> triggered at all tasks -> acknowledged by all -> metadata
-written (from here on it is the job's latest) -> older ones subsumed -> tasks told to publish -> confirmed by each.
+A checkpoint goes: request -> set-up (id) -> checked again -> master hooks have answered -> triggered at all tasks ->
+acknowledged by all -> metadata written (from here on it is the job's latest) -> older ones subsumed -> tasks told to
+publish -> confirmed by each.
 Responsible for when a checkpoint begins, what ends it, and when a file may go. `driver` carries out the commands.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from minflinkd.checkpoint import events as e
-from minflinkd.checkpoint.causes import COUNTED, CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.causes import COUNTED, TRIGGER, CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
@@ -29,8 +30,8 @@ from minflinkd.checkpoint.state import (
 )
 from minflinkd.checkpoint.statistics import CheckpointStatus
 from minflinkd.rpc.snapshot import TaskSnapshot
-from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AttemptId, JobId
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
 
 FINAL_RETRY = 1.0  # seconds after a final checkpoint that did not come about
@@ -91,6 +92,12 @@ class _Step:
             case e.SetUpFailed(number, error):
                 if self.state.setting_up is not None and self.state.setting_up.request.number == number:
                     self.set_up_failed(error)
+            case e.HookAnswered(checkpoint_id, hook, hook_state):
+                self.hook_answered(checkpoint_id, hook, hook_state)
+            case e.HookFailed(checkpoint_id, error):
+                checkpoint = self.state.pending.get(checkpoint_id)
+                if checkpoint is not None and checkpoint.silent_hooks:
+                    self.abort(checkpoint, FailureCause.MASTER_HOOK, error)
             case e.TriggerTaken(checkpoint_id, attempt):
                 self.trigger_taken(checkpoint_id, attempt)
             case e.TriggerFailed(checkpoint_id, attempt, error):
@@ -198,18 +205,35 @@ class _Step:
             triggered_ms=at_ms,
             triggered_at=self.now,
             deadline=self.now + self.state.options.timeout,
+            hooks=dict.fromkeys(self.state.options.hooks),
         )
         self.put(checkpoint)
         self.commands.append(e.Report(checkpoint.record()))
-        self.commands += [e.SendTrigger(attempt, checkpoint_id) for attempt in checkpoint.tasks.values()]
+        self.commands += [e.CallHook(hook, checkpoint_id) for hook in checkpoint.hooks]
+        self.trigger_tasks(checkpoint)
+
+    def hook_answered(self, checkpoint_id: int, hook: str, state: bytes) -> None:
+        checkpoint = self.state.pending.get(checkpoint_id)
+        if checkpoint is None or hook not in checkpoint.silent_hooks:
+            return  # the checkpoint has ended meanwhile
+        checkpoint = replace(checkpoint, hooks={**checkpoint.hooks, hook: state})
+        self.put(checkpoint)
+        self.trigger_tasks(checkpoint)
+
+    def trigger_tasks(self, checkpoint: PendingCheckpoint) -> None:
+        """Once all hooks have answered (C27)."""
+        if not checkpoint.silent_hooks:
+            number = checkpoint.checkpoint_id
+            self.commands += [e.SendTrigger(attempt, number) for attempt in checkpoint.tasks.values()]
 
     def set_up_failed(self, error: ErrorInfo | None, cause: FailureCause = FailureCause.TRIGGER_FAILURE) -> None:
         setting_up = self.state.setting_up
         if setting_up is None:
             return
         self.set(setting_up=None)
-        if cause is FailureCause.TRIGGER_FAILURE:
+        if cause in TRIGGER:
             self.set(trigger_failures=self.state.trigger_failures + 1)
+            self.commands.append(e.ReportSetUpFailure(cause))
         self.final_missed(setting_up.request.number)
         self.answer(e.Fail(setting_up.request.number, None, cause, error))
 
@@ -304,7 +328,10 @@ class _Step:
         checkpoint = checkpoint.move(Phase.FAILED)
         self.set(pending=_without(self.state.pending, number), last_ended=self.now)
         current = {*self.state.attempts.values(), *self.state.survivors}
-        self.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
+        if checkpoint.silent_hooks:  # no task has heard of it
+            self.commands.append(e.CancelHooks(number))
+        else:
+            self.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
         if finalizing:  # the write may have succeeded all the same: the metadata goes before any file that it names
             self.set(discarding={**self.state.discarding, number: checkpoint.referenced_files()})
             self.commands.append(e.DiscardMetadata(number))
@@ -316,9 +343,10 @@ class _Step:
         )
         self.final_missed(checkpoint.request)
         self.answer(e.Fail(checkpoint.request, number, cause, error))
-        if cause is FailureCause.TRIGGER_FAILURE:
+        newest = self.state.completed[-1].checkpoint_id if self.state.completed else 0
+        if cause in TRIGGER:
             self.set(trigger_failures=self.state.trigger_failures + 1)
-        elif cause in COUNTED:
+        elif cause in COUNTED and number > newest:  # else a later one has shown meanwhile that checkpoints work
             self.count_failure(number, cause, error)
 
     def count_failure(self, number: int, cause: FailureCause, error: ErrorInfo | None) -> None:
@@ -330,9 +358,10 @@ class _Step:
     def expire(self) -> None:
         for checkpoint in list(self.state.pending.values()):
             if checkpoint.phase is Phase.PENDING and self.now >= checkpoint.deadline:
-                self.abort(checkpoint, FailureCause.EXPIRED)
+                cause = FailureCause.MASTER_HOOK if checkpoint.silent_hooks else FailureCause.EXPIRED
+                self.abort(checkpoint, cause, _overdue(checkpoint, self.state.options.timeout))
         if self.state.setting_up is not None and self.now >= self.state.setting_up.deadline:
-            self.set_up_failed(None)
+            self.set_up_failed(_no_set_up(self.state.options.timeout))
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
 
@@ -416,6 +445,32 @@ class _Step:
 
 def _without(mapping: Any, key: int) -> dict[int, Any]:
     return {number: value for number, value in mapping.items() if number != key}
+
+
+def _overdue(checkpoint: PendingCheckpoint, timeout: float) -> ErrorInfo:
+    """Names whom it waited for."""
+    hooks, tasks = checkpoint.silent_hooks, checkpoint.silent_tasks
+    who = f"master hook {', '.join(hooks)} has not answered" if hooks else f"{_tasks(tasks)} not acknowledged"
+    return ErrorInfo(
+        code="checkpoint-expired",
+        message=f"{who} within {timeout:g} s",
+        consequence=Consequence.RETRYABLE,
+        hint="" if hooks else "a micro-batch that takes long, or an upload: see the task's wait, sync and async times",
+    )
+
+
+def _tasks(tasks: list[TaskId]) -> str:
+    shown = ", ".join(tasks[:3]) + (f" and {len(tasks) - 3} more" if len(tasks) > 3 else "")
+    return f"task {shown} has" if len(tasks) == 1 else f"tasks {shown} have"
+
+
+def _no_set_up(timeout: float) -> ErrorInfo:
+    return ErrorInfo(
+        code="checkpoint-expired",
+        message=f"no checkpoint id could be had within {timeout:g} s",
+        consequence=Consequence.RETRYABLE,
+        hint="does the storage of the checkpoints answer?",
+    )
 
 
 def _lost(snapshot: TaskSnapshot, files: set[str]) -> ErrorInfo:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import msgspec
 import stamina
@@ -21,6 +22,7 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
+from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.state import State, all_published, check_invariants, holds, may_restore, next_wakeup, owed_to
@@ -71,9 +73,12 @@ class CheckpointCoordinator(Component):
         tasks: TaskGateway,
         on_failure: Callable[[CheckpointFailed], None],
         graph_digest: str = "",
+        hooks: Mapping[str, MasterHook] | None = None,
     ) -> None:
+        """`hooks`: by name; they take the place of `options.hooks`."""
         super().__init__(f"checkpoint coordinator of {job_id}")
-        self.options = options
+        self._hooks = MasterHooks(hooks or {})
+        self.options = options = replace(options, hooks=self._hooks.names)
         self._store = store
         self._clock = clock
         self._gateway = tasks
@@ -84,6 +89,7 @@ class CheckpointCoordinator(Component):
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step
         self._notifying: set[AttemptId] = set()
+        self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -102,10 +108,12 @@ class CheckpointCoordinator(Component):
     async def restore_point(self) -> CompletedCheckpoint | None:
         """From which the next attempts must start, with all that they have to publish before they run; None: afresh.
 
-        Waits until it is settled which checkpoint is the latest. Raises CheckpointRefused (shut down), and
-        CheckpointFailed where the storage leaves it unsettled for `timeout`.
+        Waits until it is settled which checkpoint is the latest, and until the master hooks have gone back to it.
+        Raises CheckpointRefused (shut down), CheckpointFailed where the storage leaves it unsettled for `timeout`,
+        MasterHookFailed, MasterHookMissing.
         """
         await self._until(may_restore, self.options.timeout)
+        await self._hooks.restore(self.latest(), self.options.timeout)
         if (point := self.latest()) is not None:
             self._feed(e.RestorePointTaken(point.checkpoint_id))
             record = RestoreRecord(
@@ -215,6 +223,7 @@ class CheckpointCoordinator(Component):
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(CheckpointRefused(Refusal.SHUT_DOWN))
+        await self._hooks.aclose()
 
     def _machine_of(self, state: State) -> Machine[State, e.Event, e.Command]:
         return Machine(state, coordinator.step, check_invariants, name=self.name)
@@ -241,6 +250,12 @@ class CheckpointCoordinator(Component):
         match command:
             case e.SetUp(request):
                 self.tasks.job(f"set-up {request}", self._set_up(request))
+            case e.CallHook(hook, number):
+                call = self.tasks.job(f"master hook {hook} for {number}", self._call_hook(hook, number))
+                self._hook_calls.setdefault(number, set()).add(call)
+            case e.CancelHooks(number):
+                for call in self._hook_calls.pop(number, ()):
+                    call.cancel()
             case e.SendTrigger(attempt, number):
                 self.tasks.job(f"trigger {number} at {attempt}", self._send_trigger(attempt, number))
             case e.WriteMetadata(checkpoint):
@@ -266,6 +281,8 @@ class CheckpointCoordinator(Component):
                 self._answer(request, CheckpointFailed(checkpoint_id, cause, error))
             case e.Complete(request, checkpoint):
                 self._answer(request, checkpoint)
+            case e.ReportSetUpFailure(cause):
+                self._statistics = statistics.set_up_failed(self._statistics, cause)
             case e.Report(record):
                 self._report(record)
 
@@ -278,10 +295,26 @@ class CheckpointCoordinator(Component):
         else:
             self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
 
+    async def _call_hook(self, hook: str, number: int) -> None:
+        try:
+            state = await self._hooks.trigger(hook, number)
+        except Exception as error:
+            log.warning("a master hook failed", component=self.name, hook=hook, checkpoint=number, error=str(error))
+            self._feed(e.HookFailed(number, error_info(error)))
+        else:
+            self._feed(e.HookAnswered(number, hook, state))
+        finally:
+            calls = self._hook_calls.get(number, set())
+            calls.discard(cast(Any, asyncio.current_task()))
+            if not calls:
+                self._hook_calls.pop(number, None)
+
     async def _send_trigger(self, attempt: AttemptId, number: int) -> None:
         try:
             async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
                 with trial:
+                    if number not in self._state.pending:
+                        return  # aborted: a task that hears of it now would upload for nobody (C13)
                     await self._gateway.send_trigger(attempt, number, self.options.epoch)
         except Exception as error:
             self._feed(e.TriggerFailed(number, attempt, error_info(error)))

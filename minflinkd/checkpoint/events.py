@@ -70,6 +70,19 @@ class SetUpFailed:
 
 
 @dataclass(frozen=True)
+class HookAnswered:
+    checkpoint_id: int
+    hook: str
+    state: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class HookFailed:
+    checkpoint_id: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
 class TriggerTaken:
     checkpoint_id: int
     attempt_id: AttemptId
@@ -132,6 +145,8 @@ Event = (
     | RestorePointTaken
     | SetUpDone
     | SetUpFailed
+    | HookAnswered
+    | HookFailed
     | TriggerTaken
     | TriggerFailed
     | Acknowledged
@@ -151,6 +166,21 @@ class SetUp:
     """Allocate an id -> SetUpDone, SetUpFailed."""
 
     request: int
+
+
+@dataclass(frozen=True)
+class CallHook:
+    """-> HookAnswered, HookFailed."""
+
+    hook: str
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class CancelHooks:
+    """Nobody waits for the hooks of this checkpoint any more."""
+
+    checkpoint_id: int
 
 
 @dataclass(frozen=True)
@@ -230,6 +260,13 @@ class Complete:
 
 
 @dataclass(frozen=True)
+class ReportSetUpFailure:
+    """For the statistics: a checkpoint that failed before it had an id."""
+
+    cause: FailureCause
+
+
+@dataclass(frozen=True)
 class Report:
     """For the statistics: a checkpoint as it stands now."""
 
@@ -238,6 +275,8 @@ class Report:
 
 Command = (
     SetUp
+    | CallHook
+    | CancelHooks
     | SendTrigger
     | WriteMetadata
     | NotifyComplete
@@ -248,5 +287,6 @@ Command = (
     | Refuse
     | Fail
     | Complete
+    | ReportSetUpFailure
     | Report
 )

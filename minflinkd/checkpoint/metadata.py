@@ -38,6 +38,13 @@ class MetadataTooNew(MinflinkError):
     code = "checkpoint-metadata-too-new"
 
 
+class HookState(msgspec.Struct, frozen=True):
+    """What a master hook gave to be kept with the checkpoint (C27)."""
+
+    name: str
+    state: bytes  # base64 in the document
+
+
 class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A consistent cut through all tasks of a job: everything that a restore needs to know."""
 
@@ -49,6 +56,7 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     completed_ms: int  # when the last task acknowledged
     graph_digest: str = ""  # of the job graph that it was taken from
     tasks: tuple[TaskSnapshot, ...] = ()
+    hooks: tuple[HookState, ...] = ()
 
     def physical_files(self) -> frozenset[str]:
         """Every physical file that must exist for a restore."""

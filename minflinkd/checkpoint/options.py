@@ -28,3 +28,5 @@ class CheckpointOptions:
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     retain_on_cancellation: bool = False
     """Keep the checkpoints of a cancelled job."""
+    hooks: tuple[str, ...] = ()
+    """Names of the master hooks that are called before the tasks (C27)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause
-from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, HookState
 from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatus, TaskRecord
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
@@ -43,6 +43,7 @@ class PendingCheckpoint:
     triggered_at: float  # monotonic seconds, as `now` everywhere
     deadline: float
     phase: Phase = Phase.PENDING
+    hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: has not answered
     triggered: frozenset[AttemptId] = frozenset()  # have taken the trigger
     snapshots: Mapping[TaskId, TaskSnapshot] = field(default_factory=dict)
     acknowledged_ms: Mapping[TaskId, int] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class PendingCheckpoint:
         """Whether this acknowledgement is the first one of an attempt that takes part."""
         return (
             self.phase is Phase.PENDING
+            and not self.silent_hooks
             and self.tasks.get(snapshot.task_id) == snapshot.attempt_id
             and snapshot.task_id not in self.snapshots
         )
@@ -68,6 +70,15 @@ class PendingCheckpoint:
 
     def time_of_day_ms(self, now: float) -> int:
         return self.triggered_ms + round((now - self.triggered_at) * 1000)
+
+    @property
+    def silent_hooks(self) -> list[str]:
+        """Until they have answered no task hears of the checkpoint."""
+        return [name for name, state in self.hooks.items() if state is None]
+
+    @property
+    def silent_tasks(self) -> list[TaskId]:
+        return sorted(self.tasks.keys() - self.snapshots.keys())
 
     @property
     def acknowledged_by_all(self) -> bool:
@@ -91,6 +102,7 @@ class PendingCheckpoint:
             completed_ms=max(self.acknowledged_ms.values(), default=self.triggered_ms),
             graph_digest=graph_digest,
             tasks=tuple(self.snapshots[task] for task in sorted(self.snapshots)),
+            hooks=tuple(HookState(name, state) for name, state in self.hooks.items() if state is not None),
         )
 
     def record(

@@ -136,6 +136,12 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
     )
 
 
+def set_up_failed(statistics: CheckpointStatistics, cause: FailureCause) -> CheckpointStatistics:
+    """A checkpoint that failed before it had an id: counted, but there is nothing to show of it."""
+    by_cause = {**statistics.failed_by_cause, cause: statistics.failed_by_cause.get(cause, 0) + 1}
+    return msgspec.structs.replace(statistics, failed=statistics.failed + 1, failed_by_cause=by_cause)
+
+
 def restored(statistics: CheckpointStatistics, record: RestoreRecord) -> CheckpointStatistics:
     return msgspec.structs.replace(statistics, restored=statistics.restored + 1, latest_restored=record)
 

@@ -38,6 +38,13 @@ class Checkpointing:
         "Least time between the end of one checkpoint and the trigger of the next.",
         reload=Reload.LIVE,
     )
+    max_concurrent_checkpoints: int = option(
+        "execution.checkpointing.max-concurrent-checkpoints",
+        1,
+        "How many checkpoints of a job may be in flight at the same time.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
     num_retained: int = option(
         "execution.checkpointing.num-retained",
         1,
@@ -51,6 +58,11 @@ class Checkpointing:
         "How many checkpoints in a row may fail before the job is restarted.",
         reload=Reload.LIVE,
         at_least=0,
+    )
+    master_hooks: str = option(
+        "execution.checkpointing.master-hooks",
+        "",
+        "Names of installed master hooks that take part in the checkpoints of every job, separated by commas.",
     )
     max_file_size: MemorySize = option(
         "execution.checkpointing.file-merging.max-file-size",

@@ -337,6 +337,10 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
         interval=defaults.interval if job.interval is None else float(job.interval),
         timeout=defaults.timeout if job.timeout is None else float(job.timeout),
         min_pause=defaults.min_pause if job.min_pause is None else float(job.min_pause),
+        max_concurrent=(
+            defaults.max_concurrent if job.max_concurrent_checkpoints is None else job.max_concurrent_checkpoints
+        ),
+        hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
         num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
         tolerable_failed=(
             defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints

@@ -10,6 +10,7 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.libraries import with_units
 from minflinkd.jobgraph.chaining import chain
@@ -53,7 +54,7 @@ class Analyzer:
         except InvalidJobGraph as error:
             more = await self._analyze_sound_part(job_id, error, context)
             raise InvalidJobGraph((*error.faults, *more)) from None
-        faults = await self._missing_artifacts(job_id, graph)
+        faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph))
         if not faults:
             graph = await with_units(graph, job_id, self.blobs)
             faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
@@ -126,6 +127,20 @@ class Analyzer:
                     hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
                 )
             await self.clock.sleep(ASK_AGAIN)
+
+
+def _unknown_hooks(graph: JobGraph) -> tuple[GraphFault, ...]:
+    names = graph.checkpointing.master_hooks
+    missing = hooks.unknown(names)
+    return tuple(
+        GraphFault(
+            path=at(at("checkpointing", "master-hooks"), i),
+            problem=f"no master hook {name} is installed beside the daemon",
+            hint=f"installed are: {', '.join(sorted(hooks.installed())) or 'none'}",
+        )
+        for i, name in enumerate(names)
+        if name in missing
+    )
 
 
 def _permanent_key(text: str | None) -> BlobKey | None:

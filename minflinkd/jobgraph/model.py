@@ -115,9 +115,11 @@ class Checkpointing(Struct, frozen=True):
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     timeout: Duration | None = None
     min_pause: Duration | None = None
+    max_concurrent_checkpoints: Annotated[int, msgspec.Meta(ge=1)] | None = None
     num_retained: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tolerable_failed_checkpoints: Annotated[int, msgspec.Meta(ge=0)] | None = None
     alignment_timeout: Duration | None = None  # after it a checkpoint becomes unaligned; 0: never
+    master_hooks: tuple[str, ...] = ()  # beside the daemon's (C27)
 
 
 class RestartStrategy(Struct, frozen=True):

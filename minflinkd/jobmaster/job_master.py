@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace as copy
 
+from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.store import CheckpointStore
@@ -114,6 +115,7 @@ class JobMaster(Component):
             clock=clock,
             tasks=TaskManagerTasks(network, job_id=job_id, fence=self.leader_id, address_of=self._address_of),
             on_failure=self._checkpoints_failed,
+            hooks=hooks.load(options.checkpoints.hooks, job_id),
         )
         self.coordinator.falls_with = self.crash
         self._mailbox = Door(job_master(job_id), self._receive, fence=self.leader_id)

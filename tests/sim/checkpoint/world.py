@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.hooks import MasterHook
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
@@ -106,7 +107,8 @@ class MemoryWriter(Writer):
 class World:
     """Two tasks that answer a trigger after `snapshot_takes` seconds, and publish after `publish_takes`."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, hooks: Mapping[str, MasterHook] | None = None, **options: object) -> None:
+        self.hooks = dict(hooks or {})
         self.storage = MemoryStorage()
         self.location = Location(self.storage, "memory", f"/c/{JOB}")
         self.options = CheckpointOptions(**options)  # type: ignore[arg-type]
@@ -128,6 +130,7 @@ class World:
             clock=SystemClock(),
             tasks=self,
             on_failure=self.failures.append,
+            hooks=self.hooks,
         )
 
     def run(self, attempts: dict[TaskId, AttemptId]) -> None:

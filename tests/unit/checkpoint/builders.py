@@ -86,7 +86,7 @@ class Story:
         for event in events:
             self.state, commands = coordinator.step(self.state, event, self.now)
             check_invariants(self.state)
-            wanted += [command for command in commands if not isinstance(command, e.Report)]
+            wanted += [command for command in commands if not isinstance(command, e.Report | e.ReportSetUpFailure)]
         return wanted
 
     def at(self, now: float, *events: e.Event) -> list[e.Command]:
@@ -96,6 +96,10 @@ class Story:
     def running(self) -> Story:
         self.tell(e.TasksRunning(TASKS))
         return self
+
+    def acknowledged(self, checkpoint_id: int) -> list[e.Command]:
+        """By all tasks."""
+        return self.tell(*(e.Acknowledged(snapshot(checkpoint_id, task, a)) for task, a in TASKS.items()))
 
     def pending(self, checkpoint_id: int, request: int | None = None) -> Story:
         """Up to the triggers."""

@@ -8,6 +8,7 @@ from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.state import MAX_CLEANING, all_published, may_restore, next_wakeup, owed_to
 from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId
 from minflinkd.runtime.machine import InvariantViolated
 from tests.unit.checkpoint.builders import A1, A2, B1, B2, ERROR, NOON, TASKS, A, B, Story, completed, name, snapshot
 
@@ -161,19 +162,22 @@ def test_a_set_up_without_an_end_expires() -> None:
     story = Story(timeout=60.0).running()
     story.tell(e.TriggerRequested(1))
     assert next_wakeup(story.state, 0.0) == 60.0
-    assert story.at(60.0) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, None)]
+    [failed] = story.at(60.0)
+    assert isinstance(failed, e.Fail)
+    assert (failed.request, failed.checkpoint_id, failed.cause) == (1, None, FailureCause.TRIGGER_FAILURE)
+    assert "no checkpoint id could be had within 60 s" in str(failed.error)
 
 
 def test_a_checkpoint_expires_and_what_it_wrote_is_deleted() -> None:
     """C21, C22: tasks are told, files of this checkpoint alone go, the caller learns why."""
     story = Story(timeout=60.0, tolerable_failed=1).running().pending(1)
     story.tell(e.Acknowledged(snapshot(1, A, A1)))
-    assert story.at(60.0) == [
-        e.NotifyAborted(A1, 1),
-        e.NotifyAborted(B1, 1),
-        e.Fail(1, 1, FailureCause.EXPIRED, None),
-        e.DeleteFiles(frozenset({name(1, A1)})),
-    ]
+    *aborts, failed, deleted = story.at(60.0)
+    assert aborts == [e.NotifyAborted(A1, 1), e.NotifyAborted(B1, 1)]
+    assert isinstance(failed, e.Fail)
+    assert (failed.checkpoint_id, failed.cause) == (1, FailureCause.EXPIRED)
+    assert "task b has not acknowledged within 60 s" in str(failed.error)
+    assert deleted == e.DeleteFiles(frozenset({name(1, A1)}))
 
 
 def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
@@ -409,3 +413,193 @@ def test_a_survivor_that_fails_before_all_tasks_run_is_none() -> None:
     story.tell(e.TasksStopped(frozenset({B2})), e.RestorePointTaken(1))
     assert story.tell(e.TasksRunning({A: A2, B: B2})) == []
     assert story.state.unconfirmed == {}
+
+
+def test_a_pause_that_began_during_the_set_up_refuses_the_request() -> None:
+    """C20: checked again, since another checkpoint in flight has ended meanwhile; the id is spent."""
+    story = Story(max_concurrent=2, min_pause=5.0, tolerable_failed=1).running().pending(1)
+    story.tell(e.TriggerRequested(2), e.Declined(1, A1, ERROR))
+    assert story.tell(e.SetUpDone(2, 2, NOON)) == [e.Refuse(2, Refusal.TOO_SOON)]
+    assert (story.state.last_id, story.state.pending) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        ((e.Stopped(),), Refusal.SHUT_DOWN),
+        ((e.TasksStopped(),), Refusal.NOT_ALL_TASKS_RUNNING),
+    ],
+)
+def test_a_request_that_waits_is_refused_where_waiting_helps_no_more(
+    prepare: tuple[e.Event, ...], reason: Refusal
+) -> None:
+    """C20: looked at again, and answered; nobody waits for ever."""
+    story = Story().running().pending(1)
+    story.tell(e.TriggerRequested(2))
+    assert e.Refuse(2, reason) in story.tell(*prepare)
+    assert story.state.queued == ()
+
+
+@pytest.mark.parametrize("ending", ["completes", "expires", "is declined", "cannot be told", "cannot be written"])
+def test_the_queue_is_looked_at_however_a_pending_checkpoint_ends(ending: str) -> None:
+    """C20: whenever a pending one completes, expires or is aborted."""
+    story = Story(timeout=60.0, tolerable_failed=1).running().pending(1)
+    story.tell(e.TriggerRequested(2))
+    match ending:
+        case "completes":
+            story.acknowledged(1)
+            commands = story.tell(e.MetadataWritten(1))
+        case "expires":
+            commands = story.at(60.0)
+        case "is declined":
+            commands = story.tell(e.Declined(1, B1, ERROR))
+        case "cannot be told":
+            commands = story.tell(e.TriggerFailed(1, B1, ERROR))
+        case _:
+            story.acknowledged(1)
+            commands = story.tell(e.MetadataFailed(1, ERROR))
+    assert commands[-1] == e.SetUp(2)
+
+
+def test_as_many_checkpoints_as_allowed_are_in_flight_and_no_more() -> None:
+    """C20: max-concurrent-checkpoints."""
+    story = Story(max_concurrent=2).running().pending(1).pending(2)
+    assert story.tell(e.TriggerRequested(3)) == []
+    assert story.tell(e.Declined(1, A1, ERROR))[-1] == e.SetUp(3)
+
+
+def test_one_set_up_at_a_time() -> None:
+    """C20: also for forced requests, which are the first in the queue."""
+    story = Story(max_concurrent=9).running()
+    story.tell(e.TriggerRequested(1), e.TriggerRequested(2), e.TriggerRequested(3, forced=True))
+    assert story.tell(e.SetUpDone(1, 1, NOON))[-1] == e.SetUp(3)
+    assert story.tell(e.SetUpDone(3, 2, NOON))[-1] == e.SetUp(2)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_no_waiting_cures_is_never_skipped(forced: bool) -> None:
+    """C20: a forced request skips already queued, too many in flight and too soon; shut down, periodic off, not running
+
+    and too many to clean hold for it, too.
+    """
+    story = Story(num_retained=1)
+    assert story.tell(e.TriggerRequested(1, forced=forced)) == [e.Refuse(1, Refusal.NOT_ALL_TASKS_RUNNING)]
+    story.running()
+    periodic = e.TriggerRequested(2, CheckpointKind.PERIODIC, forced=forced)
+    assert story.tell(periodic) == [e.Refuse(2, Refusal.PERIODIC_OFF)]
+    for number in range(1, MAX_CLEANING + 2):
+        story.completed(number)
+    assert story.tell(e.TriggerRequested(3, forced=forced)) == [e.Refuse(3, Refusal.TOO_MANY_TO_CLEAN)]
+    story.tell(e.Stopped())
+    assert story.tell(e.TriggerRequested(4, forced=forced)) == [e.Refuse(4, Refusal.SHUT_DOWN)]
+
+
+def test_a_checkpoint_is_counted_once_whatever_is_said_of_it() -> None:
+    """C23: two tasks decline, the time runs out, the metadata fails: one failure each."""
+    story = Story(timeout=60.0, tolerable_failed=9).running().pending(1)
+    story.tell(e.Declined(1, A1, ERROR), e.Declined(1, B1, ERROR), e.TriggerFailed(1, A1, ERROR))
+    story.at(60.0)
+    assert (story.state.failures, story.state.trigger_failures) == (1, 0)
+    story.pending(2)
+    story.acknowledged(2)
+    story.tell(e.MetadataFailed(2, ERROR), e.Declined(2, A1, ERROR))
+    story.at(999.0)
+    assert (story.state.failures, story.state.trigger_failures) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (e.TasksStopped(), FailureCause.TASK_FAILURE),
+        (e.Stopped(), FailureCause.SHUT_DOWN),
+    ],
+)
+def test_what_says_nothing_of_checkpointing_is_no_counted_failure(event: e.Event, cause: FailureCause) -> None:
+    """C23: the tasks have failed, or the coordinator shuts down; both are shown by name."""
+    story = Story().running().pending(1)
+    assert e.Fail(1, 1, cause, None) in story.tell(event)
+    assert (story.state.failures, story.state.trigger_failures) == (0, 0)
+
+
+def test_a_refused_request_leaves_the_failed_triggers_as_they_are() -> None:
+    """C23: failed triggers are counted consecutively, without the refusals."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1), e.SetUpFailed(1, ERROR))
+    story.tell(e.TriggerRequested(2, CheckpointKind.PERIODIC))
+    assert story.state.trigger_failures == 1
+
+
+def test_a_failure_of_an_older_checkpoint_counts_nothing_when_a_later_one_is_complete() -> None:
+    """C23: in a row; the later one has shown that checkpoints work."""
+    story = Story(max_concurrent=2).running().pending(1).pending(2)
+    story.acknowledged(1)
+    story.acknowledged(2)
+    story.tell(e.MetadataWritten(2))
+    assert not any(isinstance(c, e.FailJob) for c in story.tell(e.MetadataFailed(1, ERROR)))
+    assert story.state.failures == 0
+
+
+def test_a_restarted_job_is_given_as_many_failures_again() -> None:
+    """C23: more than tolerated in a row fail the job, once."""
+    story = Story(tolerable_failed=1).running()
+    for number in range(1, 5):
+        story.pending(number)
+        failed = any(isinstance(c, e.FailJob) for c in story.tell(e.Declined(number, A1, ERROR)))
+        assert failed is (number in (2, 4))
+
+
+@pytest.mark.parametrize("attempt", [A1, A2])
+def test_what_a_late_acknowledgement_wrote_is_deleted_only_where_nobody_refers_to_it(attempt: AttemptId) -> None:
+    """C21, F5: of an aborted checkpoint, by the present attempt or an older one; a file of a retained one stays."""
+    story = Story(tolerable_failed=1).running().completed(1).pending(2)
+    story.tell(e.Declined(2, B1, ERROR))
+    late = snapshot(2, A, attempt, writes=(name(2, attempt), name(1, A1)))
+    assert story.tell(e.Acknowledged(late)) == [e.DeleteFiles(frozenset({name(2, attempt)}))]
+    assert story.tell(e.Acknowledged(late)) == [e.DeleteFiles(frozenset({name(2, attempt)}))]
+
+
+def test_the_survivors_of_a_failover_are_told_of_the_abort_and_nobody_else() -> None:
+    """C13: every task that runs on and has heard of the checkpoint."""
+    story = Story(tolerable_failed=1).running().pending(1)
+    assert story.tell(e.TasksStopped(frozenset({B1})))[0] == e.NotifyAborted(B1, 1)
+
+
+# --- master hooks (C27) -------------------------------------------------------------------------------------------
+
+
+def test_hooks_are_called_before_the_tasks_and_their_states_are_stored() -> None:
+    """C27: no task hears of the checkpoint before all hooks have answered."""
+    story = Story(hooks=("one", "two")).running()
+    story.tell(e.TriggerRequested(1))
+    assert story.tell(e.SetUpDone(1, 7, NOON)) == [e.CallHook("one", 7), e.CallHook("two", 7)]
+    assert story.tell(e.HookAnswered(7, "two", b"2")) == []
+    assert story.tell(e.HookAnswered(7, "two", b"again"), e.HookAnswered(6, "one", b"old")) == []
+    story.tell(e.Acknowledged(snapshot(7, A, A1)))  # nobody asked for it yet
+    assert story.tell(e.HookAnswered(7, "one", b"1")) == [e.SendTrigger(A1, 7), e.SendTrigger(B1, 7)]
+    [write] = story.acknowledged(7)
+    assert isinstance(write, e.WriteMetadata)
+    assert [(hook.name, hook.state) for hook in write.checkpoint.hooks] == [("one", b"1"), ("two", b"2")]
+
+
+def test_a_hook_that_fails_aborts_the_checkpoint_before_any_task_has_heard_of_it() -> None:
+    """C27, C23: a named cause, counted with the failed triggers."""
+    story = Story(hooks=("one", "two")).running().pending(1)
+    assert story.tell(e.HookFailed(1, ERROR)) == [e.CancelHooks(1), e.Fail(1, 1, FailureCause.MASTER_HOOK, ERROR)]
+    assert (story.state.failures, story.state.trigger_failures) == (0, 1)
+    assert story.tell(e.HookAnswered(1, "two", b""), e.HookFailed(1, ERROR)) == []
+
+
+def test_a_hook_that_overruns_aborts_the_checkpoint_and_is_named() -> None:
+    """C27: within the checkpoint's timeout, which is one for hooks and tasks together."""
+    story = Story(hooks=("one", "two"), timeout=60.0).running().pending(1)
+    story.at(20.0, e.HookAnswered(1, "one", b""))
+    cancel, failed = story.at(60.0)
+    assert cancel == e.CancelHooks(1)
+    assert isinstance(failed, e.Fail)
+    assert failed.cause is FailureCause.MASTER_HOOK
+    assert "master hook two has not answered within 60 s" in str(failed.error)
+    story.pending(2)
+    story.tell(e.HookAnswered(2, "one", b""))
+    story.at(110.0, e.HookAnswered(2, "two", b""))
+    failed = next(c for c in story.at(120.0) if isinstance(c, e.Fail))
+    assert failed.cause is FailureCause.EXPIRED

@@ -18,6 +18,9 @@ from minflinkd.runtime.ids import AttemptId, TaskId
 from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
 
 OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, tolerable_failed=3)
+_FOR_OTHERS = (
+    e.Report | e.ReportSetUpFailure | e.CancelHooks | e.Refuse | e.Fail | e.Complete | e.FailJob
+)  # neither storage nor tasks have to do with them
 RARELY = st.integers(0, 7)
 
 
@@ -35,9 +38,9 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.options = OPTIONS
         self.begin()
 
-    @initialize(num_retained=st.integers(1, 2), max_concurrent=st.integers(1, 2))
-    def options_are_given(self, num_retained: int, max_concurrent: int) -> None:
-        self.options = replace(OPTIONS, num_retained=num_retained, max_concurrent=max_concurrent)
+    @initialize(num_retained=st.integers(1, 2), max_concurrent=st.integers(1, 2), hooks=st.sampled_from([(), ("h",)]))
+    def options_are_given(self, num_retained: int, max_concurrent: int, hooks: tuple[str, ...]) -> None:
+        self.options = replace(OPTIONS, num_retained=num_retained, max_concurrent=max_concurrent, hooks=hooks)
         self.begin()
 
     def begin(self) -> None:
@@ -54,7 +57,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     def tell(self, event: e.Event) -> None:
         self.state, commands = coordinator.step(self.state, event, self.now)
         check_invariants(self.state)
-        self.todo += [c for c in commands if not isinstance(c, e.Report | e.Refuse | e.Fail | e.Complete | e.FailJob)]
+        self.todo += [c for c in commands if not isinstance(c, _FOR_OTHERS)]
         if any(isinstance(c, e.FailJob) for c in commands):
             self.failover()
 
@@ -87,7 +90,10 @@ class CoordinatorModel(RuleBasedStateMachine):
                 self.tell(e.SetUpDone(request, self.ids[-1], NOON))
             case e.SetUp(request):
                 self.tell(e.SetUpFailed(request, ERROR))
+            case e.CallHook(hook, number):
+                self.tell(e.HookAnswered(number, hook, b"state") if works else e.HookFailed(number, ERROR))
             case e.SendTrigger(attempt, number):
+                assert number not in self.state.pending or not self.state.pending[number].silent_hooks
                 task = next((t for t, a in self.attempts.items() if a == attempt), None)
                 if works and task is not None:
                     self.triggered.append((task, attempt, number))
@@ -223,6 +229,11 @@ class CoordinatorModel(RuleBasedStateMachine):
     @invariant()
     def every_checkpoint_in_the_storage_can_be_restored(self) -> None:
         assert self.referenced() <= self.files
+
+    @invariant()
+    def a_checkpoint_holds_the_state_of_every_hook(self) -> None:
+        for checkpoint in self.metadata.values():
+            assert tuple(hook.name for hook in checkpoint.hooks) == self.options.hooks
 
     @invariant()
     def never_more_in_flight_than_allowed(self) -> None:

@@ -64,9 +64,10 @@ async def test_a_job_that_cannot_be_stored_now_is_refused_and_leaves_nothing_but
         ({"name": "x", "vertices": []}, ""),
         ({**DOCUMENT, "vertices": [*DOCUMENT["vertices"], {"id": "lost", "inputs": ["nobody"], "sql": "x"}]}, "nobody"),
         ({**DOCUMENT, "artifacts": [{"name": "a.py", "key": "nonsense"}]}, "a.py was not uploaded"),
+        ({**DOCUMENT, "checkpointing": {"master-hooks": ["no-such-hook"]}}, "no master hook no-such-hook"),
         ({**DOCUMENT, "paralelism": 2}, "paralelism"),
     ],
-    ids=["nothing", "unknown input", "missing artifact", "misspelt"],
+    ids=["nothing", "unknown input", "missing artifact", "missing hook", "misspelt"],
 )
 async def test_a_faulty_job_is_refused_with_its_faults_and_nothing_is_left(
     cluster: Cluster, document: Any, problem: str

@@ -1,0 +1,51 @@
+"""How a job is checkpointed: the daemon's options, and where the job says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.config.load import parse_config
+from minflinkd.daemon_options import master_hooks
+from minflinkd.dispatcher.dispatcher import checkpoint_options
+from minflinkd.jobgraph.model import Checkpointing, CheckpointMode, JobGraph
+from minflinkd.runtime.units import Duration
+
+DEFAULTS = CheckpointOptions(interval=10.0, min_pause=3.0, max_concurrent=2, tolerable_failed=4, hooks=("a",), epoch=7)
+
+
+def test_a_job_that_says_nothing_is_checkpointed_as_the_daemon_says() -> None:
+    """J3, C20."""
+    assert checkpoint_options(DEFAULTS, JobGraph(name="j", vertices=())) == DEFAULTS
+
+
+def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
+    """J3, C20, C27: and its hooks come after those of all jobs, each once."""
+    own = Checkpointing(
+        interval=Duration(1.0),
+        mode=CheckpointMode.AT_LEAST_ONCE,
+        timeout=Duration(9.0),
+        min_pause=Duration(0.0),
+        max_concurrent_checkpoints=1,
+        num_retained=5,
+        tolerable_failed_checkpoints=0,
+        master_hooks=("b", "a"),
+    )
+    found = checkpoint_options(DEFAULTS, JobGraph(name="j", vertices=(), checkpointing=own))
+    assert asdict(found) == asdict(DEFAULTS) | {
+        "interval": 1.0,
+        "mode": CheckpointMode.AT_LEAST_ONCE,
+        "timeout": 9.0,
+        "min_pause": 0.0,
+        "max_concurrent": 1,
+        "num_retained": 5,
+        "tolerable_failed": 0,
+        "hooks": ("a", "b"),
+    }
+
+
+def test_the_daemons_hooks_are_names_separated_by_commas() -> None:
+    """C27."""
+    config = parse_config("execution.checkpointing.master-hooks: a, b ,", {}, {})
+    assert master_hooks(config) == ("a", "b")
+    assert master_hooks(parse_config("", {}, {})) == ()
