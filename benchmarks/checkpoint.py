@@ -96,8 +96,8 @@ async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) ->
 
 def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
     whole = checkpoint["end_to_end_duration"]
-    sync = max(task["sync_duration"] for task in checkpoint["tasks"].values())
-    upload = max(task["async_duration"] for task in checkpoint["tasks"].values())
+    sync = max(task["minflinkd"]["sync"] for task in checkpoint["tasks"].values())
+    upload = max(task["minflinkd"]["async"] for task in checkpoint["tasks"].values())
     return {
         "trigger -> complete": whole,
         "sync part": sync,

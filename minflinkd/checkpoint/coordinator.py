@@ -256,11 +256,11 @@ class _Step:
         wanted = {file.handle.file for file in snapshot.files} - set(snapshot.physical_files)
         if lost := wanted - available_files(self.state):
             self.doom(frozenset(snapshot.physical_files))
-            self.abort(checkpoint, FailureCause.DECLINED, _lost(snapshot, lost))
+            self.abort(checkpoint, FailureCause.DECLINED, _lost(snapshot, lost), snapshot.task_id)
             return
         checkpoint = checkpoint.acknowledge(snapshot, self.now)
         if checkpoint.acknowledged_by_all:
-            checkpoint = checkpoint.move(Phase.FINALIZING)
+            checkpoint = replace(checkpoint.move(Phase.FINALIZING), finalizing_at=self.now)
             self.commands.append(e.WriteMetadata(self.finished(checkpoint)))
         self.put(checkpoint)
         self.commands.append(e.Report(checkpoint.record()))
@@ -280,7 +280,8 @@ class _Step:
             failures=0,
             last_ended=self.now,
         )
-        self.commands.append(e.Report(checkpoint.record(CheckpointStatus.COMPLETED)))
+        metadata_ms = (self.now - checkpoint.finalizing_at) * 1000
+        self.commands.append(e.Report(checkpoint.record(CheckpointStatus.COMPLETED, metadata_ms=metadata_ms)))
         for older in [c for c in self.state.pending.values() if c.checkpoint_id < number]:
             if older.phase is Phase.PENDING:
                 self.abort(older, FailureCause.SUBSUMED)
@@ -295,6 +296,7 @@ class _Step:
     def confirm(self, checkpoints: list[int], tasks: set[Any]) -> None:
         left = {n: w - tasks if n in checkpoints else w for n, w in self.state.unconfirmed.items()}
         self.set(unconfirmed={number: waiting for number, waiting in left.items() if waiting})
+        self.commands += [e.ReportPublished(number) for number, waiting in left.items() if not waiting]
 
     def subsume(self) -> None:
         """Beyond those retained, drop what is published; until then its metadata is the only proof of what is owed.
@@ -320,10 +322,18 @@ class _Step:
         checkpoint = self.state.pending.get(checkpoint_id)
         if checkpoint is None or checkpoint.phase is not Phase.PENDING:
             return
-        if any(a == attempt and task not in checkpoint.snapshots for task, a in checkpoint.tasks.items()):
-            self.abort(checkpoint, cause, error)
+        task = next((t for t, a in checkpoint.tasks.items() if a == attempt and t not in checkpoint.snapshots), None)
+        if task is not None:
+            self.abort(checkpoint, cause, error, task)
 
-    def abort(self, checkpoint: PendingCheckpoint, cause: FailureCause, error: ErrorInfo | None = None) -> None:
+    def abort(
+        self,
+        checkpoint: PendingCheckpoint,
+        cause: FailureCause,
+        error: ErrorInfo | None = None,
+        task: TaskId | None = None,
+    ) -> None:
+        """`task`: whose word ends it."""
         number, finalizing = checkpoint.checkpoint_id, checkpoint.phase is Phase.FINALIZING
         checkpoint = checkpoint.move(Phase.FAILED)
         self.set(pending=_without(self.state.pending, number), last_ended=self.now)
@@ -338,9 +348,10 @@ class _Step:
         else:
             self.doom(checkpoint.written_files())
         failed_ms = checkpoint.time_of_day_ms(self.now)
-        self.commands.append(
-            e.Report(checkpoint.record(CheckpointStatus.FAILED, failed_ms=failed_ms, cause=cause, error=error))
+        record = checkpoint.record(
+            CheckpointStatus.FAILED, failed_ms=failed_ms, cause=cause, error=error, failed_task=task
         )
+        self.commands.append(e.Report(record))
         self.final_missed(checkpoint.request)
         self.answer(e.Fail(checkpoint.request, number, cause, error))
         newest = self.state.completed[-1].checkpoint_id if self.state.completed else 0

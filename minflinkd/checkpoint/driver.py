@@ -14,6 +14,7 @@ import structlog
 
 from minflinkd.checkpoint import coordinator, layout, metadata, statistics
 from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.advice import advice
 from minflinkd.checkpoint.causes import (
     CheckpointFailed,
     CheckpointKind,
@@ -89,6 +90,7 @@ class CheckpointCoordinator(Component):
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step
         self._notifying: set[AttemptId] = set()
+        self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
         self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
         self._closed = False
 
@@ -197,6 +199,7 @@ class CheckpointCoordinator(Component):
             self._statistics,
             consecutive_failures=self._state.failures,
             consecutive_trigger_failures=self._state.trigger_failures,
+            interval_ms=round(self.options.interval * 1000),
         )
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
@@ -283,6 +286,10 @@ class CheckpointCoordinator(Component):
                 self._answer(request, checkpoint)
             case e.ReportSetUpFailure(cause):
                 self._statistics = statistics.set_up_failed(self._statistics, cause)
+            case e.ReportPublished(number):
+                if (since := self._completed_at.pop(number, None)) is not None:
+                    ms = (self._clock.monotonic() - since) * 1000
+                    self._statistics = statistics.published(self._statistics, number, ms)
             case e.Report(record):
                 self._report(record)
 
@@ -404,8 +411,15 @@ class CheckpointCoordinator(Component):
     def _report(self, record: CheckpointRecord) -> None:
         number = record.checkpoint_id
         if record.status is CheckpointStatus.COMPLETED:
-            record = msgspec.structs.replace(record, path=self._store.path_of(number))
+            warning = advice(record, self.options.interval * 1000)
+            record = msgspec.structs.replace(record, path=self._store.path_of(number), warning=warning)
+            self._completed_at[number] = self._clock.monotonic()
             log.info("checkpoint complete", component=self.name, checkpoint=number, ms=record.duration_ms)
+            last = self._statistics.latest_completed
+            if warning and not (last is not None and last.warning):  # once, and not with every one that follows
+                log.warning(
+                    "checkpoints take longer than their interval", component=self.name, checkpoint=number, why=warning
+                )
         elif record.status is CheckpointStatus.FAILED:
             log.warning(
                 "checkpoint failed",

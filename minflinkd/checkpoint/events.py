@@ -267,6 +267,13 @@ class ReportSetUpFailure:
 
 
 @dataclass(frozen=True)
+class ReportPublished:
+    """For the statistics: all tasks have confirmed a completed checkpoint."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
 class Report:
     """For the statistics: a checkpoint as it stands now."""
 
@@ -288,5 +295,6 @@ Command = (
     | Fail
     | Complete
     | ReportSetUpFailure
+    | ReportPublished
     | Report
 )

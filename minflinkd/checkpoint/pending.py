@@ -44,6 +44,7 @@ class PendingCheckpoint:
     deadline: float
     phase: Phase = Phase.PENDING
     hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: has not answered
+    finalizing_at: float = 0.0  # since when the metadata is being written
     triggered: frozenset[AttemptId] = frozenset()  # have taken the trigger
     snapshots: Mapping[TaskId, TaskSnapshot] = field(default_factory=dict)
     acknowledged_ms: Mapping[TaskId, int] = field(default_factory=dict)
@@ -112,6 +113,8 @@ class PendingCheckpoint:
         failed_ms: int = 0,
         cause: FailureCause | None = None,
         error: ErrorInfo | None = None,
+        failed_task: TaskId | None = None,
+        metadata_ms: float = 0.0,
     ) -> CheckpointRecord:
         return CheckpointRecord(
             checkpoint_id=self.checkpoint_id,
@@ -122,7 +125,10 @@ class PendingCheckpoint:
             tasks=tuple(
                 TaskRecord.of(self.snapshots[task], self.acknowledged_ms[task]) for task in sorted(self.snapshots)
             ),
+            missing=tuple(self.silent_tasks),
             failed_ms=failed_ms,
             cause=cause,
             error=error,
+            failed_task=failed_task,
+            metadata_ms=metadata_ms,
         )

@@ -1,20 +1,17 @@
-"""What is shown of a job's checkpoints (C30): frozen records, pure functions over them, Flink's JSON.
+"""What is known of a job's checkpoints (C30): frozen records, and pure functions that count and sum up.
 
-Responsible for counting and summing up; the coordinator says what happened.
+The coordinator says what happened; `flink_json` shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
-from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.rpc.snapshot import TaskSnapshot
-from minflinkd.runtime.errors import ErrorInfo, NotFound
+from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import TaskId
 
 HISTORY = 10  # checkpoints shown one by one
@@ -38,6 +35,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     bytes_uploaded: int
     segments: int
     physical_files: int
+    wait_ms: float = 0.0  # until the cut could be made, alignment included
+    alignment_ms: float = 0.0
+    alignment_bytes: int = 0  # held back meanwhile
+    unaligned: bool = False
+    files_uploaded: int = 0
 
     @classmethod
     def of(cls, snapshot: TaskSnapshot, acknowledged_ms: int) -> TaskRecord:
@@ -50,6 +52,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
             bytes_uploaded=snapshot.bytes_uploaded,
             segments=len(snapshot.files),
             physical_files=len(snapshot.physical_files),
+            wait_ms=snapshot.wait_ms,
+            alignment_ms=snapshot.alignment_ms,
+            alignment_bytes=snapshot.alignment_bytes,
+            unaligned=snapshot.unaligned,
+            files_uploaded=snapshot.files_uploaded,
         )
 
 
@@ -66,6 +73,11 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     cause: FailureCause | None = None
     error: ErrorInfo | None = None
     path: str = ""  # of the metadata, once complete
+    missing: tuple[TaskId, ...] = ()  # tasks that have not acknowledged
+    failed_task: TaskId | None = None  # whose word ended it
+    metadata_ms: float = 0.0  # from the last acknowledgement until the metadata was written
+    notify_ms: float = -1.0  # from then until all tasks had published it; -1: not yet
+    warning: str = ""  # it took longer than the interval, and what to change (C42)
 
     @property
     def latest_ack_ms(self) -> int:
@@ -85,6 +97,15 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes_uploaded(self) -> int:
         return sum(task.bytes_uploaded for task in self.tasks)
+
+    @property
+    def alignment_bytes(self) -> int:
+        return sum(task.alignment_bytes for task in self.tasks)
+
+    @property
+    def alignment_ms(self) -> float:
+        """Of the task that aligned longest: they align at the same time."""
+        return max((task.alignment_ms for task in self.tasks), default=0.0)
 
 
 class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +132,8 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
     durations_ms: tuple[int, ...] = ()  # of completed ones, oldest first
     sizes_full: tuple[int, ...] = ()
     sizes_uploaded: tuple[int, ...] = ()
+    sizes_aligned: tuple[int, ...] = ()
+    interval_ms: int = 0  # between two periodic triggers; 0: there are none
 
 
 def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> CheckpointStatistics:
@@ -133,6 +156,22 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
         durations_ms=(*statistics.durations_ms, record.duration_ms)[-SAMPLES:],
         sizes_full=(*statistics.sizes_full, record.bytes_full)[-SAMPLES:],
         sizes_uploaded=(*statistics.sizes_uploaded, record.bytes_uploaded)[-SAMPLES:],
+        sizes_aligned=(*statistics.sizes_aligned, record.alignment_bytes)[-SAMPLES:],
+    )
+
+
+def published(statistics: CheckpointStatistics, checkpoint_id: int, notify_ms: float) -> CheckpointStatistics:
+    """All tasks have published a completed checkpoint."""
+
+    def known(record: CheckpointRecord) -> CheckpointRecord:
+        same = record.checkpoint_id == checkpoint_id
+        return msgspec.structs.replace(record, notify_ms=notify_ms) if same else record
+
+    latest = statistics.latest_completed
+    return msgspec.structs.replace(
+        statistics,
+        history=tuple(map(known, statistics.history)),
+        latest_completed=None if latest is None else known(latest),
     )
 
 
@@ -149,164 +188,3 @@ def restored(statistics: CheckpointStatistics, record: RestoreRecord) -> Checkpo
 def refused(statistics: CheckpointStatistics, reason: Refusal) -> CheckpointStatistics:
     counts = {**statistics.refused, reason: statistics.refused.get(reason, 0) + 1}
     return msgspec.structs.replace(statistics, refused=counts)
-
-
-# --- Flink's JSON ------------------------------------------------------------------------------------------------
-
-
-def summary(values: Sequence[int]) -> dict[str, float]:
-    """Flink's StatsSummaryDto; of nothing, all zero."""
-    ordered = sorted(values)
-    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-    if not ordered:
-        return dict.fromkeys(["min", "max", "avg", *quantiles], 0)
-    return {
-        "min": ordered[0],
-        "max": ordered[-1],
-        "avg": sum(ordered) // len(ordered),
-        **{name: _quantile(ordered, q) for name, q in quantiles.items()},
-    }
-
-
-def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints`."""
-    completed, failed = statistics.latest_completed, statistics.latest_failed
-    in_progress = len(statistics.in_progress)
-    return {
-        "counts": {
-            "restored": statistics.restored,
-            "total": statistics.completed + statistics.failed + in_progress,
-            "in_progress": in_progress,
-            "completed": statistics.completed,
-            "failed": statistics.failed,
-        },
-        "summary": {
-            "checkpointed_size": summary(statistics.sizes_uploaded),
-            "state_size": summary(statistics.sizes_full),
-            "end_to_end_duration": summary(statistics.durations_ms),
-            "alignment_buffered": summary(()),
-            "processed_data": summary(()),
-            "persisted_data": summary(()),
-        },
-        "latest": {
-            "completed": _checkpoint(completed) if completed else None,
-            "savepoint": None,
-            "failed": _checkpoint(failed) if failed else None,
-            "restored": _restored(statistics.latest_restored),
-        },
-        "history": [_checkpoint(record) for record in _all(statistics)],
-    }
-
-
-def details_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints/details/:checkpointid`. Raises NotFound."""
-    latest = (statistics.latest_completed, statistics.latest_failed)
-    for record in (*_all(statistics), *(r for r in latest if r is not None)):
-        if record.checkpoint_id == checkpoint_id:
-            tasks = {task.task_id: _task(record, task) for task in record.tasks}
-            return {**_checkpoint(record), "tasks": tasks}
-    raise NotFound(
-        f"checkpoint {checkpoint_id} is not among the last {HISTORY} of this job",
-        hint="GET /jobs/:jobid/checkpoints lists them",
-    )
-
-
-def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints/config`. Flink writes "off" as the largest long."""
-    return {
-        "mode": options.mode.value.replace("-", "_"),
-        "interval": _ms(options.interval) if options.interval > 0 else 2**63 - 1,
-        "timeout": _ms(options.timeout),
-        "min_pause": _ms(options.min_pause),
-        "max_concurrent": options.max_concurrent,
-        "externalization": {
-            "enabled": options.retain_on_cancellation,
-            "delete_on_cancellation": not options.retain_on_cancellation,
-        },
-        "state_backend": "rocksdb",
-        "checkpoint_storage": "FileSystemCheckpointStorage",
-        "unaligned_checkpoints": False,
-        "tolerable_failed_checkpoints": options.tolerable_failed,
-        "aligned_checkpoint_timeout": 0,
-        "checkpoints_after_tasks_finish": True,
-        "state_changelog_enabled": False,
-        "changelog_periodic_materialization_interval": 0,
-        "changelog_storage": "",
-    }
-
-
-def _all(statistics: CheckpointStatistics) -> Iterable[CheckpointRecord]:
-    return sorted((*statistics.in_progress, *statistics.history), key=lambda r: -r.checkpoint_id)
-
-
-def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "className": record.status.value.lower(),
-        "id": record.checkpoint_id,
-        "status": record.status.value,
-        "is_savepoint": False,
-        "savepointFormat": None,
-        "trigger_timestamp": record.triggered_ms,
-        "latest_ack_timestamp": record.latest_ack_ms,
-        "checkpointed_size": record.bytes_uploaded,
-        "state_size": record.bytes_full,
-        "end_to_end_duration": record.duration_ms,
-        "alignment_buffered": 0,
-        "processed_data": 0,
-        "persisted_data": 0,
-        "num_subtasks": record.num_tasks,
-        "num_acknowledged_subtasks": len(record.tasks),
-        "checkpoint_type": "CHECKPOINT",
-        "tasks": {},
-    }
-    if record.status is CheckpointStatus.COMPLETED:
-        shown |= {"external_path": record.path, "discarded": False}
-    elif record.status is CheckpointStatus.FAILED:
-        text = str(record.error) if record.error else ""
-        message = f"{record.cause}: {text}" if text else str(record.cause)
-        shown |= {"failure_timestamp": record.failed_ms, "failure_message": message}
-    return shown
-
-
-def _task(record: CheckpointRecord, task: TaskRecord) -> Mapping[str, Any]:
-    """Flink's fields, and what it shows only per subtask: here a task is one query, so one part."""
-    return {
-        "id": record.checkpoint_id,
-        "status": record.status.value,
-        "latest_ack_timestamp": task.acknowledged_ms,
-        "checkpointed_size": task.bytes_uploaded,
-        "state_size": task.bytes_full,
-        "end_to_end_duration": max(0, task.acknowledged_ms - record.triggered_ms),
-        "alignment_buffered": 0,
-        "processed_data": 0,
-        "persisted_data": 0,
-        "num_subtasks": 1,
-        "num_acknowledged_subtasks": 1,
-        "sync_duration": round(task.sync_ms, 3),
-        "async_duration": round(task.async_ms, 3),
-        "segments": task.segments,
-        "physical_files": task.physical_files,
-    }
-
-
-def _restored(record: RestoreRecord | None) -> dict[str, Any] | None:
-    if record is None:
-        return None
-    return {
-        "id": record.checkpoint_id,
-        "restore_timestamp": record.restored_ms,
-        "is_savepoint": False,
-        "external_path": record.path,
-    }
-
-
-def _quantile(ordered: Sequence[int], q: float) -> float:
-    """Between the two nearest samples."""
-    position = q * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return round(ordered[below] + (ordered[above] - ordered[below]) * (position - below), 3)
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

@@ -11,6 +11,7 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 from minflinkd.cli.text import duration, moment, print_table, size, state
 from minflinkd.rest.schemas import Checkpoint
+from minflinkd.rest.schemas.checkpoints import TaskCheckpoint
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job")
-@click.option("--id", "checkpoint_id", type=int, metavar="N", help="One checkpoint, with its tasks (as JSON).")
+@click.option("--id", "checkpoint_id", type=int, metavar="N", help="One checkpoint, with its tasks.")
 @connection_options
 def checkpoints(connection: Connection, job: str, checkpoint_id: int | None) -> None:
-    """Show a job's last checkpoints, newest first.
+    """Show a job's last checkpoints, newest first, or one of them with its tasks.
 
-    JOB is an id, the beginning of one, or a name.
+    JOB is an id, the beginning of one, or a name. DURATION is the time to the last acknowledgement, or to the failure;
+    of a task, WAIT is the time until its snapshot could be taken (the micro-batch in progress, and the alignment of its
+    inputs, ALIGNED), SYNC that for taking it, ASYNC that for uploading it.
 
     \b
     Examples:
       minflinkd checkpoints carrier-delays
-      minflinkd checkpoints carrier-delays --id 7 | jq .tasks
+      minflinkd checkpoints carrier-delays --id 7
+      minflinkd checkpoints carrier-delays --id 7 --json | jq .tasks
       minflinkd checkpoints carrier-delays --json | jq .latest.completed.external_path
     """
 
@@ -36,9 +40,11 @@ def checkpoints(connection: Connection, job: str, checkpoint_id: int | None) -> 
         job_id = await find_job(client, job)
         path = f"/jobs/{job_id}/checkpoints"
         if checkpoint_id is not None:
-            click.echo(bytes(await client.get(f"{path}/details/{checkpoint_id}", msgspec.Raw)))
-        elif connection.as_json:
+            path = f"{path}/details/{checkpoint_id}"
+        if connection.as_json:
             click.echo(bytes(await client.get(path, msgspec.Raw)))
+        elif checkpoint_id is not None:
+            _print_one(await client.get(path, Checkpoint))
         else:
             await _print(client, job_id)
 
@@ -48,20 +54,75 @@ def checkpoints(connection: Connection, job: str, checkpoint_id: int | None) -> 
 async def _print(client: Client, job_id: str) -> None:
     statistics = await client.checkpoints(job_id)
     counts = statistics.counts
-    click.echo(f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress")
+    click.echo(f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress", nl=False)
+    row = statistics.minflinkd.consecutive_failures
+    click.echo(f"; the last {row} failed" if row > 1 else "")
+    if statistics.minflinkd.failed_by_cause:
+        causes = [f"{count} {cause}" for cause, count in sorted(statistics.minflinkd.failed_by_cause.items())]
+        click.echo(f"Failed by cause: {', '.join(causes)}")
+    if counts.completed:
+        took = statistics.summary.end_to_end_duration
+        quantiles = f"p95 {duration(took.p95)}, p99 {duration(took.p99)}, at most {duration(took.max)}"
+        click.echo(f"Durations: median {duration(took.p50)}, {quantiles}")
     if statistics.latest.restored is not None:
         restored = statistics.latest.restored
         click.echo(f"Restored from checkpoint {restored.id} at {moment(restored.restore_timestamp)}")
-    columns = [">ID", "STATE", "TRIGGERED", ">DURATION", ">TASKS", ">STATE SIZE", ">UPLOADED", "PATH OR FAILURE"]
+    columns = [
+        *(">ID", "STATE", "KIND", "TRIGGERED", ">DURATION", ">ALIGNED"),
+        *(">TASKS", ">STATE SIZE", ">UPLOADED", "PATH OR FAILURE"),
+    ]
     print_table(columns, map(_row, statistics.history), empty="No checkpoint yet.")
+    slow = next((c for c in statistics.history if c.minflinkd.warning), None)
+    if slow is not None:
+        click.secho(f"Checkpoint {slow.id} is slow: {slow.minflinkd.warning}.", fg="yellow")
+
+
+def _print_one(checkpoint: Checkpoint) -> None:
+    own = checkpoint.minflinkd
+    click.echo(f"Checkpoint {checkpoint.id} ({own.kind}): ", nl=False)
+    click.secho(checkpoint.status, bold=True, nl=False)
+    click.echo(f", triggered {moment(checkpoint.trigger_timestamp)}, {duration(checkpoint.end_to_end_duration)}")
+    if checkpoint.failure_message:
+        click.echo(f"Failure: {checkpoint.failure_message}")
+    if checkpoint.external_path:
+        published = f"published after {duration(own.notify)}" if own.notify >= 0 else "not published by all tasks yet"
+        click.echo(f"Metadata: {checkpoint.external_path}, written in {duration(own.metadata)}; {published}")
+    if own.warning:
+        click.secho(f"Slow: {own.warning}.", fg="yellow")
+    columns = [
+        *("TASK", ">ACKNOWLEDGED", ">WAIT", ">ALIGNED", ">HELD", ">SYNC", ">ASYNC"),
+        *(">STATE SIZE", ">UPLOADED", ">FILES", ">NEW"),
+    ]
+    print_table(columns, map(_task_row, checkpoint.tasks.values()), empty="No task was asked yet.")
+
+
+def _task_row(task: TaskCheckpoint) -> list[object]:
+    own = task.minflinkd
+    if not task.num_acknowledged_subtasks:
+        return [own.task_id, *["-"] * 10]
+    return [
+        own.task_id,
+        duration(task.end_to_end_duration),
+        duration(own.wait),
+        f"{duration(own.alignment)}{', unaligned' if own.unaligned else ''}",
+        size(task.alignment_buffered),
+        duration(own.sync),
+        duration(own.async_),
+        size(task.state_size),
+        size(task.checkpointed_size),
+        own.files,
+        own.files_uploaded,
+    ]
 
 
 def _row(checkpoint: Checkpoint) -> list[object]:
     return [
         checkpoint.id,
         state(checkpoint.status),
+        checkpoint.minflinkd.kind or "-",
         moment(checkpoint.trigger_timestamp),
-        duration(checkpoint.end_to_end_duration),
+        duration(checkpoint.end_to_end_duration) + (" !" if checkpoint.minflinkd.warning else ""),
+        duration(checkpoint.minflinkd.alignment),
         f"{checkpoint.num_acknowledged_subtasks}/{checkpoint.num_subtasks}",
         size(checkpoint.state_size),
         size(checkpoint.checkpointed_size),

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.checkpoint import statistics
+from minflinkd.checkpoint import flink_json, statistics
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.blobs import Blobs, artifact_keys
@@ -308,13 +308,14 @@ class Dispatcher(Component):
         else:
             found = statistics.CheckpointStatistics()
         if request.config:
-            shown = statistics.config_to_flink_json(
+            shown = flink_json.config_to_flink_json(
                 checkpoint_options(self.options.job_master.checkpoints, details.graph)
             )
         elif request.checkpoint_id is not None:
-            shown = statistics.details_to_flink_json(found, request.checkpoint_id)
+            as_json = flink_json.subtasks_to_flink_json if request.subtasks else flink_json.details_to_flink_json
+            shown = as_json(found, request.checkpoint_id)
         else:
-            shown = statistics.to_flink_json(found)
+            shown = flink_json.to_flink_json(found)
         return j.JsonAnswer(body=msgspec.json.encode(shown))
 
     async def _cancel(self, request: j.CancelJob) -> m.Done:

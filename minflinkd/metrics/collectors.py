@@ -161,14 +161,58 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
 def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Metric]:
     ended = CounterMetricFamily("minflinkd_checkpoints", "Checkpoints that ended.", labels=["job", "outcome"])
     causes = CounterMetricFamily("minflinkd_checkpoint_failures", "Failed checkpoints.", labels=["job", "cause"])
+    refused = CounterMetricFamily(
+        "minflinkd_checkpoint_refusals", "Requests for a checkpoint that were refused.", labels=["job", "reason"]
+    )
+    restored = CounterMetricFamily("minflinkd_checkpoint_restores", "Restores from a checkpoint.", labels=["job"])
+    durations = GaugeMetricFamily(
+        "minflinkd_checkpoint_duration_seconds",
+        "Of the last 1,000 completed ones.",
+        labels=["job", "quantile"],
+    )
     for job, sample in samples:
         ended.add_metric([job, "completed"], sample.completed)
         ended.add_metric([job, "failed"], sample.failed)
+        restored.add_metric([job], sample.restored)
         for cause, count in sorted(sample.failed_by_cause.items()):
             causes.add_metric([job, cause], count)
-    yield from (ended, causes)
-    gauges: list[tuple[str, str, Callable[[CheckpointSample], float]]] = [
+        for reason, count in sorted(sample.refused.items()):
+            refused.add_metric([job, reason], count)
+        for quantile, seconds in sorted(sample.durations.items()):
+            durations.add_metric([job, quantile], seconds)
+    yield from (ended, causes, refused, restored, durations)
+    gauges: list[tuple[str, str, Callable[[CheckpointSample], float | None]]] = [
         ("minflinkd_checkpoints_in_progress", "Checkpoints under way.", lambda s: s.in_progress),
+        (
+            "minflinkd_checkpoint_consecutive_failures",
+            "Counted failures since the last completed one.",
+            lambda s: s.consecutive_failures,
+        ),
+        (
+            "minflinkd_checkpoint_consecutive_trigger_failures",
+            "Failed triggers since the last one that all tasks took.",
+            lambda s: s.consecutive_trigger_failures,
+        ),
+        (
+            "minflinkd_checkpoint_interval_seconds",
+            "Between two periodic triggers; 0: none.",
+            lambda s: s.interval,
+        ),
+        (
+            "minflinkd_checkpoint_last_completed_timestamp_seconds",
+            "When the last completed one was acknowledged, since 1970.",
+            lambda s: s.last_completed,
+        ),
+        (
+            "minflinkd_checkpoint_last_alignment_seconds",
+            "Longest alignment of a task in the last completed one.",
+            lambda s: s.last_alignment,
+        ),
+        (
+            "minflinkd_checkpoint_last_aligned_bytes",
+            "Held back by alignment in the last completed one.",
+            lambda s: s.last_bytes_aligned,
+        ),
         (
             "minflinkd_checkpoint_last_duration_seconds",
             "Of the last completed one.",
@@ -188,7 +232,8 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
     for name, text, value in gauges:
         family = GaugeMetricFamily(name, text, labels=["job"])
         for job, sample in samples:
-            family.add_metric([job], value(sample))
+            if (now := value(sample)) is not None:
+                family.add_metric([job], now)
         yield family
 
 

@@ -8,9 +8,18 @@ import msgspec
 class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
     completed: int = 0
     failed: int = 0
+    restored: int = 0
     in_progress: int = 0
     failed_by_cause: dict[str, int] = {}
+    refused: dict[str, int] = {}  # requests, by reason
+    consecutive_failures: int = 0
+    consecutive_trigger_failures: int = 0
+    interval: float = 0.0  # 0: no periodic ones
+    durations: dict[str, float] = {}  # by quantile
+    last_completed: float | None = None  # since 1970; None: there is none
     last_duration: float = 0.0
+    last_alignment: float = 0.0
+    last_bytes_aligned: int = 0
     last_bytes_full: int = 0
     last_bytes_uploaded: int = 0
 

@@ -11,6 +11,7 @@ from minflinkd.rest.backend import Backend, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rpc.jobs import GetCheckpoints
+from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import parse_job_id
 
 
@@ -23,6 +24,7 @@ class CheckpointRoutes:
             web.get("/jobs/{jobid}/checkpoints", self.statistics),
             web.get("/jobs/{jobid}/checkpoints/config", self.config),
             web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", self.details),
+            web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}", self.subtasks),
         ]
 
     async def statistics(self, request: web.Request) -> web.Response:
@@ -34,18 +36,35 @@ class CheckpointRoutes:
         )
 
     async def details(self, request: web.Request) -> web.Response:
-        job_id, text = parse_job_id(request.match_info["jobid"]), request.match_info["checkpointid"]
-        if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise InvalidRequest(f"{text[:80]!r} is not a checkpoint's id", hint="a whole number")
-        return json_bytes(with_vertex_ids(await self._ask(GetCheckpoints(job_id=job_id, checkpoint_id=int(text)))))
+        return json_bytes(with_vertex_ids(await self._ask(_question(request))))
+
+    async def subtasks(self, request: web.Request) -> web.Response:
+        vertex, question = request.match_info["vertexid"], _question(request)
+        answer = await self._ask(msgspec.structs.replace(question, subtasks=True))
+        tasks: dict[str, Any] = msgspec.json.decode(answer)["tasks"]
+        for task_id, task in tasks.items():
+            if vertex in (task_id, vertex_id(task_id)):
+                return json_bytes(msgspec.json.encode(_with_task_id(task, task_id)))
+        raise NotFound(f"checkpoint {question.checkpoint_id} has no task {vertex[:80]!r}")
 
     async def _ask(self, question: GetCheckpoints) -> bytes:
         return (await self._backend.dispatcher(question)).body
 
 
+def _question(request: web.Request) -> GetCheckpoints:
+    job_id, text = parse_job_id(request.match_info["jobid"]), request.match_info["checkpointid"]
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidRequest(f"{text[:80]!r} is not a checkpoint's id", hint="a whole number")
+    return GetCheckpoints(job_id=job_id, checkpoint_id=int(text))
+
+
 def with_vertex_ids(body: bytes) -> bytes:
-    """Flink keys a checkpoint's tasks by job vertex id; the task's own id stays in each as `task-id`."""
+    """Flink keys a checkpoint's tasks by job vertex id; the task's own id stays in each as `minflinkd.task-id`."""
     details: dict[str, Any] = msgspec.json.decode(body)
     tasks = details.get("tasks", {})
-    details["tasks"] = {vertex_id(task_id): {**task, "task-id": task_id} for task_id, task in tasks.items()}
+    details["tasks"] = {vertex_id(task_id): _with_task_id(task, task_id) for task_id, task in tasks.items()}
     return msgspec.json.encode(details)
+
+
+def _with_task_id(task: dict[str, Any], task_id: str) -> dict[str, Any]:
+    return {**task, "minflinkd": {**task.get("minflinkd", {}), "task-id": task_id}}

@@ -115,12 +115,22 @@ def _checkpoint_sample(body: bytes) -> CheckpointSample | None:
         statistics = msgspec.json.decode(body, type=Checkpoints)
     except msgspec.MsgspecError:
         return None
-    last = statistics.latest.completed
+    last, own, durations = statistics.latest.completed, statistics.minflinkd, statistics.summary.end_to_end_duration
+    quantiles = {"0.5": durations.p50, "0.95": durations.p95, "0.99": durations.p99}
     return CheckpointSample(
+        restored=statistics.counts.restored,
+        refused=own.refused,
+        consecutive_failures=own.consecutive_failures,
+        consecutive_trigger_failures=own.consecutive_trigger_failures,
+        interval=own.interval / 1000,
+        durations={quantile: ms / 1000 for quantile, ms in quantiles.items()} if last else {},
+        last_completed=last.latest_ack_timestamp / 1000 if last else None,
+        last_alignment=last.minflinkd.alignment / 1000 if last else 0.0,
+        last_bytes_aligned=last.alignment_buffered if last else 0,
         completed=statistics.counts.completed,
         failed=statistics.counts.failed,
         in_progress=statistics.counts.in_progress,
-        failed_by_cause=statistics.failed_by_cause,
+        failed_by_cause=own.failed_by_cause,
         last_duration=last.end_to_end_duration / 1000 if last else 0.0,
         last_bytes_full=last.state_size if last else 0,
         last_bytes_uploaded=last.checkpointed_size if last else 0,

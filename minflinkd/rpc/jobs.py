@@ -135,11 +135,15 @@ class JsonAnswer(Message, frozen=True):
 
 
 class GetCheckpoints(Request[JsonAnswer], frozen=True):
-    """Flink's /jobs/:id/checkpoints; with `config`, .../config; with an id, .../details/:id. Refused: `not-found`."""
+    """Flink's /jobs/:id/checkpoints; with `config`, .../config; with an id, .../details/:id; and with `subtasks` what
+
+    .../subtasks/:vertexid answers, by task. Refused: `not-found`.
+    """
 
     job_id: JobId
     checkpoint_id: int | None = None
     config: bool = False
+    subtasks: bool = False
 
 
 class CancelJob(Request[Done], frozen=True):

@@ -1,4 +1,4 @@
-"""Checkpoints as far as they are read here; the whole of Flink's JSON is made by `checkpoint.statistics`."""
+"""Checkpoints as far as they are read here; the whole of Flink's JSON is made by `checkpoint.flink_json`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,59 @@ class CheckpointCounts(Answer, frozen=True, kw_only=True):
     failed: int = 0
 
 
+class CheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    kind: str = ""
+    alignment: float = 0.0
+    metadata: float = 0.0
+    notify: float = -1.0  # not published yet
+    warning: str = ""
+    cause: str | None = None
+    failed_task: str | None = None
+
+
+class TaskCheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    task_id: str = ""
+    wait: float = 0.0
+    alignment: float = 0.0
+    unaligned: bool = False
+    sync: float = 0.0
+    async_: float = msgspec.field(name="async", default=0.0)
+    files: int = 0
+    files_uploaded: int = 0
+    physical_files: int = 0
+
+
+class TaskCheckpoint(Answer, frozen=True, kw_only=True):
+    num_acknowledged_subtasks: int = 0
+    end_to_end_duration: int = -1
+    alignment_buffered: int = 0
+    state_size: int = 0
+    checkpointed_size: int = 0
+    minflinkd: TaskCheckpointExtras = TaskCheckpointExtras()
+
+
 class Checkpoint(Answer, frozen=True, kw_only=True):
     id: int
     status: str
     is_savepoint: bool = False
     trigger_timestamp: int = -1
+    latest_ack_timestamp: int = -1
     end_to_end_duration: int = 0
+    alignment_buffered: int = 0
     state_size: int = 0
     checkpointed_size: int = 0
     num_subtasks: int = 0
     num_acknowledged_subtasks: int = 0
     external_path: str | None = None
     failure_message: str | None = None
+    tasks: dict[str, TaskCheckpoint] = {}
+    minflinkd: CheckpointExtras = CheckpointExtras()
 
 
 class RestoredCheckpoint(Answer, frozen=True, kw_only=True):
     id: int
     restore_timestamp: int = -1
+    external_path: str | None = None
 
 
 class LatestCheckpoints(Answer, frozen=True, kw_only=True):
@@ -40,8 +76,35 @@ class LatestCheckpoints(Answer, frozen=True, kw_only=True):
     restored: RestoredCheckpoint | None = None
 
 
+class StatsSummary(Answer, frozen=True, kw_only=True):
+    min: float = 0
+    max: float = 0
+    avg: float = 0
+    p50: float = 0
+    p90: float = 0
+    p95: float = 0
+    p99: float = 0
+    p999: float = 0
+
+
+class CheckpointSummary(Answer, frozen=True, kw_only=True):
+    checkpointed_size: StatsSummary = StatsSummary()
+    state_size: StatsSummary = StatsSummary()
+    end_to_end_duration: StatsSummary = StatsSummary()
+    alignment_buffered: StatsSummary = StatsSummary()
+
+
+class CheckpointsExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    failed_by_cause: dict[str, int] = {}
+    refused: dict[str, int] = {}
+    consecutive_failures: int = 0
+    consecutive_trigger_failures: int = 0
+    interval: int = 0  # 0: no periodic checkpoints
+
+
 class Checkpoints(Answer, frozen=True, kw_only=True):
     counts: CheckpointCounts = CheckpointCounts()
+    summary: CheckpointSummary = CheckpointSummary()
     latest: LatestCheckpoints = LatestCheckpoints()
     history: tuple[Checkpoint, ...] = ()
-    failed_by_cause: dict[str, int] = msgspec.field(default_factory=dict)
+    minflinkd: CheckpointsExtras = CheckpointsExtras()

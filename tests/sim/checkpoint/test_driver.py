@@ -14,8 +14,8 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
+from minflinkd.checkpoint.flink_json import to_flink_json
 from minflinkd.checkpoint.layout import InvalidPhysicalFile
-from minflinkd.checkpoint.statistics import to_flink_json
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.storage.interface import StorageUnavailable
 from tests.sim.checkpoint.world import World
@@ -262,3 +262,58 @@ async def test_a_name_that_is_no_physical_file_is_refused() -> None:
         world.run(TASKS)
         with pytest.raises(InvalidPhysicalFile):
             coordinator.acknowledge(snapshot(1, A, A1, writes=("../x.seg",)))
+
+
+async def test_checkpoints_that_take_longer_than_their_interval_are_warned_of() -> None:
+    """C42: in the log once, when it begins; with each such checkpoint in the JSON; and no more when it is over."""
+    world = World(interval=2.0)
+    world.snapshot_takes[B] = 5.0
+    with capture_logs() as logs:
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            await asyncio.sleep(20)
+            slow = to_flink_json(coordinator.statistics())
+            world.snapshot_takes[B] = 0.5
+            await asyncio.sleep(10)
+            quick = to_flink_json(coordinator.statistics())
+    assert "it took 5.0 s, longer than the interval of 2 s" in slow["latest"]["completed"]["minflinkd"]["warning"]
+    assert [log["event"] for log in logs].count("checkpoints take longer than their interval") == 1
+    assert quick["latest"]["completed"]["minflinkd"]["warning"] == ""
+    assert slow["minflinkd"]["interval"] == 2000
+    assert quick["latest"]["completed"]["minflinkd"]["notify"] >= 0
+
+
+async def test_what_a_set_up_costs_that_fails_is_counted() -> None:
+    """C23, C30: failed triggers in a row, and among the failures by cause; a success ends the row."""
+    world = World(interval=10.0)
+    world.storage.broken.add("/ids/")
+    with capture_logs():
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            await asyncio.sleep(25)
+            shown = to_flink_json(coordinator.statistics())
+            world.storage.broken.clear()
+            await asyncio.sleep(10)
+            after = to_flink_json(coordinator.statistics())
+    assert shown["counts"]["failed"] == 2
+    assert shown["minflinkd"]["failed-by-cause"] == {"trigger-failure": 2}
+    assert shown["minflinkd"]["consecutive-trigger-failures"] == 2
+    assert after["minflinkd"]["consecutive-trigger-failures"] == 0
+    assert world.failures == []
+
+
+async def test_a_task_that_cannot_be_reached_hears_nothing_of_a_checkpoint_that_was_aborted_meanwhile() -> None:
+    """C13: a trigger that is tried again after the abort would have it take a snapshot for nobody."""
+    world = World()
+    world.unreachable.add(A1)
+    with capture_logs():
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            request = asyncio.create_task(coordinator.trigger())
+            await asyncio.sleep(0.01)  # A did not answer for the first time
+            coordinator.decline(B1, 1, ErrorInfo(code="user-code", message="it broke"))
+            world.unreachable.clear()
+            with pytest.raises(CheckpointFailed):
+                await request
+            await asyncio.sleep(5)
+    assert world.heard == [(B1, 1)]

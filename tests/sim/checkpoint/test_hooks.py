@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
+from minflinkd.checkpoint.flink_json import to_flink_json
 from minflinkd.checkpoint.hooks import MasterHook, MasterHookFailed, MasterHookMissing, UnknownMasterHook
-from minflinkd.checkpoint.statistics import to_flink_json
 from tests.sim.checkpoint.world import World
 from tests.unit.checkpoint.builders import JOB, TASKS
 

@@ -116,6 +116,7 @@ class World:
         self.unreachable: set[AttemptId] = set()
         self.attempts: dict[TaskId, AttemptId] = {}
         self.triggered: list[tuple[float, int]] = []  # when the first task heard of it
+        self.heard: list[tuple[AttemptId, int]] = []  # triggers that reached their task
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
         self.failures: list[CheckpointFailed] = []
@@ -147,6 +148,7 @@ class World:
 
     async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
         task, loop = self.task_of(attempt_id), asyncio.get_running_loop()
+        self.heard.append((attempt_id, checkpoint_id))
         if all(known != checkpoint_id for _, known in self.triggered):
             self.triggered.append((loop.time(), checkpoint_id))
         if (takes := self.snapshot_takes[task]) is not None:

@@ -21,6 +21,7 @@ A1, B1 = AttemptId("a" * 31 + "1"), AttemptId("b" * 31 + "1")
 A2, B2 = AttemptId("a" * 31 + "2"), AttemptId("b" * 31 + "2")
 TASKS = {A: A1, B: B1}
 ERROR = ErrorInfo(code="user-code", message="it broke")
+REPORTS = e.Report | e.ReportSetUpFailure | e.ReportPublished
 NOON = 1_700_000_000_000  # ms
 
 
@@ -86,7 +87,7 @@ class Story:
         for event in events:
             self.state, commands = coordinator.step(self.state, event, self.now)
             check_invariants(self.state)
-            wanted += [command for command in commands if not isinstance(command, e.Report | e.ReportSetUpFailure)]
+            wanted += [command for command in commands if not isinstance(command, REPORTS)]
         return wanted
 
     def at(self, now: float, *events: e.Event) -> list[e.Command]:

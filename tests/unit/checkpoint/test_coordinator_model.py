@@ -19,7 +19,7 @@ from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
 
 OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, tolerable_failed=3)
 _FOR_OTHERS = (
-    e.Report | e.ReportSetUpFailure | e.CancelHooks | e.Refuse | e.Fail | e.Complete | e.FailJob
+    e.Report | e.ReportSetUpFailure | e.ReportPublished | e.CancelHooks | e.Refuse | e.Fail | e.Complete | e.FailJob
 )  # neither storage nor tasks have to do with them
 RARELY = st.integers(0, 7)
 

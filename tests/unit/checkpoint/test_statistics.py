@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import json, structs
 
 from minflinkd.checkpoint import statistics as s
-from minflinkd.checkpoint.causes import CheckpointKind, FailureCause
+from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.flink_json import (
+    config_to_flink_json,
+    details_to_flink_json,
+    subtasks_to_flink_json,
+    summary,
+    to_flink_json,
+)
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.runtime.errors import NotFound
 from tests.unit.checkpoint.builders import A1, B1, ERROR, NOON, A, B, snapshot
@@ -13,10 +21,10 @@ from tests.unit.checkpoint.builders import A1, B1, ERROR, NOON, A, B, snapshot
 
 def record(number: int, status: s.CheckpointStatus = s.CheckpointStatus.COMPLETED, ms: int = 100) -> s.CheckpointRecord:
     ended = status is s.CheckpointStatus.COMPLETED
-    tasks = (
-        s.TaskRecord.of(snapshot(number, A, A1, full=1000, uploaded=200), NOON + ms // 2),
-        s.TaskRecord.of(snapshot(number, B, B1, full=500, uploaded=50), NOON + ms),
-    )
+    aligned = {"wait_ms": 30.0, "alignment_ms": 20.0, "alignment_bytes": 4096, "files_uploaded": 1}
+    a = structs.replace(snapshot(number, A, A1, full=1000, uploaded=200), **aligned)
+    b = structs.replace(snapshot(number, B, B1, full=500, uploaded=50), **aligned)
+    tasks = (s.TaskRecord.of(a, NOON + ms // 2), s.TaskRecord.of(b, NOON + ms))
     failed = status is s.CheckpointStatus.FAILED
     return s.CheckpointRecord(
         checkpoint_id=number,
@@ -28,6 +36,8 @@ def record(number: int, status: s.CheckpointStatus = s.CheckpointStatus.COMPLETE
         failed_ms=NOON + 900 if failed else 0,
         cause=FailureCause.DECLINED if failed else None,
         error=ERROR if failed else None,
+        failed_task=B if failed else None,
+        missing=() if ended else (B,),
         path=f"file:///c/chk-{number}/_metadata" if ended else "",
     )
 
@@ -42,7 +52,7 @@ def after(*records: s.CheckpointRecord) -> s.CheckpointStatistics:
 def test_a_checkpoint_is_counted_once_however_often_it_is_reported() -> None:
     """C30: in progress, then ended."""
     statistics = after(record(1, s.CheckpointStatus.IN_PROGRESS), record(1, s.CheckpointStatus.IN_PROGRESS), record(1))
-    assert s.to_flink_json(statistics)["counts"] == {
+    assert to_flink_json(statistics)["counts"] == {
         "restored": 0,
         "total": 1,
         "in_progress": 0,
@@ -55,45 +65,127 @@ def test_failures_are_counted_by_cause_and_the_last_one_is_shown() -> None:
     """C23, C30: causes are shown and counted."""
     statistics = after(record(1, s.CheckpointStatus.FAILED), record(2, s.CheckpointStatus.FAILED), record(3))
     assert statistics.failed_by_cause == {FailureCause.DECLINED: 2}
-    failed = s.to_flink_json(statistics)["latest"]["failed"]
+    failed = to_flink_json(statistics)["latest"]["failed"]
     assert (failed["id"], failed["failure_timestamp"]) == (2, NOON + 900)
-    assert failed["failure_message"] == "declined: [user-code] it broke"
+    assert failed["failure_message"] == "task b: declined: [user-code] it broke"
+    assert (failed["minflinkd"]["cause"], failed["minflinkd"]["failed-task"]) == ("declined", "b")
     assert failed["end_to_end_duration"] == 900
 
 
 def test_the_history_is_bounded_and_newest_first() -> None:
     """C30: the last ten; what runs comes on top."""
     statistics = after(*(record(n) for n in range(1, 21)), record(21, s.CheckpointStatus.IN_PROGRESS))
-    assert [shown["id"] for shown in s.to_flink_json(statistics)["history"]] == list(range(21, 10, -1))
+    assert [shown["id"] for shown in to_flink_json(statistics)["history"]] == list(range(21, 10, -1))
     assert len(statistics.durations_ms) == 20
 
 
 def test_the_summary_has_flinks_quantiles() -> None:
     """C30: min, avg, max, p50, p95, p99 of duration and bytes."""
-    shown = s.to_flink_json(after(*(record(n, ms=n * 10) for n in range(1, 102))))["summary"]
+    shown = to_flink_json(after(*(record(n, ms=n * 10) for n in range(1, 102))))["summary"]
     duration = shown["end_to_end_duration"]
     assert (duration["min"], duration["avg"], duration["max"]) == (10, 510, 1010)
     assert (duration["p50"], duration["p95"], duration["p99"]) == (510, 960, 1000)
     assert shown["state_size"]["max"] == 1500
     assert shown["checkpointed_size"]["max"] == 250
-    assert set(s.summary(()).values()) == {0}
+    assert set(summary(()).values()) == {0}
 
 
 def test_details_show_every_task() -> None:
     """C30: per checkpoint and task."""
-    shown = s.details_to_flink_json(after(record(1)), 1)
+    shown = details_to_flink_json(after(record(1)), 1)
     assert shown["external_path"] == "file:///c/chk-1/_metadata"
-    assert shown["tasks"]["a"]["sync_duration"] == 1.0
+    assert shown["tasks"]["a"]["minflinkd"] == {
+        "trigger-timestamp": NOON,
+        "wait": 30.0,
+        "alignment": 20.0,
+        "unaligned": False,
+        "sync": 1.0,
+        "async": 20.0,
+        "files": 1,
+        "files-uploaded": 1,
+        "physical-files": 1,
+    }
+    assert shown["tasks"]["a"]["alignment_buffered"] == 4096
+    assert (shown["alignment_buffered"], shown["minflinkd"]["alignment"]) == (8192, 20.0)
     assert shown["tasks"]["a"]["end_to_end_duration"] == 50
     assert shown["tasks"]["b"]["checkpointed_size"] == 50
     with pytest.raises(NotFound):
-        s.details_to_flink_json(after(record(1)), 2)
+        details_to_flink_json(after(record(1)), 2)
+
+
+def test_a_task_that_has_not_acknowledged_is_shown_as_well() -> None:
+    """C30: whoever looks at a checkpoint that hangs sees for whom it waits."""
+    statistics = after(record(1, s.CheckpointStatus.IN_PROGRESS))
+    shown = details_to_flink_json(statistics, 1)["tasks"]
+    assert [(task, shown[task]["num_acknowledged_subtasks"]) for task in shown] == [("a", 1), ("b", 0)]
+    assert shown["b"]["latest_ack_timestamp"] == -1
+    subtask = subtasks_to_flink_json(statistics, 1)["tasks"]["b"]["subtasks"][0]
+    assert subtask == {"index": 0, "status": "pending_or_failed"}
+
+
+def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
+    """C30: sync, async, alignment, start delay."""
+    shown = subtasks_to_flink_json(after(record(1)), 1)["tasks"]["a"]
+    assert shown["subtasks"] == [
+        {
+            "index": 0,
+            "status": "completed",
+            "ack_timestamp": NOON + 50,
+            "end_to_end_duration": 50,
+            "checkpointed_size": 200,
+            "state_size": 1000,
+            "checkpoint": {"sync": 1, "async": 20},
+            "alignment": {"buffered": 4096, "processed": 0, "persisted": 0, "duration": 20},
+            "start_delay": 30,
+            "unaligned_checkpoint": False,
+            "aborted": False,
+        }
+    ]
+    assert shown["summary"]["checkpoint_duration"]["async"]["max"] == 20
+    assert shown["summary"]["alignment"]["buffered"]["avg"] == 4096
+    with pytest.raises(NotFound):
+        subtasks_to_flink_json(after(record(1)), 2)
+
+
+def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
+    """C23, C30: failures by cause, failures in a row, refusals, failures before a checkpoint had an id."""
+    statistics = s.set_up_failed(after(record(1, s.CheckpointStatus.FAILED)), FailureCause.TRIGGER_FAILURE)
+    statistics = s.refused(s.refused(statistics, Refusal.TOO_SOON), Refusal.TOO_SOON)
+    statistics = structs.replace(statistics, consecutive_failures=1, consecutive_trigger_failures=2, interval_ms=5000)
+    shown = to_flink_json(statistics)
+    assert shown["counts"]["failed"] == 2
+    assert shown["minflinkd"] == {
+        "failed-by-cause": {"declined": 1, "trigger-failure": 1},
+        "refused": {"too-soon": 2},
+        "consecutive-failures": 1,
+        "consecutive-trigger-failures": 2,
+        "interval": 5000,
+    }
+
+
+def test_how_long_the_publication_took_is_added_when_it_is_over() -> None:
+    """C30: a checkpoint is complete before its sinks have committed."""
+    statistics = after(record(1), record(2))
+    assert to_flink_json(statistics)["latest"]["completed"]["minflinkd"]["notify"] == -1
+    shown = to_flink_json(s.published(statistics, 2, 12.5))
+    assert shown["latest"]["completed"]["minflinkd"]["notify"] == 12.5
+    assert [checkpoint["minflinkd"]["notify"] for checkpoint in shown["history"]] == [12.5, -1]
+
+
+def test_statistics_that_an_earlier_version_stored_are_read() -> None:
+    """F9: the results of ended jobs hold them."""
+    task = {"task_id": "a", "acknowledged_ms": NOON, "sync_ms": 1, "async_ms": 1, "segments": 1, "physical_files": 1}
+    sizes = {"bytes_full": 1, "bytes_uploaded": 1}
+    ended = {"checkpoint_id": 1, "kind": "final", "status": "COMPLETED", "triggered_ms": NOON, "num_tasks": 1}
+    old = {"completed": 1, "history": [{**ended, "tasks": [{**task, **sizes}]}]}
+    read = json.decode(json.encode(old), type=s.CheckpointStatistics)
+    assert to_flink_json(read)["history"][0]["id"] == 1
 
 
 def test_the_last_restore_is_shown() -> None:
     """C30: counted, with where it came from."""
     restore = s.RestoreRecord(checkpoint_id=4, restored_ms=NOON, path="file:///c/chk-4/_metadata")
-    shown = s.to_flink_json(s.restored(after(), restore))
+    shown = to_flink_json(s.restored(after(), restore))
     assert shown["counts"]["restored"] == 1
     assert shown["latest"]["restored"] == {
         "id": 4,
@@ -105,7 +197,7 @@ def test_the_last_restore_is_shown() -> None:
 
 def test_the_configuration_is_shown_in_milliseconds() -> None:
     """C30: an interval that is off is Flink's largest long."""
-    shown = s.config_to_flink_json(CheckpointOptions(interval=1.5, tolerable_failed=2))
+    shown = config_to_flink_json(CheckpointOptions(interval=1.5, tolerable_failed=2))
     assert (shown["mode"], shown["interval"], shown["timeout"]) == ("exactly_once", 1500, 600_000)
     assert shown["tolerable_failed_checkpoints"] == 2
-    assert s.config_to_flink_json(CheckpointOptions())["interval"] == 2**63 - 1
+    assert config_to_flink_json(CheckpointOptions())["interval"] == 2**63 - 1

@@ -115,10 +115,20 @@ def test_cancelling_an_ended_job_is_a_conflict(command: Command) -> None:
 
 def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None:
     shown = command("checkpoints", RUNNING).output
-    assert "7 completed, 1 failed, 0 in progress" in shown
+    assert "7 completed, 1 failed, 0 in progress; the last 2 failed" in shown
+    assert "Failed by cause: 1 expired" in shown
+    assert "Durations: median 250 ms, p95 300 ms, p99 310 ms, at most 320 ms" in shown
     assert "/state/checkpoints/7" in shown
+    assert "300 ms !" in shown
+    assert "Checkpoint 7 is slow: it took long." in shown
     assert json.loads(command("checkpoints", RUNNING, "--json").output)["counts"]["completed"] == 7
-    assert json.loads(command("checkpoints", RUNNING, "--id", "7").output)["id"] == 7
+    one = command("checkpoints", RUNNING, "--id", "7").output
+    assert "Checkpoint 7 (periodic): COMPLETED" in one
+    assert "written in 7 ms; published after 15 ms" in one
+    row = next(line.split() for line in one.splitlines() if line.startswith("flights"))
+    assert " ".join(row) == "flights 250 ms 120 ms 80 ms 512 B 4 ms 90 ms 4.0 KiB 2.0 KiB 9 3"
+    assert [line.split() for line in one.splitlines() if line.startswith("out")] == [["out", *["-"] * 10]]
+    assert json.loads(command("checkpoints", RUNNING, "--id", "7", "--json").output)["id"] == 7
 
 
 def test_taskmanagers_show_who_holds_their_slots(command: Command) -> None:

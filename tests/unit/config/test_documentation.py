@@ -181,7 +181,9 @@ def a_whole_cluster() -> ClusterSample:
     task = TaskSample(
         task_id="out", rows_in=1, rows_out=1, batch_duration=0.1, state_rows=1, state_bytes=1, watermark=1.0
     )
-    checkpoints = CheckpointSample(failed=1, failed_by_cause={"expired": 1})
+    checkpoints = CheckpointSample(
+        failed=1, failed_by_cause={"expired": 1}, refused={"too-soon": 1}, durations={"0.5": 1.0}, last_completed=1.0
+    )
     blobs = BlobSample(
         stored={"referenced": 1},
         stored_bytes={"referenced": 1},

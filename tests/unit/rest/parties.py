@@ -142,9 +142,29 @@ CHECKPOINT = {
     "end_to_end_duration": 300,
     "num_subtasks": 2,
     "num_acknowledged_subtasks": 2,
-    "tasks": {"flights": {"id": 7, "status": "COMPLETED"}, "out": {"id": 7, "status": "COMPLETED"}},
+    "tasks": {
+        "flights": {
+            "id": 7,
+            "status": "COMPLETED",
+            "end_to_end_duration": 250,
+            "num_acknowledged_subtasks": 1,
+            "state_size": 4096,
+            "checkpointed_size": 2048,
+            "alignment_buffered": 512,
+            "minflinkd": {
+                "wait": 120.0,
+                "alignment": 80.0,
+                "sync": 4.0,
+                "async": 90.0,
+                "files": 9,
+                "files-uploaded": 3,
+            },
+        },
+        "out": {"id": 7, "status": "COMPLETED", "num_acknowledged_subtasks": 0},
+    },
     "external_path": "/state/checkpoints/7",
     "discarded": False,
+    "minflinkd": {"kind": "periodic", "alignment": 80.0, "metadata": 7.0, "notify": 15.0, "warning": "it took long"},
 }
 
 
@@ -202,13 +222,23 @@ class Dispatcher:
         if question.checkpoint_id is None:
             body = {
                 "counts": {"restored": 1, "total": 8, "in_progress": 0, "completed": 7, "failed": 1},
-                "summary": {},
+                "summary": {"end_to_end_duration": {"p50": 250, "p95": 300, "p99": 310, "max": 320}},
                 "latest": {"completed": CHECKPOINT, "savepoint": None, "failed": None, "restored": None},
                 "history": [CHECKPOINT],
+                "minflinkd": {
+                    "failed-by-cause": {"expired": 1},
+                    "refused": {"too-soon": 2},
+                    "consecutive-failures": 2,
+                    "consecutive-trigger-failures": 3,
+                    "interval": 5000,
+                },
             }
             return JsonAnswer(body=msgspec.json.encode(body))
         if question.checkpoint_id != 7:
             raise NotFound(f"there is no checkpoint {question.checkpoint_id}")
+        if question.subtasks:
+            part = {"id": 7, "status": "COMPLETED", "summary": {}, "subtasks": [{"index": 0, "status": "completed"}]}
+            return JsonAnswer(body=msgspec.json.encode({"tasks": {"flights": part, "out": part}}))
         return JsonAnswer(body=msgspec.json.encode(CHECKPOINT))
 
     async def cancel_job(self, question: CancelJob) -> Done:

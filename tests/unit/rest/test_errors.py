@@ -24,6 +24,8 @@ Http = aiohttp.ClientSession
         ("GET", "/jobs/xyz", 400, "invalid-id"),
         ("GET", "/jobs/..%2f..%2fetc", 400, "invalid-id"),
         ("GET", f"/jobs/{RUNNING}/checkpoints/details/-1", 400, "invalid-request"),
+        ("GET", f"/jobs/{RUNNING}/checkpoints/details/7/subtasks/nobody", 404, "not-found"),
+        ("GET", f"/jobs/{RUNNING}/checkpoints/details/x/subtasks/out", 400, "invalid-request"),
         ("GET", f"/jobs/{RUNNING}/exceptions?maxExceptions=many", 400, "invalid-request"),
         ("PATCH", f"/jobs/{RUNNING}?mode=stop", 400, "invalid-request"),
         ("PATCH", f"/jobs/{FAILED}", 409, "conflict"),

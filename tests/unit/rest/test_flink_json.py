@@ -189,7 +189,15 @@ async def test_a_checkpoints_tasks_have_the_vertices_ids(http: Http) -> None:
     vertices = [vertex["id"] for vertex in (await get(http, f"/jobs/{RUNNING}"))["vertices"]]
     checkpoint = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7")
     assert list(checkpoint["tasks"]) == vertices
-    assert checkpoint["tasks"][vertices[0]]["task-id"] == "flights"
+    assert checkpoint["tasks"][vertices[0]]["minflinkd"]["task-id"] == "flights"
+
+
+@pytest.mark.parametrize("by", ["the vertex's id", "the task's own id"])
+async def test_a_tasks_part_of_a_checkpoint_is_found(http: Http, by: str) -> None:
+    """C30: Flink's subtasks of one vertex."""
+    vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][1]["id"] if by == "the vertex's id" else "out"
+    part = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7/subtasks/{vertex}")
+    assert (part["subtasks"][0]["index"], part["minflinkd"]["task-id"]) == (0, "out")
 
 
 async def test_checkpoints_and_their_config_are_passed_on(http: Http) -> None:

@@ -27,6 +27,14 @@ async def test_a_scrape_has_jobs_tasks_checkpoints_and_slots(http: Http) -> None
     assert found["minflinkd_task_rows_in", (RUNNING, "flights")] == 1000
     assert found["minflinkd_checkpoints_total", (RUNNING, "failed")] == 1
     assert found["minflinkd_checkpoint_last_duration_seconds", (RUNNING,)] == 0.3
+    assert found["minflinkd_checkpoint_failures_total", ("expired", RUNNING)] == 1
+    assert found["minflinkd_checkpoint_refusals_total", (RUNNING, "too-soon")] == 2
+    assert found["minflinkd_checkpoint_consecutive_failures", (RUNNING,)] == 2
+    assert found["minflinkd_checkpoint_consecutive_trigger_failures", (RUNNING,)] == 3
+    assert found["minflinkd_checkpoint_interval_seconds", (RUNNING,)] == 5
+    assert found["minflinkd_checkpoint_duration_seconds", (RUNNING, "0.95")] == 0.3
+    assert found["minflinkd_checkpoint_last_alignment_seconds", (RUNNING,)] == 0.08
+    assert found["minflinkd_checkpoint_restores_total", (RUNNING,)] == 1
     assert found["minflinkd_slots_free", ()] == 1
     assert ("minflinkd_taskmanager_heartbeat_age_seconds", (TM,)) in found
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "ok")] >= 1

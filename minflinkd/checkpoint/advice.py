@@ -1,0 +1,52 @@
+"""What to change where checkpoints take longer than the interval at which they are triggered (C42)."""
+
+from __future__ import annotations
+
+from minflinkd.checkpoint.statistics import CheckpointRecord, TaskRecord
+
+_METADATA = "writing the metadata"
+
+
+def advice(record: CheckpointRecord, interval_ms: float) -> str:
+    """For a completed checkpoint; empty where it was quick enough, or where there is no interval."""
+    took = record.duration_ms + record.metadata_ms
+    if interval_ms <= 0 or took <= interval_ms or not record.tasks:
+        return ""
+    last = max(record.tasks, key=lambda task: task.acknowledged_ms)
+    phase, ms, change = _largest(record, last)
+    where = "" if phase == _METADATA else f" of task {last.task_id}"
+    return (
+        f"it took {took / 1000:.1f} s, longer than the interval of {interval_ms / 1000:g} s; "
+        f"{ms / 1000:.1f} s of it for {phase}{where}: {change}, or raise execution.checkpointing.interval"
+    )
+
+
+def _largest(record: CheckpointRecord, task: TaskRecord) -> tuple[str, float, str]:
+    incremental = task.bytes_uploaded * 2 < task.bytes_full
+    phases = [
+        (
+            "the micro-batch in progress",
+            task.wait_ms - task.alignment_ms,
+            "let the sources read less per micro-batch (maxFilesPerTrigger, maxOffsetsPerTrigger)",
+        ),
+        (
+            "aligning the inputs",
+            task.alignment_ms,
+            "give the vertices behind the slowest input more parallelism",
+        ),
+        (
+            "the links of the snapshot",
+            task.sync_ms,
+            "put the TaskManagers' directories on a local disk or into memory, which local recovery profits from, too",
+        ),
+        (
+            "the upload",
+            task.async_ms,
+            "take a faster storage"
+            if incremental
+            else "keep checkpoints incremental (most of the state was uploaded anew: it changes that fast, or earlier "
+            "checkpoints fail), take a faster storage",
+        ),
+        (_METADATA, record.metadata_ms, "take a storage that answers faster"),
+    ]
+    return max(phases, key=lambda phase: phase[1])

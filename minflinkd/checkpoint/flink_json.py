@@ -1,0 +1,269 @@
+"""A job's checkpoints in Flink's JSON (C30). What Flink has no field for is under `minflinkd`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.statistics import (
+    HISTORY,
+    CheckpointRecord,
+    CheckpointStatistics,
+    CheckpointStatus,
+    RestoreRecord,
+    TaskRecord,
+)
+from minflinkd.runtime.errors import NotFound
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Flink's StatsSummaryDto; of nothing, all zero."""
+    ordered = sorted(values)
+    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+    if not ordered:
+        return dict.fromkeys(["min", "max", "avg", *quantiles], 0)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "avg": sum(ordered) // len(ordered),
+        **{name: _quantile(ordered, q) for name, q in quantiles.items()},
+    }
+
+
+def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
+    """`GET /jobs/:jobid/checkpoints`."""
+    completed, failed = statistics.latest_completed, statistics.latest_failed
+    in_progress = len(statistics.in_progress)
+    return {
+        "counts": {
+            "restored": statistics.restored,
+            "total": statistics.completed + statistics.failed + in_progress,
+            "in_progress": in_progress,
+            "completed": statistics.completed,
+            "failed": statistics.failed,
+        },
+        "summary": {
+            "checkpointed_size": summary(statistics.sizes_uploaded),
+            "state_size": summary(statistics.sizes_full),
+            "end_to_end_duration": summary(statistics.durations_ms),
+            "alignment_buffered": summary(statistics.sizes_aligned),
+            "processed_data": summary(()),
+            "persisted_data": summary(()),
+        },
+        "latest": {
+            "completed": _checkpoint(completed) if completed else None,
+            "savepoint": None,
+            "failed": _checkpoint(failed) if failed else None,
+            "restored": _restored(statistics.latest_restored),
+        },
+        "history": [_checkpoint(record) for record in _all(statistics)],
+        "minflinkd": {
+            "failed-by-cause": {cause.value: count for cause, count in sorted(statistics.failed_by_cause.items())},
+            "refused": {reason.value: count for reason, count in sorted(statistics.refused.items())},
+            "consecutive-failures": statistics.consecutive_failures,
+            "consecutive-trigger-failures": statistics.consecutive_trigger_failures,
+            "interval": statistics.interval_ms,
+        },
+    }
+
+
+def details_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
+    """`GET /jobs/:jobid/checkpoints/details/:checkpointid`; its tasks by their own ids. Raises NotFound."""
+    record = _find(statistics, checkpoint_id)
+    tasks = {task.task_id: _task(record, task) for task in record.tasks}
+    missing = {task_id: _missing_task(record) for task_id in record.missing}
+    return {**_checkpoint(record), "tasks": {**tasks, **missing}}
+
+
+def subtasks_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
+    """What `GET .../details/:checkpointid/subtasks/:vertexid` answers, by task. Raises NotFound."""
+    record = _find(statistics, checkpoint_id)
+    tasks = {task.task_id: {**_task(record, task), **_as_one_subtask(record, task)} for task in record.tasks}
+    nothing = {"summary": None, "subtasks": [{"index": 0, "status": "pending_or_failed"}]}
+    missing = {task_id: {**_missing_task(record), **nothing} for task_id in record.missing}
+    return {"tasks": {**tasks, **missing}}
+
+
+def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
+    """`GET /jobs/:jobid/checkpoints/config`. Flink writes "off" as the largest long."""
+    return {
+        "mode": options.mode.value.replace("-", "_"),
+        "interval": _ms(options.interval) if options.interval > 0 else 2**63 - 1,
+        "timeout": _ms(options.timeout),
+        "min_pause": _ms(options.min_pause),
+        "max_concurrent": options.max_concurrent,
+        "externalization": {
+            "enabled": options.retain_on_cancellation,
+            "delete_on_cancellation": not options.retain_on_cancellation,
+        },
+        "state_backend": "rocksdb",
+        "checkpoint_storage": "FileSystemCheckpointStorage",
+        "unaligned_checkpoints": False,
+        "tolerable_failed_checkpoints": options.tolerable_failed,
+        "aligned_checkpoint_timeout": 0,
+        "checkpoints_after_tasks_finish": True,
+        "state_changelog_enabled": False,
+        "changelog_periodic_materialization_interval": 0,
+        "changelog_storage": "",
+        "minflinkd": {"num-retained": options.num_retained, "master-hooks": list(options.hooks)},
+    }
+
+
+def _all(statistics: CheckpointStatistics) -> Iterable[CheckpointRecord]:
+    return sorted((*statistics.in_progress, *statistics.history), key=lambda r: -r.checkpoint_id)
+
+
+def _find(statistics: CheckpointStatistics, checkpoint_id: int) -> CheckpointRecord:
+    latest = (statistics.latest_completed, statistics.latest_failed)
+    for record in (*_all(statistics), *(r for r in latest if r is not None)):
+        if record.checkpoint_id == checkpoint_id:
+            return record
+    raise NotFound(
+        f"checkpoint {checkpoint_id} is not among the last {HISTORY} of this job",
+        hint="GET /jobs/:jobid/checkpoints lists them",
+    )
+
+
+def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "className": record.status.value.lower(),
+        "id": record.checkpoint_id,
+        "status": record.status.value,
+        "is_savepoint": False,
+        "savepointFormat": None,
+        "trigger_timestamp": record.triggered_ms,
+        "latest_ack_timestamp": record.latest_ack_ms,
+        "checkpointed_size": record.bytes_uploaded,
+        "state_size": record.bytes_full,
+        "end_to_end_duration": record.duration_ms,
+        "alignment_buffered": record.alignment_bytes,
+        "processed_data": 0,
+        "persisted_data": 0,
+        "num_subtasks": record.num_tasks,
+        "num_acknowledged_subtasks": len(record.tasks),
+        "checkpoint_type": "UNALIGNED_CHECKPOINT" if any(task.unaligned for task in record.tasks) else "CHECKPOINT",
+        "tasks": {},
+        "minflinkd": {
+            "kind": record.kind.value,
+            "alignment": round(record.alignment_ms, 3),
+            "metadata": round(record.metadata_ms, 3),
+            "notify": round(record.notify_ms, 3),
+            "warning": record.warning,
+        },
+    }
+    if record.status is CheckpointStatus.COMPLETED:
+        shown |= {"external_path": record.path, "discarded": False}
+    elif record.status is CheckpointStatus.FAILED:
+        shown |= {"failure_timestamp": record.failed_ms, "failure_message": _why(record)}
+        shown["minflinkd"] |= {"cause": record.cause, "failed-task": record.failed_task}
+    return shown
+
+
+def _why(record: CheckpointRecord) -> str:
+    text = f"{record.cause}: {record.error}" if record.error else str(record.cause)
+    return f"task {record.failed_task}: {text}" if record.failed_task is not None else text
+
+
+def _task(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any]:
+    """Flink's fields, and what it shows only per subtask: here a task is one query, so one part."""
+    return {
+        "id": record.checkpoint_id,
+        "status": record.status.value,
+        "latest_ack_timestamp": task.acknowledged_ms,
+        "checkpointed_size": task.bytes_uploaded,
+        "state_size": task.bytes_full,
+        "end_to_end_duration": max(0, task.acknowledged_ms - record.triggered_ms),
+        "alignment_buffered": task.alignment_bytes,
+        "processed_data": 0,
+        "persisted_data": 0,
+        "num_subtasks": 1,
+        "num_acknowledged_subtasks": 1,
+        "minflinkd": {
+            "trigger-timestamp": record.triggered_ms,
+            "wait": round(task.wait_ms, 3),
+            "alignment": round(task.alignment_ms, 3),
+            "unaligned": task.unaligned,
+            "sync": round(task.sync_ms, 3),
+            "async": round(task.async_ms, 3),
+            "files": task.segments,
+            "files-uploaded": task.files_uploaded,
+            "physical-files": task.physical_files,
+        },
+    }
+
+
+def _missing_task(record: CheckpointRecord) -> dict[str, Any]:
+    return {
+        "id": record.checkpoint_id,
+        "status": record.status.value,
+        "latest_ack_timestamp": -1,
+        "checkpointed_size": 0,
+        "state_size": 0,
+        "end_to_end_duration": -1,
+        "alignment_buffered": 0,
+        "processed_data": 0,
+        "persisted_data": 0,
+        "num_subtasks": 1,
+        "num_acknowledged_subtasks": 0,
+        "minflinkd": {"trigger-timestamp": record.triggered_ms},
+    }
+
+
+def _as_one_subtask(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any]:
+    duration = max(0, task.acknowledged_ms - record.triggered_ms)
+    alignment = {
+        "buffered": task.alignment_bytes,
+        "processed": 0,
+        "persisted": 0,
+        "duration": round(task.alignment_ms),
+    }
+    times = {"sync": round(task.sync_ms), "async": round(task.async_ms)}
+    return {
+        "summary": {
+            "checkpointed_size": summary((task.bytes_uploaded,)),
+            "state_size": summary((task.bytes_full,)),
+            "end_to_end_duration": summary((duration,)),
+            "checkpoint_duration": {name: summary((ms,)) for name, ms in times.items()},
+            "alignment": {name: summary((value,)) for name, value in alignment.items()},
+            "start_delay": summary((round(task.wait_ms),)),
+        },
+        "subtasks": [
+            {
+                "index": 0,
+                "status": "completed",
+                "ack_timestamp": task.acknowledged_ms,
+                "end_to_end_duration": duration,
+                "checkpointed_size": task.bytes_uploaded,
+                "state_size": task.bytes_full,
+                "checkpoint": times,
+                "alignment": alignment,
+                "start_delay": round(task.wait_ms),
+                "unaligned_checkpoint": task.unaligned,
+                "aborted": record.status is CheckpointStatus.FAILED,
+            }
+        ],
+    }
+
+
+def _restored(record: RestoreRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "id": record.checkpoint_id,
+        "restore_timestamp": record.restored_ms,
+        "is_savepoint": False,
+        "external_path": record.path,
+    }
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """Between the two nearest samples."""
+    position = q * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return round(ordered[below] + (ordered[above] - ordered[below]) * (position - below), 3)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
