@@ -18,7 +18,8 @@ from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.storage.interface import Capabilities, Entry, ObjectExists, ObjectNotFound, Storage, StorageFull, Writer
 from minflinkd.storage.location import Location
-from tests.unit.checkpoint.builders import JOB, TASKS, snapshot
+from minflinkd.storage.publication import SinkTransaction
+from tests.unit.checkpoint.builders import JOB, TASKS, name, snapshot
 
 
 class MemoryStorage(Storage):
@@ -116,6 +117,8 @@ class World:
         self.unreachable: set[AttemptId] = set()
         self.attempts: dict[TaskId, AttemptId] = {}
         self.triggered: list[tuple[float, int]] = []  # when the first task heard of it
+        self.incremental = False  # a snapshot refers to a file of the one confirmed before
+        self.confirmed: dict[TaskId, str] = {}
         self.heard: list[tuple[AttemptId, int]] = []  # triggers that reached their task
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
@@ -155,15 +158,18 @@ class World:
             loop.call_later(takes, self.acknowledge, task, attempt_id, checkpoint_id)
 
     def acknowledge(self, task: TaskId, attempt_id: AttemptId, checkpoint_id: int) -> None:
-        taken = snapshot(checkpoint_id, task, attempt_id)
+        reuses = (self.confirmed[task],) if self.incremental and task in self.confirmed else ()
+        transaction = SinkTransaction(job_id=JOB, sink=task, root="memory:///out", checkpoint_id=checkpoint_id)
+        taken = snapshot(checkpoint_id, task, attempt_id, reuses=reuses, transactions=(transaction,))
         for file in taken.physical_files:
             self.storage.objects[self.location.child(file).path] = b"state"
         if self.coordinator.running:
             self.coordinator.acknowledge(taken)
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
-        self.task_of(attempt_id)
+        task = self.task_of(attempt_id)
         self.published.append((attempt_id, checkpoint_id))
+        self.confirmed[task] = name(checkpoint_id, attempt_id)
 
     async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
         self.task_of(attempt_id)

@@ -1,0 +1,108 @@
+"""The coordinator is killed between any two steps of a completion; the next goes on from a consistent state (C22)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, decode
+from minflinkd.runtime.crash_points import CrashPoint, intercepted
+from tests.sim.checkpoint.world import World
+from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+# What the coordinator passes, and how often for one checkpoint: there are two tasks to be told. An older checkpoint is
+# dropped when a later one is confirmed, so that is reached for the first time with the second one.
+PASSED = {
+    CrashPoint.METADATA: 1,
+    CrashPoint.COMPLETE: 1,
+    CrashPoint.NOTIFY: 2,
+    CrashPoint.NOTIFIED: 2,
+    CrashPoint.SUBSUME: 1,
+}
+KILLS = [(point, time) for point, each in PASSED.items() for time in range(1, 3 * each + 1)]
+
+
+async def killed_at(world: World, point: CrashPoint, time: int) -> None:
+    """Checkpoints every 10 s, until the coordinator reaches the point for the given time; there it just ends."""
+    reached, over = Counter[CrashPoint](), asyncio.Event()
+
+    def strike(here: CrashPoint) -> None:
+        reached[here] += 1
+        if here is point and reached[here] == time:
+            world.coordinator.crash(RuntimeError("killed"))
+            over.set()
+            raise asyncio.CancelledError  # whatever was doing this gets no further
+
+    world.incremental = True
+    with intercepted(strike), capture_logs():
+        await world.coordinator.start()
+        world.run(TASKS)
+        async with asyncio.timeout(100):
+            await over.wait()
+        await world.coordinator.aclose()
+
+
+def in_the_store(world: World) -> dict[int, CompletedCheckpoint]:
+    found = [decode(data) for path, data in world.storage.objects.items() if path.endswith("/_metadata")]
+    return {checkpoint.checkpoint_id: checkpoint for checkpoint in found}
+
+
+def segments(world: World) -> set[str]:
+    return {file for file in world.names("") if file.endswith(".seg")}
+
+
+def referenced(world: World) -> set[str]:
+    return {file for checkpoint in in_the_store(world).values() for file in checkpoint.physical_files()}
+
+
+@pytest.mark.parametrize(("point", "time"), KILLS, ids=[f"{point}-{time}" for point, time in KILLS])
+async def test_a_killed_coordinator_leaves_a_state_to_go_on_from(point: CrashPoint, time: int) -> None:
+    """C22, J12: the latest complete checkpoint is restored whole, with all that is still to be published; nothing that
+
+    was published lies beyond it; nothing but what is retained is left once the next one is complete.
+    """
+    world = World(interval=10.0)
+    await killed_at(world, point, time)
+    stored = in_the_store(world)
+    assert referenced(world) <= segments(world)
+
+    world.options = replace(world.options, epoch=2)
+    world.coordinator = world.new_coordinator()
+    async with world.coordinator as successor:
+        restored = await successor.restore_point()
+        latest = max(stored, default=0)
+        assert (restored.checkpoint_id if restored is not None else 0) == latest
+        published = {number for _, number in world.published}
+        assert max(published, default=0) <= latest
+        for attempt, task in ((A1, A), (B1, B)):
+            done = {number for known, number in world.published if known == attempt}
+            tasks = restored.tasks if restored is not None else ()
+            owed = {t.checkpoint_id for s in tasks if s.task_id == task for t in s.transactions}
+            assert done | owed == set(range(1, latest + 1))
+
+        world.confirmed = {s.task_id: s.physical_files[0] for s in tasks}
+        world.run({A: A2, B: B2})
+        await asyncio.sleep(25)
+        assert len(in_the_store(world)) == 1
+        (newest,) = in_the_store(world)
+        assert newest > max(latest, *published, 0)
+        assert segments(world) == referenced(world)
+        assert name(newest, A2) in segments(world)
+    assert len([number for _, number in world.triggered]) == len({number for _, number in world.triggered})
+
+
+async def test_every_kill_struck_at_another_moment() -> None:
+    """The list above: a checkpoint that is not there, is there, is told to one task, to both, replaces another one."""
+    moments = set()
+    for point, time in KILLS:
+        world = World(interval=10.0)
+        await killed_at(world, point, time)
+        told = frozenset(Counter(number for _, number in world.published).items())
+        moments.add((frozenset(in_the_store(world)), told, frozenset(segments(world))))
+    assert len(moments) >= 12
