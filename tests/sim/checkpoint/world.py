@@ -114,6 +114,7 @@ class World:
         self.location = Location(self.storage, "memory", f"/c/{JOB}")
         self.options = CheckpointOptions(**options)  # type: ignore[arg-type]
         self.snapshot_takes: dict[TaskId, float | None] = dict.fromkeys(TASKS, 0.5)  # None: never
+        self.publish_takes: dict[TaskId, float] = dict.fromkeys(TASKS, 0.0)
         self.unreachable: set[AttemptId] = set()
         self.attempts: dict[TaskId, AttemptId] = {}
         self.triggered: list[tuple[float, int]] = []  # when the first task heard of it
@@ -168,6 +169,7 @@ class World:
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
         task = self.task_of(attempt_id)
+        await asyncio.sleep(self.publish_takes[task])
         self.published.append((attempt_id, checkpoint_id))
         self.confirmed[task] = name(checkpoint_id, attempt_id)
 
