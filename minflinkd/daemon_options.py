@@ -70,6 +70,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 num_retained=checkpoints.num_retained,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,
                 epoch=epoch,
+                orphan_grace=checkpoints.orphan_grace,
                 hooks=master_hooks(config),
             ),
         ),

@@ -26,7 +26,16 @@ from minflinkd.checkpoint.causes import (
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.state import State, all_published, check_invariants, holds, may_restore, next_wakeup, owed_to
+from minflinkd.checkpoint.state import (
+    State,
+    all_published,
+    check_invariants,
+    holds,
+    is_orphan,
+    may_restore,
+    next_wakeup,
+    owed_to,
+)
 from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
 from minflinkd.checkpoint.store import CheckpointStore, Recovered
 from minflinkd.rpc.snapshot import TaskSnapshot
@@ -217,6 +226,8 @@ class CheckpointCoordinator(Component):
         )
         self.tasks.loop("timer", self._timer)
         self.tasks.job("sweep of orphans", self._sweep(recovered))
+        if not recovered.set_aside:  # what cannot be read may refer to anything
+            self.tasks.loop("sweeps", self._sweep_again_and_again)
 
     async def _before_stop(self) -> None:
         self._feed(e.Stopped())
@@ -376,6 +387,18 @@ class CheckpointCoordinator(Component):
     async def _sweep(self, recovered: Recovered) -> None:
         if swept := await self._store.sweep(recovered):
             log.info("orphans of earlier leaders deleted", component=self.name, files=len(swept))
+
+    async def _sweep_again_and_again(self) -> None:
+        """What an upload left that could not be tidied up, or a deletion that was given up (F7)."""
+        suspects = frozenset[str]()
+        while True:
+            await self._clock.sleep(self.options.orphan_grace / 2)
+            found = await self._store.physical_files()
+            orphans = frozenset(name for name, of in found.items() if is_orphan(self._state, name, *of))
+            if gone := orphans & suspects:
+                await self._store.delete_files(gone)
+                log.info("orphans deleted", component=self.name, files=len(gone))
+            suspects = orphans - gone
 
     async def _timer(self) -> None:
         while True:

@@ -28,5 +28,7 @@ class CheckpointOptions:
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     retain_on_cancellation: bool = False
     """Keep the checkpoints of a cancelled job."""
+    orphan_grace: float = 3600.0
+    """A physical file to which nothing refers is deleted before so much time has passed, and not before half of it."""
     hooks: tuple[str, ...] = ()
     """Names of the master hooks that are called before the tasks (C27)."""

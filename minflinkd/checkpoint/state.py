@@ -119,6 +119,17 @@ def protected_files(state: State) -> frozenset[str]:
     return retained_files(state).union(*state.discarding.values(), *pending)
 
 
+def is_orphan(state: State, name: str, epoch: int, checkpoint_id: int) -> bool:
+    """Whether nothing refers to this physical file and nothing ever will (F7).
+
+    Not of a later leader's, nor of a checkpoint in flight, whose tasks may be writing it. What a late task still writes
+    for one that has ended is refused with its acknowledgement, and is its own to delete.
+    """
+    if epoch > state.options.epoch or checkpoint_id > state.last_id or checkpoint_id in state.pending:
+        return False
+    return name not in protected_files(state) | available_files(state)
+
+
 def may_restore(state: State) -> bool:
     """Whether it is settled which checkpoint is the latest: no write in flight, no failed one left half deleted."""
     newest = state.completed[-1].checkpoint_id if state.completed else 0

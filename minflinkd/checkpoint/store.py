@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -122,6 +123,15 @@ class CheckpointStore:
         if checked:
             await self.location.delete_children(checked)
 
+    async def physical_files(self) -> dict[str, tuple[int, int]]:
+        """Those that are there: epoch and checkpoint by name. Raises StorageError."""
+        found: dict[str, tuple[int, int]] = {}
+        async for entry in self.location.list():
+            name = self.location.relative(entry.path)
+            with suppress(layout.InvalidPhysicalFile):  # metadata, reserved ids, or not ours
+                found[name] = layout.parse_physical_file(name)
+        return found
+
     async def sweep(self, recovered: Recovered) -> tuple[str, ...]:
         """Delete the orphans of earlier leaders; returns their names.
 
@@ -132,15 +142,8 @@ class CheckpointStore:
             log.warning("no sweep while checkpoint metadata is unreadable", directory=self.location.uri)
             return ()
         kept = frozenset[str]().union(*(checkpoint.physical_files() for checkpoint in recovered.completed))
-        orphans = []
-        async for entry in self.location.list():
-            name = self.location.relative(entry.path)
-            try:
-                epoch, _ = layout.parse_physical_file(name)
-            except layout.InvalidPhysicalFile:
-                continue  # metadata, reserved ids, or not ours
-            if epoch < self._epoch and name not in kept:
-                orphans.append(name)
+        found = await self.physical_files()
+        orphans = [name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept]
         await self.delete_files(orphans)
         return tuple(orphans)
 

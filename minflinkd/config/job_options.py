@@ -64,6 +64,15 @@ class Checkpointing:
         "",
         "Names of installed master hooks that take part in the checkpoints of every job, separated by commas.",
     )
+    orphan_grace: Duration = option(
+        "execution.checkpointing.file-merging.orphan-grace",
+        Duration(3600),
+        "A file of checkpoints to which nothing refers, such as one that could not be deleted, is deleted when it was "
+        "found so twice, half of this time apart.",
+        reload=Reload.LIVE,
+        at_least=0.01,
+        aliases=("file-merging.orphan-grace",),
+    )
     max_file_size: MemorySize = option(
         "execution.checkpointing.file-merging.max-file-size",
         MemorySize(256 << 20),

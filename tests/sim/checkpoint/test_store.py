@@ -167,3 +167,10 @@ async def test_a_crash_between_any_two_steps_of_a_completion_leaves_a_whole_stor
     await successor.sweep(recovered)
     kept = {file for checkpoint in recovered.completed for file in checkpoint.physical_files()}
     assert {file for file in await objects(location) if file.endswith(".seg")} == kept
+
+
+async def test_physical_files_are_found_by_name_and_nothing_else_is_one(location: Location) -> None:
+    """F7: with the epoch and the checkpoint that wrote them."""
+    await add(location, completed(1))
+    await location.child("notes.txt").write_bytes(b"x")
+    assert await store_at(location).physical_files() == {name(1, A1): (1, 1), name(1, B1): (1, 1)}

@@ -1,0 +1,80 @@
+"""Files that a failing storage, or a task that died, has left behind: gone within the grace period (F7, C22)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint.causes import CheckpointFailed
+from minflinkd.runtime.errors import ErrorInfo
+from tests.sim.checkpoint.world import World
+from tests.unit.checkpoint.builders import A1, B1, TASKS, B, completed, name
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+def plant(world: World, *names: str) -> None:
+    for file in names:
+        world.storage.objects[world.location.child(file).path] = b"x"
+
+
+async def test_what_nobody_refers_to_goes_within_the_grace_period_and_nothing_else() -> None:
+    """F7: of an earlier checkpoint of this very leader; not what a later leader, or a checkpoint to come, writes."""
+    world = World(orphan_grace=100.0)
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await coordinator.trigger()
+        orphan, later, to_come = name(1, A1, 7), name(1, A1, 8, epoch=2), name(99, A1)
+        plant(world, orphan, later, to_come, "notes.txt")
+        await asyncio.sleep(60)
+        assert orphan in world.names("")
+        await asyncio.sleep(41)
+        assert orphan not in world.names("")
+        assert {later, to_come, "notes.txt", name(1, A1), name(1, B1)} <= set(world.names(""))
+
+
+async def test_a_checkpoint_in_flight_keeps_what_its_tasks_write() -> None:
+    """F5: nothing refers to it yet, however long the upload takes."""
+    world = World(orphan_grace=10.0, timeout=1000.0)
+    world.snapshot_takes[B] = 100.0
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        request = asyncio.create_task(coordinator.trigger())
+        await asyncio.sleep(1)
+        plant(world, name(1, B1))  # being written: not acknowledged
+        point = await request
+        assert point.physical_files() <= set(world.names(""))
+
+
+async def test_files_that_could_not_be_deleted_go_when_the_storage_is_back() -> None:
+    """C22, F7: a failing disposal is logged and harms nothing; what it left is found later."""
+    world = World(orphan_grace=100.0, tolerable_failed=5)
+    world.snapshot_takes[B] = None
+    with capture_logs() as logs:
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            request = asyncio.create_task(coordinator.trigger())
+            await asyncio.sleep(1)
+            world.storage.broken.add(".seg")
+            coordinator.decline(B1, 1, ErrorInfo(code="user-code", message="it broke"))
+            with pytest.raises(CheckpointFailed, match="it broke"):
+                await request
+            await asyncio.sleep(30)
+            assert world.names("1-") == [name(1, A1)]
+            world.storage.broken.clear()
+            await asyncio.sleep(100)
+            assert world.names("1-") == []
+    assert [log["what"] for log in logs if log["event"] == "given up"] == ["deletion of unreferenced files"]
+
+
+async def test_nothing_is_swept_while_metadata_cannot_be_read() -> None:
+    """A12, F7: it may refer to anything."""
+    world = World(orphan_grace=10.0)
+    await world.new_coordinator()._store.write(completed(1))
+    plant(world, "chk-2/_metadata", name(1, A1), name(1, B1), name(2, A1))
+    with capture_logs():
+        async with world.coordinator:
+            await asyncio.sleep(100)
+            assert name(2, A1) in world.names("")
