@@ -98,6 +98,7 @@ class CheckpointCoordinator(Component):
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step
+        self._stepped_at = 0.0  # monotonic seconds
         self._notifying: set[AttemptId] = set()
         self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
         self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
@@ -253,7 +254,8 @@ class CheckpointCoordinator(Component):
         if self._closed or self.crashed.is_set():
             return  # a late message; what it was about is aborted
         try:
-            for command in self._machine.feed(event, max(not_before, self._clock.monotonic())):
+            self._stepped_at = max(not_before, self._clock.monotonic())
+            for command in self._machine.feed(event, self._stepped_at):
                 self._carry_out(command)
         except Exception as error:
             raise self.crash(error) from error
@@ -402,10 +404,11 @@ class CheckpointCoordinator(Component):
 
     async def _timer(self) -> None:
         while True:
-            changed, now = self._changed, self._clock.monotonic()
-            due = next_wakeup(self._state, now)
+            changed = self._changed
+            # As of the last step, not as of now: what has become due since then nobody has looked at.
+            due = next_wakeup(self._state, self._stepped_at)
             try:
-                async with asyncio.timeout(None if due is None else due - now):
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
                     await changed.wait()
             except TimeoutError:
                 # A timer may fire a tick of its clock early: less than `due` would be waited for again, and again.

@@ -16,6 +16,7 @@ from minflinkd.checkpoint.causes import (
 )
 from minflinkd.checkpoint.flink_json import to_flink_json
 from minflinkd.checkpoint.layout import InvalidPhysicalFile
+from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.storage.interface import StorageUnavailable
 from tests.sim.checkpoint.world import World
@@ -317,3 +318,26 @@ async def test_a_task_that_cannot_be_reached_hears_nothing_of_a_checkpoint_that_
                 await request
             await asyncio.sleep(5)
     assert world.heard == [(B1, 1)]
+
+
+class LaggingClock(SystemClock):
+    """Of a loop that was busy: `lag` seconds have passed that no timer has seen."""
+
+    lag = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.lag
+
+
+async def test_a_trigger_that_becomes_due_while_the_loop_is_busy_is_not_lost() -> None:
+    """C20, A4: it comes due between an event and the next look at the timer; no other event would ever follow."""
+    world = World(interval=10.0)
+    world.clock = clock = LaggingClock()
+    world.coordinator = world.new_coordinator()
+    async with world.coordinator as coordinator:
+        world.run(TASKS)
+        await asyncio.sleep(9.99)
+        coordinator.decline(A2, 1, ErrorInfo(code="user-code", message="of an old attempt"))
+        clock.lag = 0.02
+        await asyncio.sleep(30)
+        assert len(world.triggered) == 3

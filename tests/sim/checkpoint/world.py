@@ -13,7 +13,7 @@ from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.network import RpcTimeout
-from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.storage.interface import Capabilities, Entry, ObjectExists, ObjectNotFound, Storage, StorageFull, Writer
@@ -110,6 +110,7 @@ class World:
 
     def __init__(self, hooks: Mapping[str, MasterHook] | None = None, **options: object) -> None:
         self.hooks = dict(hooks or {})
+        self.clock: Clock = SystemClock()
         self.storage = MemoryStorage()
         self.location = Location(self.storage, "memory", f"/c/{JOB}")
         self.options = CheckpointOptions(**options)  # type: ignore[arg-type]
@@ -132,7 +133,7 @@ class World:
             job_id=JOB,
             options=self.options,
             store=CheckpointStore(self.location, job_id=JOB, epoch=self.options.epoch, turn=self.turn),
-            clock=SystemClock(),
+            clock=self.clock,
             tasks=self,
             on_failure=self.failures.append,
             hooks=self.hooks,
