@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from minflinkd.storage.interface import Entry, Storage, StorageUnavailable, Writer, closable
+from minflinkd.storage.interface import Entry, Storage, StorageFull, StorageUnavailable, Writer, closable
 from minflinkd.storage.wrapper import StorageWrapper
 
 T = TypeVar("T")
@@ -14,7 +14,8 @@ T = TypeVar("T")
 class FaultyStorage(StorageWrapper):
     """The `fail_at`-th request fails once, or with `hang` is never answered. `latency`: seconds before each answer.
 
-    `cut_after`: the first stream or listing with so many items breaks off after them.
+    `cut_after`: the first stream or listing with so many items breaks off after them. `fail_every`: each n-th write
+    fails, for as long as it is set; `full`: every write does, for want of space. Both may be changed at any time.
     """
 
     def __init__(
@@ -26,6 +27,8 @@ class FaultyStorage(StorageWrapper):
         hang: bool = False,
         latency: float = 0.0,
         cut_after: int | None = None,
+        fail_every: int | None = None,
+        full: bool = False,
     ) -> None:
         super().__init__(inner)
         self.fail_at = fail_at
@@ -33,7 +36,10 @@ class FaultyStorage(StorageWrapper):
         self.hang = hang
         self.latency = latency
         self.cut_after = cut_after
+        self.fail_every = fail_every
+        self.full = full
         self.requests = 0
+        self.writes = 0
 
     def _count(self, *, done: bool) -> None:
         if not done:
@@ -42,7 +48,9 @@ class FaultyStorage(StorageWrapper):
             self.fail_at = None
             raise StorageUnavailable(f"injected at request {self.requests}")
 
-    async def _step(self, *, done: bool) -> None:
+    async def _step(self, *, done: bool, write: bool = False) -> None:
+        if write and not done:
+            self._count_write()
         try:
             self._count(done=done)
         except StorageUnavailable:
@@ -51,6 +59,13 @@ class FaultyStorage(StorageWrapper):
             await asyncio.get_running_loop().create_future()
         if done and self.latency:
             await asyncio.sleep(self.latency)
+
+    def _count_write(self) -> None:
+        self.writes += 1
+        if self.full:
+            raise StorageFull(f"injected at write {self.writes}")
+        if self.fail_every is not None and self.writes % self.fail_every == 0:
+            raise StorageUnavailable(f"injected at write {self.writes}")
 
     async def _cut(self, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
         async with aclosing(closable(items)) as inner:
@@ -72,7 +87,7 @@ class FaultyStorage(StorageWrapper):
         return FaultyWriter(self, await self.inner.create(path))
 
     async def create_exclusive(self, path: str, data: bytes) -> None:
-        await self._step(done=False)
+        await self._step(done=False, write=True)
         await self.inner.create_exclusive(path, data)
         await self._step(done=True)
 
@@ -94,12 +109,12 @@ class FaultyStorage(StorageWrapper):
         return entry
 
     async def rename(self, source: str, target: str) -> None:
-        await self._step(done=False)
+        await self._step(done=False, write=True)
         await self.inner.rename(source, target)
         await self._step(done=True)
 
     async def copy(self, source: str, target: str) -> Entry:
-        await self._step(done=False)
+        await self._step(done=False, write=True)
         entry = await self.inner.copy(source, target)
         await self._step(done=True)
         return entry
@@ -116,11 +131,11 @@ class FaultyWriter(Writer):
         self.paced = inner.paced
 
     async def append(self, data: bytes | memoryview) -> None:
-        await self._storage._step(done=False)
+        await self._storage._step(done=False, write=True)
         await self._inner.append(data)
 
     async def commit(self) -> Entry:
-        await self._storage._step(done=False)
+        await self._storage._step(done=False, write=True)
         entry = await self._inner.commit()
         await self._storage._step(done=True)
         return entry

@@ -1,0 +1,250 @@
+"""A coordinator and a TaskManager's snapshots on a local storage that fails, is slow, or is full; in real time.
+
+The session child alone is a stand-in: it "links" files where it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
+from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.metadata import decode
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
+from minflinkd.rpc import messages as m
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.faulty import FaultyStorage
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.session_process import SessionProcess
+from minflinkd.taskmanager.snapshotting import Snapshots
+from minflinkd_local import LocalStorage
+from tests.unit.checkpoint.builders import A1, B1, JOB, TASKS
+
+FILES = 12  # of state, in each snapshot
+WRITES = ("create", "create_exclusive", "rename", "copy")
+
+
+class Session:
+    """Two tasks whose queries go on, whatever becomes of their snapshots."""
+
+    async def ask(self, request: m.Message, timeout: float) -> Any:
+        if not isinstance(request, sp.TakeSnapshot):
+            return m.Done()
+        target = Path(request.target_directory)
+        target.mkdir(parents=True)
+        files = []
+        for number in range(FILES):
+            path = f"{request.attempt_id}-{request.checkpoint_id}-{number}"
+            (target / path).write_bytes(path.encode() * 10)
+            files.append(sp.SnapshotFile(path, len(path) * 10))
+        return sp.SnapshotTaken(batch_id=request.checkpoint_id, files=tuple(files))
+
+
+class World:
+    def __init__(self, base: Path, **options: Any) -> None:
+        self.storage = FaultyStorage(LocalStorage())
+        self.storages = Storages()
+        self.storages.add(self.storage)
+        self.location = self.storages.at(str(base / "storage")).child(JOB)
+        self.options = CheckpointOptions(**options)
+        self.failures: list[CheckpointFailed] = []
+        self.owner = TaskOwner("TaskManager")
+        self.snapshots = Snapshots(
+            resource_id=ResourceId("tm-000000000001"),
+            storages=self.storages,
+            local=LocalSnapshots(base / "snapshots"),
+            session=lambda: cast(SessionProcess, Session()),
+            deliver=self.deliver,
+            max_file_size=64,  # so that each file of state is one of the storage
+            tasks=self.owner,
+        )
+        self.attempts = {attempt: self.attempt(task, attempt, base) for task, attempt in TASKS.items()}
+        self.coordinator = CheckpointCoordinator(
+            job_id=JOB,
+            options=self.options,
+            store=CheckpointStore(self.location, job_id=JOB, epoch=1),
+            clock=SystemClock(),
+            tasks=self,
+            on_failure=self.failures.append,
+        )
+
+    def attempt(self, task: TaskId, attempt: AttemptId, base: Path) -> Attempt:
+        job = m.JobContext(
+            job_id=JOB,
+            name="copy",
+            params={},
+            mode=RuntimeMode.STREAMING,
+            checkpointing=Checkpointing(),
+            checkpoint_root=self.location.uri,
+        )
+        vertex = Vertex(id=VertexId(task), source=Source(format="rate"))
+        deployment = m.DeployTask(
+            job=job,
+            task=Task(id=task, vertices=(vertex,), parallelism=1),
+            allocation_id=AllocationId("x"),
+            attempt_id=attempt,
+            attempt_number=0,
+            job_leader_id=LeaderId("jm"),
+        )
+        return Attempt.of(deployment, base / attempt, 1)
+
+    async def deliver(self, attempt: Attempt, request: m.Request[m.Done]) -> None:
+        if isinstance(request, m.AcknowledgeCheckpoint):
+            self.coordinator.acknowledge(request.snapshot)
+        elif isinstance(request, m.DeclineCheckpoint):
+            self.coordinator.decline(request.attempt_id, request.checkpoint_id, request.error)
+
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt_id, checkpoint_id=checkpoint_id, epoch=epoch)
+        self.snapshots.trigger(self.attempts[attempt_id], request)
+
+    async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
+        request = m.NotifyCheckpointComplete(job_id=JOB, attempt_id=attempt_id, checkpoint_id=checkpoint_id)
+        await self.snapshots.complete(self.attempts[attempt_id], request)
+
+    async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
+        request = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=attempt_id, checkpoint_id=checkpoint_id)
+        await self.snapshots.abort(self.attempts[attempt_id], request)
+
+    def names(self) -> set[str]:
+        root = Path(self.location.path)
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+    def orphans(self) -> set[str]:
+        """Whatever lies there that no checkpoint refers to: physical files, and what a writer left."""
+        wanted = set[str]()
+        for metadata in Path(self.location.path).glob("chk-*/_metadata"):
+            with contextlib.suppress(FileNotFoundError):
+                wanted |= decode(metadata.read_bytes()).physical_files()
+        return {
+            name for name in self.names() - wanted if not name.startswith("ids/") and not name.endswith("/_metadata")
+        }
+
+    def written(self) -> int:
+        """Requests that write, as the storage's own record has them."""
+        counts = self.storages.statistics()["file"]
+        return sum(counts[kind].requests for kind in WRITES if kind in counts)
+
+
+@contextlib.asynccontextmanager
+async def running(base: Path, **options: Any) -> AsyncIterator[World]:
+    world = World(base, **{"interval": 0.05, "timeout": 5.0, "orphan_grace": 0.4, **options})
+    with capture_logs():
+        async with world.coordinator as coordinator:
+            coordinator.tasks_running(TASKS)
+            await coordinator.trigger()  # the storage works, and ids are reserved
+            yield world
+        await world.owner.aclose()
+        await world.storages.aclose()
+
+
+async def until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_a_storage_that_fails_every_third_write_costs_checkpoints_and_nothing_else(tmp_path: Path) -> None:
+    """C23, F7: they fail by their names, the job lives, and nothing is left behind."""
+    async with running(tmp_path, tolerable_failed=10_000) as world:
+        world.storage.fail_every = 3
+        await until(lambda: world.coordinator.statistics().failed >= 5)
+        causes = set(world.coordinator.statistics().failed_by_cause)
+        assert FailureCause.STORAGE in causes
+        assert causes <= {FailureCause.STORAGE, FailureCause.FINALIZE_FAILURE, FailureCause.TRIGGER_FAILURE}
+        latest = world.coordinator.statistics().latest_failed
+        assert latest is not None
+        assert latest.error is not None
+        assert latest.error.code == "storage-transient"
+        assert world.failures == []
+        world.storage.fail_every = None
+        completed = world.coordinator.statistics().completed
+        await until(lambda: world.coordinator.statistics().completed >= completed + 2)
+        assert world.coordinator.statistics().consecutive_failures == 0
+        world.coordinator.tasks_stopped()
+        await until(lambda: not world.orphans())
+
+
+async def test_a_full_storage_fails_the_job_only_beyond_the_tolerated_number(tmp_path: Path) -> None:
+    """C23: and it goes on when there is space again."""
+    async with running(tmp_path, tolerable_failed=2) as world:
+        world.storage.full = True
+        await until(lambda: bool(world.failures))
+        [failure] = world.failures
+        assert failure.cause is FailureCause.STORAGE
+        assert failure.error is not None
+        assert failure.error.code == "storage-full"
+        assert world.coordinator.statistics().failed_by_cause == {FailureCause.STORAGE: 3}
+        world.storage.full = False
+        world.coordinator.tasks_stopped()
+        point = await world.coordinator.restore_point()
+        assert point is not None
+        assert point.checkpoint_id == 1
+        world.coordinator.tasks_running(TASKS)
+        await until(lambda: world.coordinator.statistics().completed >= 3)
+        world.coordinator.tasks_stopped()
+        await until(lambda: not world.orphans())
+
+
+async def test_a_slow_storage_makes_checkpoints_slow_and_no_more(tmp_path: Path) -> None:
+    """C20, C42: each takes its time, none is begun beside it, and the warning says why."""
+    async with running(tmp_path) as world:
+        world.storage.latency = 0.05  # 12 files of each task, one after the other
+        completed = world.coordinator.statistics().completed
+        await until(lambda: world.coordinator.statistics().completed >= completed + 2)
+        statistics = world.coordinator.statistics()
+        assert (statistics.failed, world.failures) == (0, [])
+        assert statistics.latest_completed is not None
+        assert statistics.latest_completed.duration_ms >= 12 * 50
+        assert "for the upload of task" in statistics.latest_completed.warning
+
+
+async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path) -> None:
+    """C21, C13: their uploads end with them, and what they wrote is gone."""
+    async with running(tmp_path, timeout=0.3, tolerable_failed=1) as world:
+        world.storage.latency = 0.1
+        await until(lambda: bool(world.failures))
+        [failure] = world.failures
+        assert failure.cause is FailureCause.EXPIRED
+        assert failure.error is not None
+        assert "tasks a, b have not acknowledged within 0.3 s" in failure.error.message
+        world.coordinator.tasks_stopped()
+        await until(lambda: not world.orphans())
+
+
+@pytest.mark.parametrize("ending", ["another task declines", "it expires", "the tasks are stopped"])
+async def test_an_aborted_checkpoint_writes_nothing_more_and_its_files_are_gone(tmp_path: Path, ending: str) -> None:
+    """C13: as the recording storage sees it."""
+    async with running(tmp_path, interval=0.0, timeout=0.5, tolerable_failed=5, orphan_grace=3600.0) as world:
+        world.storage.latency = 0.1
+        before = world.names()
+        request = asyncio.create_task(world.coordinator.trigger())
+        await until(lambda: len(world.names() - before) >= 2)  # in the midst of the upload
+        match ending:
+            case "another task declines":
+                world.coordinator.decline(B1, 2, ErrorInfo(code="user-code", message="it broke"))
+            case "the tasks are stopped":
+                world.coordinator.tasks_stopped(frozenset({A1, B1}))  # they run on
+        with pytest.raises(CheckpointFailed):
+            await request
+        await until(lambda: not world.snapshots._running)
+        written = world.written()
+        assert world.names() == before
+        await asyncio.sleep(0.5)  # several writes' time, and nothing to wait for
+        assert world.written() == written
+        assert world.names() == before
