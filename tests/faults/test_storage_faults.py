@@ -1,0 +1,151 @@
+"""A real job on a checkpoint storage that fails, is slow, or is full: the query goes on, and so do checkpoints later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+
+from minflinkd.checkpoint.metadata import decode
+from minflinkd.rest.schemas import Checkpoints
+from tests.cluster import Cluster, running_cluster, until, write_job
+from tests.faulty_disk import EVERY_THIRD, FULL, SLOW, SOUND, install
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+
+class Disk:
+    def __init__(self, base: Path) -> None:
+        self.environ = install(base / "plugin")
+        self.objects = base / "storage"
+
+    def becomes(self, what: str) -> None:
+        control = Path(self.environ["FAULTY_DISK"])
+        draft = control.with_suffix(".draft")
+        draft.write_text(what)
+        draft.rename(control)
+
+    def orphans(self) -> list[str]:
+        kept = set[str]()
+        for metadata in self.objects.rglob("_metadata"):
+            kept |= decode(metadata.read_bytes()).physical_files()
+        return sorted(path.name for path in self.objects.rglob("*.seg*") if path.name not in kept)
+
+
+def counting_job(base: Path, name: str, **checkpointing: Any) -> Path:
+    """Numbers without a gap, and a count of them, so that there is state to upload."""
+    return write_job(
+        base / f"{name}.yaml",
+        {
+            "name": name,
+            "parallelism": 1,
+            "trigger-interval": "200 ms",
+            "checkpointing": {"interval": "500 ms", **checkpointing},
+            "vertices": {
+                "numbers": {"source": {"format": "rate", "options": {"rowsPerSecond": 50}}},
+                "counted": {"inputs": ["numbers"], "sql": "SELECT DISTINCT value FROM numbers"},
+                "out": {"inputs": ["counted"], "sink": {"format": "parquet", "path": str(base / name)}},
+            },
+        },
+    )
+
+
+async def rows(cluster: Cluster, job_id: str) -> int:
+    return (await cluster.client.job(job_id)).vertices[-1].metrics.write_records
+
+
+async def statistics(cluster: Cluster, job_id: str, what: str, *, failed: int = 0, completed: int = 0) -> Checkpoints:
+    """Once so many more have failed and completed."""
+    before = (await cluster.client.checkpoints(job_id)).counts
+
+    async def reached() -> Checkpoints | None:
+        now = await cluster.client.checkpoints(job_id)
+        more = now.counts.failed - before.failed >= failed and now.counts.completed - before.completed >= completed
+        return now if more else None
+
+    return await until(f"{failed} failed and {completed} completed checkpoints: {what}", reached, timeout=120)
+
+
+async def goes_on(cluster: Cluster, job_id: str) -> None:
+    """Micro-batches are written, whatever becomes of checkpoints."""
+    before = await rows(cluster, job_id)
+
+    async def more() -> bool:
+        return await rows(cluster, job_id) > before + 50
+
+    await until("the query goes on", more, timeout=30)
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+@pytest.fixture
+async def faulty(disk: Disk, tmp_path: Path) -> AsyncIterator[Cluster]:
+    settings = {
+        "execution.checkpointing.dir": f"faulty://{disk.objects}",
+        "execution.checkpointing.file-merging.orphan-grace": "4 s",
+        "storage.faulty.retries": 0,  # each fault is one of a checkpoint
+        "resourcemanager.max-taskmanagers": 1,
+        "taskmanager.numberOfTaskSlots": 2,
+    }
+    async with running_cluster(tmp_path / "cluster", environ=disk.environ, **settings) as cluster:
+        await cluster.await_ready(1)
+        yield cluster
+
+
+async def test_a_job_outlives_its_storages_faults(faulty: Cluster, disk: Disk, tmp_path: Path) -> None:
+    """C23, C42, F7: every third write fails, each takes 2 s; the rows are there once and without a gap."""
+    file = counting_job(tmp_path, "numbers", **{"tolerable-failed-checkpoints": 1000})
+    job_id = await faulty.submit(file)
+    await faulty.await_checkpoints(job_id, 2)
+
+    disk.becomes(EVERY_THIRD)
+    found = await statistics(faulty, job_id, EVERY_THIRD, failed=4)
+    assert set(found.minflinkd.failed_by_cause) <= {"storage", "finalize-failure", "trigger-failure"}
+    assert "storage" in found.minflinkd.failed_by_cause
+    await goes_on(faulty, job_id)
+
+    disk.becomes(SLOW)
+    found = await statistics(faulty, job_id, SLOW, completed=2)
+    assert found.latest.completed is not None
+    assert found.latest.completed.end_to_end_duration > 2000
+    assert "longer than the interval" in found.latest.completed.minflinkd.warning
+    await goes_on(faulty, job_id)
+
+    disk.becomes(SOUND)
+    await statistics(faulty, job_id, SOUND, completed=2)
+    assert (await faulty.client.job(job_id)).minflinkd.restarts == 0
+
+    async def tidy() -> bool:
+        return disk.orphans() == []
+
+    await until("no file that nothing refers to", tidy, timeout=30)
+    await faulty.cancel(job_id)
+    values = sorted(pyarrow.dataset.dataset(tmp_path / "numbers", format="parquet").to_table()["value"].to_pylist())
+    assert values == list(range(len(values)))
+    assert len(values) > 500
+
+
+async def test_a_full_storage_restarts_the_job_only_beyond_the_tolerated_number(
+    faulty: Cluster, disk: Disk, tmp_path: Path
+) -> None:
+    """C23: and by its name; when there is space again the job goes on from the last checkpoint."""
+    job_id = await faulty.submit(counting_job(tmp_path, "full", **{"tolerable-failed-checkpoints": 2}))
+    await faulty.await_checkpoints(job_id, 2)
+    disk.becomes(FULL)
+    found = await statistics(faulty, job_id, FULL, failed=2)
+    assert (await faulty.client.job(job_id)).minflinkd.restarts == 0
+    assert found.minflinkd.failed_by_cause == {"storage": found.counts.failed}
+    await faulty.await_job(job_id, lambda job: job.minflinkd.restarts >= 1, "restarts", timeout=60)
+    exceptions = await faulty.client.exceptions(job_id)
+    assert "no space left on the faulty disk" in (exceptions.root_exception or "")
+    disk.becomes(SOUND)
+    await statistics(faulty, job_id, SOUND, completed=2)
+    await faulty.cancel(job_id)
+    values = sorted(pyarrow.dataset.dataset(tmp_path / "full", format="parquet").to_table()["value"].to_pylist())
+    assert values == list(range(len(values)))
