@@ -32,7 +32,7 @@ def _largest(record: CheckpointRecord, task: TaskRecord) -> tuple[str, float, st
         (
             "aligning the inputs",
             task.alignment_ms,
-            "give the vertices behind the slowest input more parallelism",
+            "give the vertices behind the slowest input more parallelism, set checkpointing.alignment-timeout",
         ),
         (
             "the links of the snapshot",

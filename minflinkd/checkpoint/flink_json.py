@@ -99,9 +99,9 @@ def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
         },
         "state_backend": "rocksdb",
         "checkpoint_storage": "FileSystemCheckpointStorage",
-        "unaligned_checkpoints": False,
+        "unaligned_checkpoints": options.alignment_timeout > 0,
         "tolerable_failed_checkpoints": options.tolerable_failed,
-        "aligned_checkpoint_timeout": 0,
+        "aligned_checkpoint_timeout": _ms(options.alignment_timeout),
         "checkpoints_after_tasks_finish": True,
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
@@ -139,7 +139,7 @@ def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
         "end_to_end_duration": record.duration_ms,
         "alignment_buffered": record.alignment_bytes,
         "processed_data": 0,
-        "persisted_data": 0,
+        "persisted_data": sum(task.alignment_bytes for task in record.tasks if task.unaligned),
         "num_subtasks": record.num_tasks,
         "num_acknowledged_subtasks": len(record.tasks),
         "checkpoint_type": "UNALIGNED_CHECKPOINT" if any(task.unaligned for task in record.tasks) else "CHECKPOINT",
@@ -176,7 +176,7 @@ def _task(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any]:
         "end_to_end_duration": max(0, task.acknowledged_ms - record.triggered_ms),
         "alignment_buffered": task.alignment_bytes,
         "processed_data": 0,
-        "persisted_data": 0,
+        "persisted_data": task.alignment_bytes if task.unaligned else 0,
         "num_subtasks": 1,
         "num_acknowledged_subtasks": 1,
         "minflinkd": {
@@ -215,7 +215,7 @@ def _as_one_subtask(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any
     alignment = {
         "buffered": task.alignment_bytes,
         "processed": 0,
-        "persisted": 0,
+        "persisted": task.alignment_bytes if task.unaligned else 0,
         "duration": round(task.alignment_ms),
     }
     times = {"sync": round(task.sync_ms), "async": round(task.async_ms)}

@@ -26,6 +26,8 @@ class CheckpointOptions:
     epoch: int = 1
     """Of the leader; part of every physical file's name."""
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
+    alignment_timeout: float = 0.0
+    """After so much alignment a checkpoint becomes unaligned; 0: never. Only shown here: the tasks see to it."""
     retain_on_cancellation: bool = False
     """Keep the checkpoints of a cancelled job."""
     orphan_grace: float = 3600.0

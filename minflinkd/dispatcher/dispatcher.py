@@ -342,6 +342,7 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
             defaults.max_concurrent if job.max_concurrent_checkpoints is None else job.max_concurrent_checkpoints
         ),
         hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
+        alignment_timeout=float(job.alignment_timeout or 0),
         num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
         tolerable_failed=(
             defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints

@@ -113,7 +113,13 @@ class JobMaster(Component):
                 storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch, turn=turn
             ),
             clock=clock,
-            tasks=TaskManagerTasks(network, job_id=job_id, fence=self.leader_id, address_of=self._address_of),
+            tasks=TaskManagerTasks(
+                network,
+                job_id=job_id,
+                fence=self.leader_id,
+                address_of=self._address_of,
+                timeout=options.checkpoints.timeout,
+            ),
             on_failure=self._checkpoints_failed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
         )

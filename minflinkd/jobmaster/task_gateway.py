@@ -13,19 +13,30 @@ PUBLISH_TIMEOUT = 60.0  # sinks may have many files
 
 
 class TaskManagerTasks:
-    """`address_of` finds the TaskManager of an attempt, or None when the attempt is gone."""
+    """`address_of` finds the TaskManager of an attempt, or None when that is gone; `timeout` is that of a checkpoint."""
 
     def __init__(
-        self, network: Network, *, job_id: JobId, fence: LeaderId, address_of: Callable[[AttemptId], Address | None]
+        self,
+        network: Network,
+        *,
+        job_id: JobId,
+        fence: LeaderId,
+        address_of: Callable[[AttemptId], Address | None],
+        timeout: float,
     ) -> None:
         self._network = network
         self._job_id = job_id
         self._fence = fence
         self._address_of = address_of
+        self._timeout = timeout
 
     async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
         request = TriggerCheckpoint(
-            job_id=self._job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id, epoch=epoch
+            job_id=self._job_id,
+            attempt_id=attempt_id,
+            checkpoint_id=checkpoint_id,
+            epoch=epoch,
+            timeout=self._timeout,
         )
         await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
 

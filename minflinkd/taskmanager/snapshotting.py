@@ -38,7 +38,6 @@ from minflinkd.taskmanager.session_process import SessionProcess
 
 log = structlog.get_logger(__name__)
 
-SNAPSHOT_TIMEOUT = 600.0  # seconds; the coordinator aborts an expired checkpoint before
 CONFIRM_TIMEOUT = 10.0
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
@@ -125,9 +124,9 @@ class Snapshots:
                     attempt_id=request.attempt_id,
                     checkpoint_id=number,
                     target_directory=str(directory),
-                    timeout=SNAPSHOT_TIMEOUT,
+                    timeout=request.timeout,
                 ),
-                SNAPSHOT_TIMEOUT + CONFIRM_TIMEOUT,
+                request.timeout + CONFIRM_TIMEOUT,
             )
             snapshot = await self._upload(attempt, request, taken, directory)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""A real job on a checkpoint storage that fails, is slow, or is full: the query goes on, and so do checkpoints later."""
+"""A real job on a checkpoint storage that fails, is slow, or is full: the query goes on, and later checkpoints do."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ class TriggerCheckpoint(Request[Done], frozen=True):
     attempt_id: AttemptId
     checkpoint_id: int
     epoch: int  # of the leader; part of physical file names
+    timeout: float = 600.0  # seconds; the coordinator aborts the checkpoint after them
 
 
 class NotifyCheckpointComplete(Request[Done], frozen=True):

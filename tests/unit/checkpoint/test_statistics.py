@@ -197,7 +197,8 @@ def test_the_last_restore_is_shown() -> None:
 
 def test_the_configuration_is_shown_in_milliseconds() -> None:
     """C30: an interval that is off is Flink's largest long."""
-    shown = config_to_flink_json(CheckpointOptions(interval=1.5, tolerable_failed=2))
+    shown = config_to_flink_json(CheckpointOptions(interval=1.5, tolerable_failed=2, alignment_timeout=4.0))
+    assert (shown["unaligned_checkpoints"], shown["aligned_checkpoint_timeout"]) == (True, 4000)
     assert (shown["mode"], shown["interval"], shown["timeout"]) == ("exactly_once", 1500, 600_000)
     assert shown["tolerable_failed_checkpoints"] == 2
     assert config_to_flink_json(CheckpointOptions())["interval"] == 2**63 - 1

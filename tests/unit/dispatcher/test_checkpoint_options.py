@@ -30,6 +30,7 @@ def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
         num_retained=5,
         tolerable_failed_checkpoints=0,
         master_hooks=("b", "a"),
+        alignment_timeout=Duration(4.0),
     )
     found = checkpoint_options(DEFAULTS, JobGraph(name="j", vertices=(), checkpointing=own))
     assert asdict(found) == asdict(DEFAULTS) | {
@@ -40,6 +41,7 @@ def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
         "max_concurrent": 1,
         "num_retained": 5,
         "tolerable_failed": 0,
+        "alignment_timeout": 4.0,
         "hooks": ("a", "b"),
     }
 
