@@ -31,9 +31,9 @@ from minflinkd.checkpoint.state import (
     all_published,
     check_invariants,
     holds,
-    is_orphan,
     may_restore,
     next_wakeup,
+    orphans,
     owed_to,
 )
 from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
@@ -395,12 +395,12 @@ class CheckpointCoordinator(Component):
         suspects = frozenset[str]()
         while True:
             await self._clock.sleep(self.options.orphan_grace / 2)
-            found = await self._store.physical_files()
-            orphans = frozenset(name for name, of in found.items() if is_orphan(self._state, name, *of))
-            if gone := orphans & suspects:
+            present = await self._store.physical_files()
+            found = orphans(self._state, present)  # as of now, not as of before the listing
+            if gone := found & suspects:
                 await self._store.delete_files(gone)
                 log.info("orphans deleted", component=self.name, files=len(gone))
-            suspects = orphans - gone
+            suspects = found - gone
 
     async def _timer(self) -> None:
         while True:

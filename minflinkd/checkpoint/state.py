@@ -119,15 +119,21 @@ def protected_files(state: State) -> frozenset[str]:
     return retained_files(state).union(*state.discarding.values(), *pending)
 
 
-def is_orphan(state: State, name: str, epoch: int, checkpoint_id: int) -> bool:
-    """Whether nothing refers to this physical file and nothing ever will (F7).
+def orphans(state: State, found: Mapping[str, tuple[int, int]]) -> frozenset[str]:
+    """Of the physical files `found`, with epoch and checkpoint, those to which nothing refers and nothing will (F7).
 
-    Not of a later leader's, nor of a checkpoint in flight, whose tasks may be writing it. What a late task still writes
-    for one that has ended is refused with its acknowledgement, and is its own to delete.
+    None of a later leader's, nor of a checkpoint in flight, whose tasks may be writing it. What a late task still
+    writes for one that has ended is refused with its acknowledgement, and is its own to delete.
     """
-    if epoch > state.options.epoch or checkpoint_id > state.last_id or checkpoint_id in state.pending:
-        return False
-    return name not in protected_files(state) | available_files(state)
+    kept = protected_files(state) | available_files(state)
+    return frozenset(
+        name
+        for name, (epoch, checkpoint_id) in found.items()
+        if epoch <= state.options.epoch
+        and checkpoint_id <= state.last_id
+        and checkpoint_id not in state.pending
+        and name not in kept
+    )
 
 
 def may_restore(state: State) -> bool:

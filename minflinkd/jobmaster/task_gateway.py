@@ -13,7 +13,7 @@ PUBLISH_TIMEOUT = 60.0  # sinks may have many files
 
 
 class TaskManagerTasks:
-    """`address_of` finds the TaskManager of an attempt, or None when that is gone; `timeout` is that of a checkpoint."""
+    """`address_of` finds the TaskManager of an attempt, or None when it is gone. `timeout`: of a checkpoint."""
 
     def __init__(
         self,

@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minflinkd.checkpoint import coordinator
 from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.state import check_invariants, may_restore, owed_to
+from minflinkd.checkpoint.state import check_invariants, may_restore, orphans, owed_to
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId
 from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
@@ -52,6 +53,7 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.survivors: dict[TaskId, AttemptId] = {}  # run on while others are restarted
         self.triggered: list[tuple[TaskId, AttemptId, int]] = []
         self.sent: list[TaskSnapshot] = []
+        self.suspects = frozenset[str]()  # unreferenced when they were looked at last
         self.confirmed: dict[TaskId, frozenset[str]] = {A: frozenset(), B: frozenset()}
 
     def tell(self, event: e.Event) -> None:
@@ -155,6 +157,15 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.files_ever.update(sent.physical_files)
         self.sent.append(sent)
         self.tell(e.Acknowledged(sent))
+
+    @rule()
+    def orphans_are_swept(self) -> None:
+        """At any moment, also while checkpoints are in flight; what was an orphan stays one."""
+        found = orphans(self.state, {file: parse_physical_file(file) for file in self.files})
+        assert self.suspects & self.files <= found
+        gone = found & self.suspects
+        self.files -= gone
+        self.suspects = found - gone
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
