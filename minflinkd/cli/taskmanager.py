@@ -41,6 +41,7 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
     """
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
+    from minflinkd.runtime.crash_points import UnusableCrashPoint
     from minflinkd.runtime.errors import InvalidId
     from minflinkd.runtime.ids import IdSource, parse_resource_id
     from minflinkd.taskmanager.process import CannotGoOn
@@ -51,7 +52,7 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
         config = load_config(file or configuration_file(os.environ), os.environ, parse_overrides(overrides))
         chosen = parse_resource_id(resource_id) if resource_id is not None else IdSource().resource()
         asyncio.run(serve(config, environ=os.environ, resource_id=chosen))
-    except (ConfigError, InvalidId, InvalidSettings, ResourceIdTaken) as error:
+    except (ConfigError, InvalidId, InvalidSettings, ResourceIdTaken, UnusableCrashPoint) as error:
         raise Failure(f"The TaskManager cannot run: {error}", ExitCode.REFUSED) from error
     except CannotGoOn as error:
         raise Failure(f"The TaskManager ended: {error}", ExitCode.UNREACHABLE) from error
