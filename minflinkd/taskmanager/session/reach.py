@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.placing import link_or_copy
 from minflinkd.taskmanager.session.spark import Session
 
 
 class StateDirectoryUnreachable(MinflinkError):
-    """An executor has another directory at that path, or none, or its files cannot be linked here."""
+    """An executor has another directory at that path, or none, or its files cannot be read here."""
 
     code = "state-directory-unreachable"
     consequence = Consequence.FATAL
 
 
 def check_executors(session: Session) -> None:
-    """Each executor writes a file where it must find one, and each file is linked, as a snapshot links them.
+    """Each executor writes a file where it must find one, and each file is linked or copied, as for a snapshot.
 
     Blocks until executors are there. Raises StateDirectoryUnreachable.
     """
@@ -63,7 +63,9 @@ def _visit(place: str) -> Callable[[int], tuple[str, str | None, str]]:
 
 def _link(place: Path, name: str) -> str | None:
     try:
-        os.link(place / name, place / f"{name}.link")
+        link_or_copy(place / name, place / f"{name}.link")
+        if (place / name).stat().st_uid != place.stat().st_uid:
+            return "its files belong to another user"  # and directories of that user could not be emptied
     except OSError as error:
         return str(error)
     return None

@@ -3,13 +3,12 @@
 Spark fixes the number of shuffle partitions of a query with its first micro-batch: the offset log records it, and wins
 over the session's settings at every restart. State is split by it. So the state is rewritten by Spark's own offline
 repartitioning, which adds a micro-batch without input; a query without state only has its record changed. Both on a
-private copy made of hard links, in which files are added and replaced, and never written to.
+private copy made of hard links (else of copies), in which files are added and replaced, and never written to.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.placing import link_or_copy
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.failures import spark_message
 
@@ -44,7 +44,7 @@ def repartition(spark: SparkSession, checkpoint: Path, batch: int, partitions: i
     StateNotRepartitioned, with nothing left in `target`; `checkpoint` is unchanged in any case.
     """
     try:
-        shutil.copytree(checkpoint, target, copy_function=os.link)
+        shutil.copytree(checkpoint, target, copy_function=link_or_copy)
         if not (target / "state").exists():
             _record(target / "offsets" / str(batch), partitions)
             return batch

@@ -1,8 +1,8 @@
 """Which files of a running query's checkpoint directory make a snapshot at a committed micro-batch (C11).
 
 The directory is read as a listing, the closure is computed from it as a pure function and verified, and only then are
-links made. Files are immutable once they have their name, so the query runs on meanwhile. Layout (Spark 4.3, state
-format v2):
+links made, or copies where no link can be (`placing`). Files are immutable once they have their name, so the query runs
+on meanwhile. Layout (Spark 4.3, state format v2):
 
     metadata                                     the query's id
     offsets/<batch>  commits/<batch>             one entry each per micro-batch
@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import msgspec
 
+from minflinkd.taskmanager.placing import link_or_copy
 from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile
 
 _VERSION = re.compile(r"(\d+)_([0-9a-f-]{36})\.(changelog|zip)")
@@ -223,7 +224,10 @@ def sst_files(zip_file: Path) -> list[str]:
 
 
 def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile], OffsetEntry]:
-    """Hard-link the closure at `batch` into the new directory `target`. Raises SnapshotFailed, with nothing left."""
+    """Link (else copy) the closure at `batch` into the new directory `target`.
+
+    Raises SnapshotFailed, and OSError where the disk does; nothing is left then.
+    """
     for attempt in range(_ATTEMPTS):
         try:
             offsets = read_offsets(checkpoint, batch)
@@ -248,8 +252,7 @@ def _link(checkpoint: Path, paths: list[str], target: Path) -> list[SnapshotFile
         if (directory := os.path.dirname(place)) not in made:
             os.makedirs(directory, exist_ok=True)
             made.add(directory)
-        os.link(os.path.join(checkpoint, path), place)
-        files.append(SnapshotFile(path, os.stat(place).st_size))
+        files.append(SnapshotFile(path, link_or_copy(os.path.join(checkpoint, path), place)))
     return files
 
 
