@@ -163,6 +163,19 @@ class TaskManager:
         "directory.",
         aliases=("taskmanager.state.local.root-dirs",),
     )
+    local_recovery: bool = option(
+        "execution.state-recovery.from-local",
+        True,
+        "A TaskManager keeps the files of the snapshots that it took, for the retained checkpoints, and restores from "
+        "them; from the storage otherwise. They are hard links: they cost disk once their task has deleted the files.",
+    )
+    local_recovery_max_size: MemorySize = option(
+        "taskmanager.state.local.max-size",
+        MemorySize(10 << 30),
+        "Disk that these copies may take on a TaskManager, files that running tasks still have included: beyond it the "
+        "oldest copies go.",
+        at_least=0,
+    )
     cancellation_timeout: Duration = option(
         "task.cancellation.timeout",
         Duration(30),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -59,6 +59,24 @@ class PhysicalFileWriter:
             self._usable = True
             return handle
 
+    async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]:
+        """Add small state files in one go: bytes and checksum of each. Raises StorageError, as `append`."""
+        async with self._lock:
+            if not self._usable:
+                raise WriterClosed(f"the physical files in {self._root.uri} take no more segments")
+            self._usable = False
+            handles: list[StateHandle] = []
+            waiting: list[bytes] = []
+            for data, digest in pieces:
+                if waiting and self._is_full_for(len(data)):
+                    await self._write(waiting)
+                await self._room_for(len(data))
+                handles.append(self._handle(len(data), digest))
+                waiting.append(data)
+            await self._write(waiting)
+            self._usable = True
+            return handles
+
     async def commit(self) -> tuple[str, ...]:
         """Make all files durable and visible; their names. Nothing can be added after."""
         async with self._lock:
@@ -76,10 +94,12 @@ class PhysicalFileWriter:
             if self._committed:
                 return
             self._usable = False
-            if self._writer is not None:
-                await self._writer.abort()
-            await self._root.delete_children(self._names)
-            self._names.clear()
+            try:
+                if self._writer is not None:
+                    await self._writer.abort()
+            finally:
+                await self._root.delete_children(self._names)
+                self._names.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,8 +139,16 @@ class PhysicalFileWriter:
         self._offset += length
         return handle
 
+    async def _write(self, waiting: list[bytes]) -> None:
+        if waiting and self._writer is not None:
+            await self._writer.append(b"".join(waiting))
+            waiting.clear()
+
+    def _is_full_for(self, size: int) -> bool:
+        return self._writer is not None and self._offset > len(HEADER) and self._offset + size > self._max
+
     async def _room_for(self, size: int) -> Writer:
-        if self._writer is not None and self._offset > len(HEADER) and self._offset + size > self._max:
+        if self._is_full_for(size):
             await self._finish_file()
         if self._writer is None:
             name = self._name(len(self._names))

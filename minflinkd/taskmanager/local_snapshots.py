@@ -1,77 +1,166 @@
-"""The TaskManager's own copies of snapshots: hard links made in the sync part, kept for task-local recovery (C14).
+"""The TaskManager's own copies of snapshots: links made in the sync part, kept for task-local recovery (C14).
 
     snapshots/<job>/<task>/<checkpoint>/...     the files of Spark's checkpoint directory at the cut
 
-A copy is complete once its checkpoint was acknowledged; it goes when a later one is confirmed, or with its job.
+A copy is complete once its snapshot was uploaded. It goes when enough later checkpoints are confirmed, with its job, or
+when all copies together take more than they may: the oldest first. What is missing here is fetched from the storage.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from minflinkd.rpc.snapshot import TaskSnapshot
+import xxhash
+
+from minflinkd.rpc.snapshot import StateFile, TaskSnapshot
 from minflinkd.runtime.ids import JobId, TaskId, parse_job_id, parse_vertex_id
+from minflinkd.taskmanager.placing import link_or_copy
+
+DEFAULT_MAX_SIZE = 10 * 1024**3  # bytes
+_CHUNK = 1 << 20
+
+Key = tuple[JobId, TaskId, int]  # the last is the checkpoint
+
+
+@dataclass(frozen=True)
+class Copy:
+    """`files`: bytes by inode, since copies of one task share most of their files."""
+
+    key: Key
+    files: Mapping[int, int]
+
+
+def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
+    """Which copies have to go so that the others take no more than `max_size` bytes of disk. Pure.
+
+    `copies` from the oldest to the newest, which is the order in which they go; a copy that is too large by itself is
+    not kept at the cost of others.
+    """
+    gone: list[Copy] = []
+    held: dict[int, int] = {}
+    size = 0
+    full = False
+    for copy in reversed(copies):
+        more = {inode: length for inode, length in copy.files.items() if inode not in held}
+        alone = sum(copy.files.values())
+        full = full or (alone <= max_size < size + sum(more.values()))
+        if full or alone > max_size:
+            gone.append(copy)
+            continue
+        held |= more
+        size += sum(more.values())
+    return gone[::-1]
 
 
 @dataclass
 class LocalSnapshots:
-    root: Path
+    """`max_size`: bytes of disk for complete copies; 0 keeps none, so that every restore comes from the storage."""
 
-    def __post_init__(self) -> None:
-        self._complete: set[tuple[JobId, TaskId, int]] = set()
+    root: Path
+    max_size: int = DEFAULT_MAX_SIZE
+    _complete: dict[Key, Copy] = field(default_factory=dict, init=False)  # in the order of their completion
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)  # calls come from several threads
 
     def directory(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> Path:
         """Ids are parsed before they become a path. Raises InvalidId."""
         return self.root / parse_job_id(job_id) / parse_vertex_id(task_id) / str(int(checkpoint_id))
 
     def completed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
-        self._complete.add((job_id, task_id, checkpoint_id))
+        """The files are in the storage as well. Older copies may have to go, or this one. Blocking."""
+        key = (job_id, task_id, checkpoint_id)
+        copy = Copy(key, _inodes(self.directory(*key)))
+        with self._lock:
+            self._complete.pop(key, None)
+            self._complete[key] = copy
+            gone = [copy.key for copy in beyond([*self._complete.values()], self.max_size)]
+        for each in gone:
+            self.forget(*each)
+
+    def size(self) -> int:
+        """Bytes of disk that complete copies hold; a file that its task still has is counted as well."""
+        with self._lock:
+            copies = [*self._complete.values()]
+        held: dict[int, int] = {}
+        for copy in copies:
+            held.update(copy.files)
+        return sum(held.values())
 
     def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, target: Path) -> bool:
-        """Link an own, whole copy of the snapshot into `target`; False where there is none. Blocking.
+        """Link an own, whole copy of the snapshot into `target`; False, with nothing left there, where there is none.
 
-        The files are immutable and were verified when they were linked, so that only presence and size are looked at.
+        Every file is compared with the checksum that it was uploaded with. Blocking.
         """
-        if (job_id, snapshot.task_id, snapshot.checkpoint_id) not in self._complete:
+        key = (job_id, snapshot.task_id, snapshot.checkpoint_id)
+        if key not in self._complete:
             return False
-        source = self.directory(job_id, snapshot.task_id, snapshot.checkpoint_id)
-        whole = all(_link(source / file.path, target / file.path, file.handle.length) for file in snapshot.files)
+        source = self.directory(*key)
+        whole = all(_has(source, file) for file in snapshot.files) and all(
+            _place(source, file, target) for file in snapshot.files
+        )
         if not whole:
             shutil.rmtree(target, ignore_errors=True)
         return whole
 
     def forget(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """Blocking, idempotent."""
-        self._complete.discard((job_id, task_id, checkpoint_id))
+        with self._lock:
+            self._complete.pop((job_id, task_id, checkpoint_id), None)
         shutil.rmtree(self.directory(job_id, task_id, checkpoint_id), ignore_errors=True)
 
-    def forget_before(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
-        """A later checkpoint is confirmed: the older copies go. Blocking."""
-        known = self._complete.copy()  # in one step: other threads add and take away
-        for older in [c for j, t, c in known if (j, t) == (job_id, task_id) and c < checkpoint_id]:
+    def confirmed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int, *, retained: int = 1) -> None:
+        """This checkpoint is complete: of those up to it, the `retained` latest are kept. Blocking."""
+        with self._lock:
+            known = [c for j, t, c in self._complete if (j, t) == (job_id, task_id) and c <= checkpoint_id]
+        for older in sorted(known)[:-retained]:
             self.forget(job_id, task_id, older)
 
     def forget_job(self, job_id: JobId) -> Path:
         """At once, and idempotent. What is returned is to be deleted; a job that comes back begins anew."""
-        self._complete -= {key for key in self._complete.copy() if key[0] == job_id}
+        with self._lock:
+            for key in [key for key in self._complete if key[0] == job_id]:
+                del self._complete[key]
         gone = self.root / f".{parse_job_id(job_id)}-{uuid4().hex}"
         with suppress(FileNotFoundError):
             (self.root / job_id).rename(gone)
         return gone
 
 
-def _link(source: Path, target: Path, size: int) -> bool:
-    """Whether the file was there, and of this size."""
+def _inodes(directory: Path) -> dict[int, int]:
+    return {found.st_ino: found.st_size for found in _files(str(directory))}
+
+
+def _files(directory: str) -> Iterable[os.stat_result]:
+    for path, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield os.stat(os.path.join(path, name))
+
+
+def _has(source: Path, file: StateFile) -> bool:
+    """A look at its size, before any file is read."""
     try:
-        if source.stat().st_size != size:
-            return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, target)
+        return (source / file.path).stat().st_size == file.handle.length
     except FileNotFoundError:
         return False
-    return True
+
+
+def _place(source: Path, file: StateFile, target: Path) -> bool:
+    """Whether the file was there, with the content that it had."""
+    place = target / file.path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        link_or_copy(source / file.path, place)
+    except FileNotFoundError:
+        return False
+    hasher = xxhash.xxh3_128()
+    with place.open("rb", buffering=0) as opened:
+        while piece := opened.read(_CHUNK):
+            hasher.update(piece)
+    return hasher.hexdigest() == file.handle.checksum

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,7 @@ from minflinkd.rpc.messages import (
     Request,
     TriggerCheckpoint,
 )
-from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import MinflinkError, error_info
 from minflinkd.runtime.ids import ResourceId
@@ -35,6 +36,7 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_process import SessionProcess
+from minflinkd.taskmanager.uploading import upload
 
 log = structlog.get_logger(__name__)
 
@@ -56,21 +58,27 @@ class Snapshots:
         session: Callable[[], SessionProcess],
         deliver: Deliver,
         max_file_size: int,
+        num_retained: int = 1,
         tasks: TaskOwner,
     ) -> None:
+        """`num_retained`: of jobs that do not say how many completed checkpoints are kept."""
         self._resource_id = resource_id
         self._storages = storages
         self._local = local
         self._session = session
         self._deliver = deliver
         self._max_file_size = max_file_size
+        self._num_retained = num_retained
         self._tasks = tasks
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def trigger(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
-        """Begin; a repeated trigger changes nothing."""
-        key = (request.attempt_id, request.checkpoint_id)
-        if key in self._running or request.checkpoint_id in attempt.handles:
+        """Begin. A repeated trigger changes nothing, nor does one that comes behind the checkpoint's end."""
+        number = request.checkpoint_id
+        key = (request.attempt_id, number)
+        if key in self._running or number in attempt.handles or number in attempt.aborted:
+            return
+        if number <= attempt.confirmed:
             return
         name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
         task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
@@ -94,11 +102,14 @@ class Snapshots:
         for older in [n for n in attempt.handles if n <= number]:
             del attempt.handles[older]
             attempt.transactions.pop(older, None)
-        deployment = attempt.deployment
-        await asyncio.to_thread(self._local.forget_before, deployment.job.job_id, deployment.task.id, number)
+        attempt.aborted = {later for later in attempt.aborted if later > number}
+        job, task = attempt.deployment.job, attempt.deployment.task
+        retained = job.checkpointing.num_retained or self._num_retained
+        await asyncio.to_thread(partial(self._local.confirmed, job.job_id, task.id, number, retained=retained))
 
     async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
         """C13. Idempotent."""
+        attempt.aborted.add(request.checkpoint_id)
         task = self._running.get((request.attempt_id, request.checkpoint_id))
         if task is not None:
             _end(task)
@@ -146,16 +157,29 @@ class Snapshots:
         reach(CrashPoint.UPLOAD)
         attempt.handles[number] = {file.path: file.handle for file in snapshot.files}
         attempt.transactions[number] = snapshot.transactions
-        self._local.completed(deployment.job.job_id, deployment.task.id, number)
         acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
-        refusal = await self._tell(attempt, acknowledge)
-        reach(CrashPoint.ACKNOWLEDGE)
-        if refusal is not None and refusal.info().code == NOT_PENDING:  # only then surely nobody refers to the files
-            attempt.handles.pop(number, None)
-            attempt.transactions.pop(number, None)
-            root = self._storages.at(deployment.job.checkpoint_root)
+        try:
+            await asyncio.to_thread(self._local.completed, deployment.job.job_id, deployment.task.id, number)
+            refusal = await self._tell(attempt, acknowledge)
+            reach(CrashPoint.ACKNOWLEDGE)
+        except asyncio.CancelledError:
+            if number in attempt.aborted:  # else the coordinator may have it
+                await asyncio.shield(self._discard(attempt, snapshot))
+            raise
+        if refusal is not None and refusal.info().code == NOT_PENDING:
+            await self._discard(attempt, snapshot)
+
+    async def _discard(self, attempt: Attempt, snapshot: TaskSnapshot) -> None:
+        """What was uploaded, where surely nobody refers to it. What cannot be deleted now is left to the sweep."""
+        attempt.handles.pop(snapshot.checkpoint_id, None)
+        attempt.transactions.pop(snapshot.checkpoint_id, None)
+        root = self._storages.at(attempt.deployment.job.checkpoint_root)
+        try:
             await root.delete_children(snapshot.physical_files)
-            await self._forget(attempt, number)
+        except MinflinkError as error:
+            files = snapshot.physical_files
+            log.warning("files of an aborted checkpoint are left", root=root.uri, files=files, error=str(error))
+        await self._forget(attempt, snapshot.checkpoint_id)
 
     async def _tell(self, attempt: Attempt, request: Request[Done]) -> MinflinkError | None:
         """Why it was not taken; a JobMaster that is silent or replaced decides no more about this attempt."""
@@ -174,8 +198,6 @@ class Snapshots:
         began = time.monotonic()
         deployment = attempt.deployment
         root = self._storages.at(deployment.job.checkpoint_root)
-        files: list[StateFile] = []
-        uploaded = files_uploaded = 0
 
         def name(sequence: int) -> str:
             return physical_file_name(
@@ -183,13 +205,7 @@ class Snapshots:
             )
 
         async with PhysicalFileWriter(root, name, max_file_size=self._max_file_size) as writer:
-            for file in taken.files:
-                handle = _unchanged(attempt.known, file)
-                if handle is None:
-                    handle = await writer.append(directory / file.path)
-                    uploaded += file.size
-                    files_uploaded += 1
-                files.append(StateFile(file.path, handle))
+            uploaded = await upload(writer, directory, taken.files, attempt.known)
             for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
                 await make_durable(self._storages, transaction)
             physical = await writer.commit()
@@ -199,14 +215,14 @@ class Snapshots:
             resource_id=self._resource_id,
             checkpoint_id=request.checkpoint_id,
             batch_id=taken.batch_id,
-            files=tuple(files),
+            files=uploaded.files,
             transactions=taken.transactions,
             physical_files=physical,
             source_offsets=taken.source_offsets,
             operators=taken.operators,
             parallelism=deployment.task.parallelism,
             bytes_full=sum(file.size for file in taken.files),
-            bytes_uploaded=uploaded,
+            bytes_uploaded=uploaded.size,
             sync_ms=taken.sync_ms,
             async_ms=round((time.monotonic() - began) * 1000, 3),
             input_ended=taken.input_ended,
@@ -216,7 +232,7 @@ class Snapshots:
             alignment_ms=round(taken.alignment_ms, 3),
             alignment_bytes=taken.alignment_bytes,
             wait_ms=taken.wait_ms,
-            files_uploaded=files_uploaded,
+            files_uploaded=uploaded.count,
         )
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
@@ -235,15 +251,3 @@ class Snapshots:
 def _end(task: asyncio.Task[None]) -> None:
     if not task.cancelling():  # a second time would cut short its tidying up
         task.cancel()
-
-
-def _unchanged(known: dict[str, StateHandle], file: sp.SnapshotFile) -> StateHandle | None:
-    """The handle of a file that a confirmed checkpoint holds.
-
-    State files have unique names and are immutable (state format v2), and so is an entry in the commit log. A restore
-    begins with `metadata` of its own, and may record other partitions in the offset log.
-    """
-    handle = known.get(file.path)
-    if handle is None or handle.length != file.size or file.path.startswith(("metadata", "offsets/", "inputs/")):
-        return None
-    return handle

@@ -87,6 +87,7 @@ class TaskManager(Component):
             listener=lambda: self.executor,
             on_start_failed=self._session_start_failed,
         )
+        copies = LocalSnapshots(state / "snapshots", settings.local_recovery_max_size)
         self.executor = TaskExecutor(
             hello=self._hello(),
             slots=settings.slots,
@@ -101,9 +102,10 @@ class TaskManager(Component):
             network=self._offloading,
             clock=clock,
             keeper=self._keeper,
-            deployer=Deployer(self._storages, self._blobs, LocalSnapshots(state / "snapshots")),
+            deployer=Deployer(self._storages, self._blobs, copies),
             state_directory=state,
             max_file_size=settings.file_merging_max_file_size,
+            num_retained=settings.checkpoints_retained,
             cancellation_timeout=settings.task_cancellation_timeout,
             on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),
             on_registered=self._registered,

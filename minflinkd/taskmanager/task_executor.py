@@ -58,6 +58,7 @@ class TaskExecutor(Component):
         deployer: Deployer,
         state_directory: Path,
         max_file_size: int,
+        num_retained: int = 1,
         cancellation_timeout: float,
         on_exit: Callable[[str, bool], None],
         on_registered: Callable[[m.Registered], None],
@@ -86,6 +87,7 @@ class TaskExecutor(Component):
             session=keeper.session,
             deliver=self._deliver,
             max_file_size=max_file_size,
+            num_retained=num_retained,
             tasks=self.tasks,
         )
         self._driver = CoreDriver(

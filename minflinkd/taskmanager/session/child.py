@@ -57,6 +57,7 @@ class _Attempt:
         self.task = task
         self.started = started
         self.stopped: asyncio.Future[TaskStopped] | None = None
+        self.snapshots: dict[int, asyncio.Future[SnapshotTaken]] = {}  # being taken, by checkpoint
 
 
 class SessionChild(Component):
@@ -154,15 +155,29 @@ class SessionChild(Component):
 
     async def _take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
         task = self._task(request.attempt_id)
-        return await self._blocking(lambda: task.take_snapshot(request))
+        taking, number = self._attempts[request.attempt_id].snapshots, request.checkpoint_id
+        if number not in taking:
+
+
+            def taken(future: asyncio.Future[SnapshotTaken]) -> None:
+                del taking[number]
+                _ = future.cancelled() or future.exception()  # whoever asked may be gone
+
+            taking[number] = self._blocking(lambda: task.take_snapshot(request))
+            taking[number].add_done_callback(taken)
+        return await asyncio.shield(taking[number])
 
     async def _confirm(self, request: ConfirmCheckpoint) -> Done:
         self._task(request.attempt_id).confirm(request.checkpoint_id)
         return Done()
 
     async def _abort_snapshot(self, request: AbortSnapshot) -> Done:
-        if request.attempt_id in self._attempts:
-            self._task(request.attempt_id).abort_snapshot(request.checkpoint_id)
+        """Answered when no link of it is made any more: those that were are then the supervisor's to remove."""
+        attempt = self._attempts.get(request.attempt_id)
+        if attempt is not None and attempt.started.done():
+            attempt.task.abort_snapshot(request.checkpoint_id)
+            if (taking := attempt.snapshots.get(request.checkpoint_id)) is not None:
+                await asyncio.wait({taking})
         return Done()
 
     # --- questions -----------------------------------------------------------------------------------------------

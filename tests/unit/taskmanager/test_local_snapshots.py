@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.local_snapshots import Copy, LocalSnapshots, beyond
 from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
 
 JOB, TASK = JobId("1" * 32), TaskId("a")
@@ -21,8 +24,8 @@ SNAPSHOT = TaskSnapshot(
     checkpoint_id=1,
     batch_id=0,
     files=(
-        StateFile("offsets/0", StateHandle("f", 0, 3, "")),
-        StateFile("state/0/1.zip", StateHandle("f", 3, 4, "")),
+        StateFile("offsets/0", StateHandle("f", 0, 3, checksum(b"abc"))),
+        StateFile("state/0/1.zip", StateHandle("f", 3, 4, checksum(b"defg"))),
     ),
 )
 
@@ -47,24 +50,85 @@ def test_a_complete_copy_is_laid_out_by_hard_links(snapshots: LocalSnapshots, tm
         assert (target / file.path).samefile(snapshots.directory(JOB, TASK, 1) / file.path)
 
 
-@pytest.mark.parametrize("damage", ["missing", "longer"])
+@pytest.mark.parametrize("damage", ["missing", "longer", "other"])
 def test_a_damaged_copy_is_refused_and_leaves_nothing(snapshots: LocalSnapshots, tmp_path: Path, damage: str) -> None:
     """C14: the storage's copy is used instead."""
     snapshots.completed(JOB, TASK, 1)
     last = snapshots.directory(JOB, TASK, 1) / "state/0/1.zip"
     last.unlink()
-    if damage == "longer":
-        last.write_text("too long")
+    if damage != "missing":
+        last.write_text({"longer": "too long", "other": "defh"}[damage])
     assert not snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt")
     assert not (tmp_path / "attempt").exists()
 
 
-def test_older_copies_go_when_a_later_checkpoint_is_confirmed(snapshots: LocalSnapshots) -> None:
-    for number in (1, 2, 3):
-        snapshots.directory(JOB, TASK, number).mkdir(parents=True, exist_ok=True)
-        snapshots.completed(JOB, TASK, number)
-    snapshots.forget_before(JOB, TASK, 3)
-    assert sorted(p.name for p in (snapshots.root / JOB / TASK).iterdir()) == ["3"]
+@pytest.mark.parametrize(("retained", "left"), [(1, ["3", "4"]), (2, ["2", "3", "4"]), (9, ["1", "2", "3", "4"])])
+def test_copies_stay_as_long_as_their_checkpoints(snapshots: LocalSnapshots, retained: int, left: list[str]) -> None:
+    """C14: later checkpoints being confirmed; one that is still on its way stays in any case."""
+    for number in (1, 2, 3, 4):
+        take(snapshots, number, {})
+    snapshots.confirmed(JOB, TASK, 3, retained=retained)
+    assert sorted(p.name for p in (snapshots.root / JOB / TASK).iterdir()) == left
+
+
+def take(snapshots: LocalSnapshots, number: int, files: dict[str, str]) -> Path:
+    directory = snapshots.directory(JOB, TASK, number)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    snapshots.completed(JOB, TASK, number)
+    return directory
+
+
+def test_beyond_the_bound_the_oldest_copies_go(tmp_path: Path) -> None:
+    """C14: and a copy that is too large by itself costs no other its place."""
+    snapshots = LocalSnapshots(tmp_path, max_size=10)
+    one, two = take(snapshots, 1, {"a": "123456"}), take(snapshots, 2, {"a": "1234"})
+    assert (one.exists(), two.exists(), snapshots.size()) == (True, True, 10)
+    three = take(snapshots, 3, {"a": "1"})
+    assert (one.exists(), two.exists(), three.exists(), snapshots.size()) == (False, True, True, 5)
+    four = take(snapshots, 4, {"a": "12345678901"})
+    assert (two.exists(), three.exists(), four.exists()) == (True, True, False)
+
+
+def test_a_file_of_two_copies_is_counted_once(tmp_path: Path) -> None:
+    """C14: copies of one task are links to the same files."""
+    snapshots = LocalSnapshots(tmp_path, max_size=10)
+    one = take(snapshots, 1, {"a": "12345678"})
+    two = snapshots.directory(JOB, TASK, 2)
+    two.mkdir()
+    (two / "a").hardlink_to(one / "a")
+    take(snapshots, 2, {"b": "12"})
+    assert (one.exists(), two.exists(), snapshots.size()) == (True, True, 10)
+
+
+def test_where_copies_may_take_nothing_none_is_kept(tmp_path: Path) -> None:
+    """C14: local recovery is off."""
+    assert not take(LocalSnapshots(tmp_path, max_size=0), 1, {"a": "1"}).exists()
+
+
+@given(
+    files=st.lists(st.dictionaries(st.integers(0, 9), st.just(0), max_size=6), max_size=8),
+    sizes=st.lists(st.integers(0, 50), min_size=10, max_size=10),
+    bound=st.integers(0, 120),
+)
+def test_what_stays_fits_and_nothing_goes_without_need(
+    files: list[dict[int, int]], sizes: list[int], bound: int
+) -> None:
+    """C14: the bound holds; of copies that fit by themselves the latest stay, and as many as there is room for."""
+    copies = [Copy((JOB, TASK, n), {inode: sizes[inode] for inode in names}) for n, names in enumerate(files)]
+    gone = beyond(copies, bound)
+    assert gone == [copy for copy in copies if copy in gone], "in the order of their age"
+    kept = [copy for copy in copies if copy not in gone]
+    assert disk(kept) <= bound
+    fitting = [copy for copy in copies if disk([copy]) <= bound]
+    assert kept == fitting[len(fitting) - len(kept) :], "the latest"
+    if len(kept) < len(fitting):
+        assert disk(fitting[len(fitting) - len(kept) - 1 :]) > bound, "one more would not fit"
+
+
+def disk(copies: list[Copy]) -> int:
+    return sum({inode: size for copy in copies for inode, size in copy.files.items()}.values())
 
 
 def test_what_a_job_makes_after_it_came_back_is_not_deleted(snapshots: LocalSnapshots, tmp_path: Path) -> None:

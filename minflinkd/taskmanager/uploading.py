@@ -1,0 +1,123 @@
+"""The upload of one snapshot: what no confirmed checkpoint holds, by file and by content, and nothing twice (C12).
+
+A file of state has a unique name and never changes, so that the name says enough. Any other file (an entry of a log,
+the description of an operator) may be another one under the same name after a restore, and the same under another name
+in the next checkpoint: its bytes decide. Small files are read many at a time: a visit to a thread costs more than they.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from minflinkd.filemerging.segments import CHUNK, checksum
+from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.rpc.snapshot import StateFile, StateHandle
+from minflinkd.storage.os_errors import os_errors
+from minflinkd.taskmanager.session_protocol import SnapshotFile
+
+SMALL = 256 * 1024  # bytes: such files are read whole
+_BATCH = CHUNK  # bytes of small files in memory at a time
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)")
+
+Content = tuple[int, str]  # length and checksum
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """`files` in the order in which they were given; `size` bytes in `count` pieces went to the storage."""
+
+    files: tuple[StateFile, ...]
+    size: int
+    count: int
+
+
+@dataclass(frozen=True)
+class UploadPlan:
+    """`held`: files that need no look. `small`: batches of files to read. `large`: one after another."""
+
+    held: Mapping[str, StateHandle]
+    small: tuple[tuple[SnapshotFile, ...], ...]
+    large: tuple[SnapshotFile, ...]
+
+
+def plan_upload(files: Iterable[SnapshotFile], known: Mapping[str, StateHandle]) -> UploadPlan:
+    """Pure. `known`: what the last confirmed checkpoint holds, by path."""
+    held: dict[str, StateHandle] = {}
+    small: list[SnapshotFile] = []
+    large: list[SnapshotFile] = []
+    for file in files:
+        handle = known.get(file.path)
+        if handle is not None and handle.length == file.size and _UNIQUE.fullmatch(file.path):
+            held[file.path] = handle
+        else:
+            (small if file.size <= SMALL else large).append(file)
+    return UploadPlan(held, tuple(_batches(small)), tuple(large))
+
+
+async def upload(
+    writer: PhysicalFileWriter, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
+) -> Uploaded:
+    """Write what is new of the `files` in `directory` through `writer`, which the caller commits.
+
+    Raises StorageError; StorageUnavailable and its like also for the local disk.
+    """
+    plan = plan_upload(files, known)
+    handles = dict(plan.held)
+    held: dict[Content, StateHandle] = {(handle.length, handle.checksum): handle for handle in known.values()}
+    size = count = 0
+    for batch in plan.small:
+        with os_errors(directory):
+            contents = await asyncio.to_thread(_read, directory, batch)
+        new = {content: data for content, data in contents if content not in held}
+        written = await writer.append_all([(data, digest) for (_, digest), data in new.items()])
+        held.update(zip(new, written, strict=True))
+        size += sum(handle.length for handle in written)
+        count += len(written)
+        handles.update((file.path, held[content]) for file, (content, _) in zip(batch, contents, strict=True))
+    lengths = {length for length, _ in held}
+    for file in plan.large:
+        handle = None
+        if file.size in lengths:  # only then is it worth to read it twice
+            with os_errors(directory):
+                handle = held.get((file.size, await asyncio.to_thread(_checksum, directory / file.path)))
+        if handle is None:
+            handle = await writer.append(directory / file.path)
+            size += handle.length
+            count += 1
+            held[handle.length, handle.checksum] = handle
+            lengths.add(handle.length)
+        handles[file.path] = handle
+    return Uploaded(tuple(StateFile(file.path, handles[file.path]) for file in files), size, count)
+
+
+def _batches(files: Iterable[SnapshotFile]) -> Iterator[tuple[SnapshotFile, ...]]:
+    batch: list[SnapshotFile] = []
+    size = 0
+    for file in files:
+        if batch and size + file.size > _BATCH:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield tuple(batch)
+
+
+def _read(directory: Path, files: Iterable[SnapshotFile]) -> list[tuple[Content, bytes]]:
+    pieces = [(directory / file.path).read_bytes() for file in files]
+    return [((len(data), checksum(data)), data) for data in pieces]
+
+
+def _checksum(path: Path) -> str:
+    hasher = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(CHUNK):
+            hasher.update(piece)
+    return hasher.hexdigest()

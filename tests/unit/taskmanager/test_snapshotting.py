@@ -1,0 +1,343 @@
+"""Snapshots of running tasks on a real disk: what is uploaded, and what is left of those that are given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from minflinkd.checkpoint.layout import parse_physical_file
+from minflinkd.filemerging.reader import read_segments
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.faulty import FaultyStorage
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.session_process import SessionProcess
+from minflinkd.taskmanager.snapshotting import NOT_PENDING, Snapshots
+from minflinkd_local import LocalStorage
+
+JOB, ATTEMPT, TASK = JobId("1" * 32), AttemptId("2" * 32), TaskId("a")
+
+
+def state(number: int, kind: str = "changelog") -> str:
+    return f"state/0/0/{number}_{UUID(int=number)}.{kind}"
+
+
+@dataclass
+class Session:
+    """Links what `files` says where it is told to, or waits for a boundary that never comes where it is `busy`."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    busy: bool = False
+    asked: list[m.Message] = field(default_factory=list)
+
+    async def ask(self, request: m.Message, timeout: float) -> Any:
+        self.asked.append(request)
+        if isinstance(request, sp.TakeSnapshot):
+            if self.busy:
+                await asyncio.Event().wait()
+            target = Path(request.target_directory)
+            for path, content in self.files.items():
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                (target / path).write_bytes(content)
+            files = tuple(sp.SnapshotFile(path, len(content)) for path, content in self.files.items())
+            return sp.SnapshotTaken(batch_id=request.checkpoint_id, files=files)
+        return m.Done()
+
+
+@dataclass
+class World:
+    base: Path
+    snapshots: Snapshots
+    local: LocalSnapshots
+    session: Session
+    storage: FaultyStorage
+    storages: Storages
+    attempt: Attempt
+    delivered: list[m.Message] = field(default_factory=list)
+    refusal: str = ""
+    silent: bool = False
+
+    async def deliver(self, _: Attempt, request: m.Request[m.Done]) -> None:
+        self.delivered.append(request)
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.refusal:
+            raise RemoteError(ErrorInfo(code=self.refusal, message="", consequence=Consequence.REFUSED))
+
+    def trigger(self, number: int) -> None:
+        self.snapshots.trigger(
+            self.attempt, m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number, epoch=1)
+        )
+
+    async def take(self, number: int) -> TaskSnapshot:
+        self.trigger(number)
+        await until(lambda: self.acknowledged(number) is not None)
+        await until(lambda: (ATTEMPT, number) not in self.snapshots._running)
+        return cast(TaskSnapshot, self.acknowledged(number))
+
+    async def confirmed(self, number: int) -> TaskSnapshot:
+        taken = await self.take(number)
+        await self.complete(number)
+        return taken
+
+    async def complete(self, number: int) -> None:
+        done = m.NotifyCheckpointComplete(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number)
+        await self.snapshots.complete(self.attempt, done)
+
+    async def abort(self, number: int) -> None:
+        aborted = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number)
+        await self.snapshots.abort(self.attempt, aborted)
+
+    def acknowledged(self, number: int) -> TaskSnapshot | None:
+        for message in self.delivered:
+            if isinstance(message, m.AcknowledgeCheckpoint) and message.snapshot.checkpoint_id == number:
+                return message.snapshot
+        return None
+
+    def stored(self) -> set[int]:
+        """Checkpoints of the physical files that are in the storage."""
+        return {parse_physical_file(path.name)[1] for path in (self.base / "storage").rglob("*.seg")}
+
+    def copies(self) -> set[str]:
+        directory = self.local.root / JOB / TASK
+        return {path.name for path in directory.iterdir()} if directory.exists() else set()
+
+    async def restored(self, snapshot: TaskSnapshot) -> dict[str, bytes]:
+        target = self.base / f"restored-{snapshot.checkpoint_id}"
+        root = self.storages.at(self.attempt.deployment.job.checkpoint_root)
+        await read_segments(root, {file.path: file.handle for file in snapshot.files}, target)
+        return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(base: Path, *, retained: int | None = None, **faults: Any) -> AsyncIterator[World]:
+    storages, storage = Storages(), FaultyStorage(LocalStorage(), **faults)
+    storages.add(storage)
+    local, session, tasks = LocalSnapshots(base / "snapshots"), Session(), TaskOwner("test")
+    context = m.JobContext(
+        job_id=JOB,
+        name="copy",
+        params={},
+        mode=RuntimeMode.STREAMING,
+        checkpointing=Checkpointing(num_retained=retained),
+        checkpoint_root=f"file://{base}/storage/job",
+    )
+    task = Task(id=TASK, vertices=(Vertex(id=VertexId("a"), source=Source(format="rate")),), parallelism=1)
+    deployment = m.DeployTask(
+        job=context,
+        task=task,
+        allocation_id=AllocationId("x"),
+        attempt_id=ATTEMPT,
+        attempt_number=0,
+        job_leader_id=LeaderId("jm"),
+    )
+    world = World(
+        base,
+        Snapshots(
+            resource_id=ResourceId("tm-1"),
+            storages=storages,
+            local=local,
+            session=lambda: cast(SessionProcess, session),
+            deliver=lambda attempt, request: world.deliver(attempt, request),
+            max_file_size=1 << 20,
+            tasks=tasks,
+        ),
+        local,
+        session,
+        storage,
+        storages,
+        Attempt.of(deployment, base / "attempt", 1),
+    )
+    yield world
+    await tasks.aclose()
+    await storages.aclose()
+
+
+async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path: Path) -> None:
+    """C12: by file, where a name is unique; also when the earlier one was confirmed, and not only acknowledged."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first", "commits/0": b"c"}
+        first = await world.take(1)
+        assert (first.bytes_full, first.bytes_uploaded) == (9, 9)
+        world.session.files |= {state(2): b"two"}
+        second = await world.take(2)
+        assert second.bytes_uploaded == 12, "the first may never complete"
+        await world.complete(1)
+        world.session.files |= {state(3): b"three"}
+        third = await world.confirmed(3)
+        assert (third.bytes_full, third.bytes_uploaded) == (17, 8), "the second may yet fail"
+        assert await world.restored(third) == world.session.files
+
+
+async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) -> None:
+    """C12: of the same length; a restored attempt writes its logs and descriptions anew."""
+    async with running(tmp_path) as world:
+        world.session.files = {"metadata": b"id 1", "offsets/0": b"aaaa", "state/0/_metadata/metadata": b"2 partitions"}
+        await world.confirmed(1)
+        world.session.files = {"metadata": b"id 2", "offsets/0": b"bbbb", "state/0/_metadata/metadata": b"4 partitions"}
+        second = await world.confirmed(2)
+        assert second.bytes_uploaded == second.bytes_full == 20
+        assert await world.restored(second) == world.session.files
+
+
+async def test_two_files_of_the_same_content_are_uploaded_once(tmp_path: Path) -> None:
+    """C12: in one snapshot, and where a confirmed checkpoint has it under another name; small or large."""
+    large = bytes(700_000)
+    async with running(tmp_path) as world:
+        world.session.files = {"commits/0": b"same", "commits/1": b"same", "sources/0/1": large, "sources/0/2": large}
+        first = await world.confirmed(1)
+        assert first.bytes_uploaded == 4 + len(large)
+        assert await world.restored(first) == world.session.files
+        world.session.files = {"commits/2": b"same", "sources/0/3": large, "sources/0/4": b"1" * len(large)}
+        second = await world.confirmed(2)
+        assert second.bytes_uploaded == len(large)
+        assert await world.restored(second) == world.session.files
+
+
+async def test_a_snapshot_without_anything_new_writes_nothing(tmp_path: Path) -> None:
+    """C12: an idle task costs the storage no request."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        await world.confirmed(1)
+        requests = world.storage.requests
+        second = await world.confirmed(2)
+        assert (second.bytes_uploaded, second.physical_files, world.storage.requests) == (0, (), requests)
+        assert await world.restored(second) == world.session.files
+
+
+async def test_many_small_files_are_read_and_written_together(tmp_path: Path) -> None:
+    """C12: the upload of a thousand changelogs costs the storage one object."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(n): b"%d" % n * 500 for n in range(1, 1001)}
+        taken = await world.confirmed(1)
+        assert len(taken.physical_files) == 2, "max-file-size, 1 MiB here"
+        assert await world.restored(taken) == world.session.files
+
+
+async def test_several_checkpoints_are_uploaded_beside_each_other(tmp_path: Path) -> None:
+    """C12: each into files of its own (F2); one that is stuck holds up no other."""
+    async with running(tmp_path, fail_at=1, hang=True) as world:
+        world.session.files = {state(1): b"one"}
+        world.trigger(1)
+        await until(lambda: world.storage.requests == 1)
+        second = await world.take(2)
+        assert world.acknowledged(1) is None
+        assert {parse_physical_file(name)[1] for name in second.physical_files} == {2}
+        await world.abort(1)
+        assert (world.stored(), world.copies()) == ({2}, {"2"})
+
+
+@pytest.mark.parametrize("request_number", [1, 2, 3])
+async def test_an_abort_stops_the_upload_and_leaves_nothing(tmp_path: Path, request_number: int) -> None:
+    """C13: in whichever step of the storage it is; no write comes after, and no late trigger begins it anew."""
+    async with running(tmp_path, fail_at=request_number, hang=True) as world:
+        world.session.files = {state(n, "zip"): bytes([n]) * 700_000 for n in range(1, 4)}
+        world.trigger(1)
+        await until(lambda: world.storage.requests == request_number)
+        await world.abort(1)
+        requests = world.storage.requests
+        world.trigger(1)
+        await asyncio.sleep(0)
+        assert (world.snapshots._running, world.delivered) == ({}, [])
+        assert (world.stored(), world.copies()) == (set(), set())
+        assert [path for path in (tmp_path / "storage").rglob("*") if path.is_file()] == []
+        assert world.storage.requests == requests, "deleting what was finished included: nothing is written any more"
+        assert isinstance(world.session.asked[-1], sp.AbortSnapshot)
+
+
+async def test_an_abort_reaches_a_snapshot_that_waits_for_its_micro_batch(tmp_path: Path) -> None:
+    """C13: the child is told, and what it may have linked is gone."""
+    async with running(tmp_path) as world:
+        world.session.busy = True
+        world.session.files = {state(1): b"one"}
+        world.trigger(1)
+        await until(lambda: bool(world.session.asked))
+        await world.abort(1)
+        assert [type(request) for request in world.session.asked] == [sp.TakeSnapshot, sp.AbortSnapshot]
+        assert (world.copies(), world.delivered) == (set(), [])
+
+
+async def test_an_abort_before_the_acknowledgement_was_taken_deletes_the_files(tmp_path: Path) -> None:
+    """C13, F4: they are the TaskManager's until then."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        world.silent = True
+        world.trigger(1)
+        await until(lambda: world.acknowledged(1) is not None)
+        assert world.stored() == {1}
+        await world.abort(1)
+        assert (world.stored(), world.copies(), world.attempt.handles) == (set(), set(), {})
+
+
+async def test_an_abort_behind_the_acknowledgement_leaves_the_files_to_the_coordinator(tmp_path: Path) -> None:
+    """C13, F4: only the copy goes."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        await world.take(1)
+        await world.abort(1)
+        await world.abort(1)
+        assert (world.stored(), world.copies(), world.attempt.handles) == ({1}, set(), {})
+
+
+async def test_an_acknowledgement_that_comes_too_late_takes_its_files_with_it(tmp_path: Path) -> None:
+    """C21: the checkpoint has expired meanwhile."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        world.refusal = NOT_PENDING
+        await world.take(1)
+        assert (world.stored(), world.copies(), world.attempt.handles) == (set(), set(), {})
+
+
+async def test_an_attempt_that_ends_leaves_to_the_coordinator_what_it_may_have_acknowledged(tmp_path: Path) -> None:
+    """F4: whether the acknowledgement has arrived cannot be known here."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        world.silent = True
+        world.trigger(1)
+        await until(lambda: world.acknowledged(1) is not None)
+        await asyncio.wait(world.snapshots.cancel_all(world.attempt))
+        assert (world.stored(), world.copies()) == ({1}, {"1"})
+
+
+async def test_an_upload_that_fails_is_declined_and_leaves_nothing(tmp_path: Path) -> None:
+    """C21, C23: the coordinator is told why."""
+    async with running(tmp_path, fail_at=1) as world:
+        world.session.files = {state(1): b"one"}
+        world.trigger(1)
+        await until(lambda: bool(world.delivered))
+        (declined,) = world.delivered
+        assert isinstance(declined, m.DeclineCheckpoint)
+        assert declined.error.code == "storage-transient"
+        assert (world.stored(), world.copies()) == (set(), set())
+
+
+@pytest.mark.parametrize(("retained", "left"), [(None, {"3"}), (2, {"2", "3"})])
+async def test_copies_of_the_retained_checkpoints_stay(tmp_path: Path, retained: int | None, left: set[str]) -> None:
+    """C14."""
+    async with running(tmp_path, retained=retained) as world:
+        world.session.files = {state(1): b"one"}
+        for number in (1, 2, 3):
+            await world.confirmed(number)
+        assert world.copies() == left
