@@ -6,11 +6,22 @@ import sys
 import traceback
 from pathlib import Path
 
-from benchmarks import blob, cancel, checkpoint, machine, recovery, scale, start, submit
+from benchmarks import (
+    beside_plain,
+    blob,
+    cancel,
+    checkpoint,
+    checkpoint_size,
+    machine,
+    recovery,
+    scale,
+    start,
+    submit,
+)
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
 
-ROWS = (start, submit, cancel, recovery, checkpoint, blob, scale)
+ROWS = (start, submit, cancel, recovery, checkpoint, checkpoint_size, beside_plain, blob, scale)
 PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
 
 

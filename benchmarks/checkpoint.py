@@ -4,7 +4,8 @@ The job reads a file of 100 rows every 0.2 s and is checkpointed every 3 s, whic
 counted by name in the checkpoint directory, looked at every 20 ms; no name is used twice, and a completed checkpoint
 is kept until after the next one. Plain PySpark runs the same query with the same partitions and its checkpoint
 directory on the same disk; counted are the files that appeared after its first micro-batch. On a local disk it writes
-a `.crc` beside each, counted apart: other storages do without.
+a `.crc` beside each, counted apart: other storages do without. Requests to the storage are those that the TaskManager
+counts itself, sinks included: an object written is one, however many pieces it is made of.
 
 Trigger -> complete is the coordinator's; sync and async are the task's (sync: hard links at the micro-batch's end;
 async: the upload). The rest is the wait for the end of the micro-batch that was in progress, messages and metadata.
@@ -44,7 +45,7 @@ async def measure(base: Path, quick: bool) -> Row:
         job = WindowsJob(base / f"plain{count}", files=plain_files)
         job.write_events()
         plain = await run_plain(job, job.base / "work", parallelism=count, threads=2)
-        _report(row, count, ours, *_plain_files(plain.checkpoint))
+        _report(row, count, ours, _plain_files(plain.checkpoint))
         say(f"checkpoint: {count} partitions, {PLAIN}")
     return row
 
@@ -58,9 +59,19 @@ class Measured:
     batch_ms: list[float] = field(default_factory=list)
     files: int = 0
     batches: int = 0
+    requests: dict[str, float] = field(default_factory=dict)  # of the TaskManager, by kind
 
 
-def _report(row: Row, count: int, ours: Measured, plain: float, plain_crc: float) -> None:
+@dataclass(frozen=True)
+class PlainFiles:
+    """For each micro-batch; `files` and `size` without the .crc files."""
+
+    files: float
+    crc: float
+    size: float
+
+
+def _report(row: Row, count: int, ours: Measured, plain: PlainFiles) -> None:
     at = f"{count} partitions: "
     done = len(ours.parts)
     row.add_phases(at, ours.parts, unit="ms")
@@ -69,8 +80,12 @@ def _report(row: Row, count: int, ours: Measured, plain: float, plain_crc: float
     row.add(f"{at}bytes a checkpoint refers to", "bytes", [referenced for _, referenced in ours.sizes])
     row.add(f"{at}files created for a checkpoint", "files", [ours.files / done])
     row.add(f"{at}micro-batches for a checkpoint", "", [ours.batches / done])
-    beside = (f"{PLAIN}, besides {plain_crc:.1f} .crc", [plain])
+    beside = (f"{PLAIN}, besides {plain.crc:.1f} .crc", [plain.files])
     row.add(f"{at}files created for a micro-batch", "files", [ours.files / max(ours.batches, 1)], beside)
+    stored = sum(uploaded for uploaded, _ in ours.sizes) / max(ours.batches, 1)
+    row.add(f"{at}bytes of state stored for a micro-batch", "bytes", [stored], (PLAIN, [plain.size]))
+    for kind, requests in sorted(ours.requests.items()):
+        row.add(f"{at}requests to the storage for a checkpoint: {kind}", "", [requests / done])
 
 
 async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) -> Measured:
@@ -81,6 +96,7 @@ async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) ->
         job_id = await cluster.submit(streaming(job, f"p{count}", parallelism=count, checkpoint_interval="3 s"))
         async with _created(cluster.state / "checkpoints" / job_id) as created:
             await cluster.await_checkpoints(job_id, 1)
+            before = await _requests(cluster, job_id)
             first, files, batches = await _latest(cluster, job_id), len(created), await _batches(cluster, job_id)
             while len(measured.parts) < wanted:
                 last = await _next_checkpoint(cluster, job_id, first + len(measured.parts))
@@ -90,6 +106,8 @@ async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) ->
                 measured.batch_ms.append(vertex.minflinkd.batch_duration)
             measured.files = len(created) - files
             measured.batches = await _batches(cluster, job_id) - batches
+            after = await _requests(cluster, job_id)
+            measured.requests = {kind: made - before.get(kind, 0.0) for kind, made in after.items()}
         await cluster.cancel(job_id)
     return measured
 
@@ -126,6 +144,17 @@ async def _batches(cluster: Cluster, job_id: str) -> int:
     return (await cluster.client.job(job_id)).vertices[0].minflinkd.batches
 
 
+async def _requests(cluster: Cluster, job_id: str) -> dict[str, float]:
+    """Made so far, as a heartbeat of the last second told: `create` and so on."""
+    runner = await cluster.measured((await cluster.task_manager_of(job_id)).id)
+    found = {
+        tuple(key.split(".")): value
+        for key, value in runner.minflinkd.metrics.items()
+        if key.startswith("storage.file.")
+    }
+    return {kind: value for (_, _, kind, what), value in found.items() if what == "requests"}
+
+
 @contextlib.asynccontextmanager
 async def _created(directory: Path) -> AsyncIterator[set[Path]]:
     """Every file that is seen in the directory while the block runs."""
@@ -148,13 +177,14 @@ def _files(directory: Path) -> list[Path]:
     return [Path(path) / name for path, _, names in os.walk(directory) for name in names]
 
 
-def _plain_files(checkpoint: Path) -> tuple[float, float]:
-    """Files for each micro-batch after the first, and the .crc files among them apart."""
+def _plain_files(checkpoint: Path) -> PlainFiles:
+    """Of the micro-batches after the first."""
     first = (checkpoint / "commits" / "0").stat().st_mtime_ns
     batches = len([path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]) - 1
     new = [path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_mtime_ns > first]
     sums = [path for path in new if path.suffix == ".crc"]
-    return (len(new) - len(sums)) / batches, len(sums) / batches
+    size = sum(path.stat().st_size for path in new if path.suffix != ".crc")
+    return PlainFiles((len(new) - len(sums)) / batches, len(sums) / batches, size / batches)
 
 
 if __name__ == "__main__":
