@@ -42,6 +42,7 @@ class Attempt:
     transactions: dict[int, tuple[SinkTransaction, ...]] = field(default_factory=dict)  # acknowledged, not confirmed
     handles: dict[int, dict[str, StateHandle]] = field(default_factory=dict)  # of acknowledged checkpoints
     aborted: set[int] = field(default_factory=set)  # checkpoints, of which a late trigger may still come
+    published: set[int] = field(default_factory=set)  # likewise
     confirmed: int = 0  # the highest checkpoint that was published
     input_ended: bool = False  # said by the child, perhaps before it was known to run
     holds_artifacts: bool = False  # references in the blob cache, to be given back once

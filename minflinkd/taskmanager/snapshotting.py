@@ -41,6 +41,7 @@ from minflinkd.taskmanager.uploading import upload
 log = structlog.get_logger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
+REMEMBERED = 1000  # checkpoints back, many more than a message can be late
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
 # Sends a request to the attempt's JobMaster until it is answered; raises MinflinkError where that has no end or it is
@@ -76,9 +77,7 @@ class Snapshots:
         """Begin. A repeated trigger changes nothing, nor does one that comes behind the checkpoint's end."""
         number = request.checkpoint_id
         key = (request.attempt_id, number)
-        if key in self._running or number in attempt.handles or number in attempt.aborted:
-            return
-        if number <= attempt.confirmed:
+        if key in self._running or number in attempt.handles or number in attempt.aborted | attempt.published:
             return
         name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
         task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
@@ -103,6 +102,7 @@ class Snapshots:
             del attempt.handles[older]
             attempt.transactions.pop(older, None)
         attempt.aborted = {later for later in attempt.aborted if later > number}
+        attempt.published = {other for other in attempt.published | {number} if other > number - REMEMBERED}
         job, task = attempt.deployment.job, attempt.deployment.task
         retained = job.checkpointing.num_retained or self._num_retained
         await asyncio.to_thread(partial(self._local.confirmed, job.job_id, task.id, number, retained=retained))

@@ -24,6 +24,7 @@ from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.deployment import Deployer
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_process import SessionProcess
 from minflinkd.taskmanager.snapshotting import NOT_PENDING, Snapshots
@@ -202,6 +203,18 @@ async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) ->
         assert await world.restored(second) == world.session.files
 
 
+async def test_a_late_trigger_of_a_published_checkpoint_begins_nothing(tmp_path: Path) -> None:
+    """F5: it would write files of the same names again."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        await world.confirmed(1)
+        world.trigger(1)
+        assert world.snapshots._running == {}
+        await world.confirmed(2)
+        world.trigger(1)
+        assert world.snapshots._running == {}
+
+
 async def test_two_files_of_the_same_content_are_uploaded_once(tmp_path: Path) -> None:
     """C12: in one snapshot, and where a confirmed checkpoint has it under another name; small or large."""
     large = bytes(700_000)
@@ -321,6 +334,18 @@ async def test_an_attempt_that_ends_leaves_to_the_coordinator_what_it_may_have_a
         assert (world.stored(), world.copies()) == ({1}, {"1"})
 
 
+async def test_files_of_a_complete_checkpoint_stay_where_its_acknowledgement_was_never_answered(tmp_path: Path) -> None:
+    """F4: the attempt ends while it still waits for the answer."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        world.silent = True
+        world.trigger(1)
+        await until(lambda: world.acknowledged(1) is not None)
+        await world.complete(1)
+        await asyncio.wait(world.snapshots.cancel_all(world.attempt))
+        assert (world.stored(), world.copies()) == ({1}, {"1"})
+
+
 async def test_an_upload_that_fails_is_declined_and_leaves_nothing(tmp_path: Path) -> None:
     """C21, C23: the coordinator is told why."""
     async with running(tmp_path, fail_at=1) as world:
@@ -341,3 +366,34 @@ async def test_copies_of_the_retained_checkpoints_stay(tmp_path: Path, retained:
         for number in (1, 2, 3):
             await world.confirmed(number)
         assert world.copies() == left
+
+
+@pytest.mark.parametrize("copy", ["whole", "damaged", "missing a file", "evicted", "another TaskManager's"])
+async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_path: Path, copy: str) -> None:
+    """C14: the order of preference; what is laid out is the same."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        taken = await world.confirmed(1)
+        local, file = world.local, world.local.directory(JOB, TASK, 1) / state(1)
+        match copy:
+            case "damaged":
+                file.write_bytes(b"two")
+            case "missing a file":
+                file.unlink()
+            case "evicted":
+                local.max_size = 4
+                local.completed(JOB, TASK, 1)
+            case "another TaskManager's":
+                local = LocalSnapshots(tmp_path / "other")
+        attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
+        requests = world.storage.requests
+        deployer = Deployer(world.storages, cast(Any, None), local)
+        await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=taken))
+        checkpoint = attempt.directory / "checkpoint"
+        assert {str(p.relative_to(checkpoint)): p.read_bytes() for p in checkpoint.rglob("*") if p.is_file()} == (
+            world.session.files
+        )
+        assert (world.storage.requests == requests) == (copy == "whole")
+        world.attempt = attempt
+        again = await world.take(2)
+        assert again.bytes_uploaded == 0, "C12: what it was restored from is known to be in the storage"
