@@ -158,7 +158,6 @@ class SessionChild(Component):
         taking, number = self._attempts[request.attempt_id].snapshots, request.checkpoint_id
         if number not in taking:
 
-
             def taken(future: asyncio.Future[SnapshotTaken]) -> None:
                 del taking[number]
                 _ = future.cancelled() or future.exception()  # whoever asked may be gone
