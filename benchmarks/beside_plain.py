@@ -15,11 +15,12 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import commit_log
 from benchmarks.figures import Row
 from benchmarks.plain import run_plain
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import streaming
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster, running_cluster, until
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
@@ -56,7 +57,7 @@ async def measure(base: Path, quick: bool) -> Row:
                 ours.append(await _ours(cluster, job, f"r{rows}t{turn}"))
                 say(f"beside_plain: {rows} rows, turn {turn + 1}: {ours[-1].median_ms:.0f} ms")
                 plain = await run_plain(job, job.base / "work", parallelism=PARTITIONS, threads=PARTITIONS)
-                theirs.append(_paced(_commits(plain.checkpoint)))
+                theirs.append(_paced(commit_log.commits(plain.checkpoint)))
                 say(f"beside_plain: {rows} rows, turn {turn + 1}, {PLAIN}: {theirs[-1].median_ms:.0f} ms")
             _report(row, rows, ours, theirs)
     return row
@@ -70,31 +71,20 @@ def _report(row: Row, rows: int, ours: list[Pace], theirs: list[Pace]) -> None:
 
 
 async def _ours(cluster: Cluster, job: WindowsJob, name: str) -> Pace:
-    """The commit log keeps the last 50 entries only, so it is looked at all the time."""
     job_id = await cluster.submit(streaming(job, name, parallelism=PARTITIONS, checkpoint_interval="2 s"))
-    commits: dict[int, float] = {}
-    while len(commits) < job.files:
-        for checkpoint in cluster.state.glob("taskmanagers/*/state/attempts/*/checkpoint"):
-            commits.update(await asyncio.to_thread(_commits, checkpoint))
-        state = (await cluster.client.job(job_id)).state
-        assert state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
-        await asyncio.sleep(0.5)
+    async with commit_log.watched(cluster) as found:
+
+        async def all_there() -> bool:
+            state = (await cluster.client.job(job_id)).state
+            assert state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
+            return len(found) >= job.files
+
+        await until(f"{job.files} micro-batches", all_there, timeout=600, pause=0.5)
     await cluster.cancel(job_id)
-    return _paced(commits)
+    return _paced(found)
 
 
-def _commits(checkpoint: Path) -> dict[int, float]:
-    """Micro-batch -> when it was committed, in seconds since 1970."""
-    found = {}
-    for entry in (checkpoint / "commits").glob("[0-9]*"):
-        try:
-            found[int(entry.name)] = entry.stat().st_mtime
-        except FileNotFoundError:
-            continue  # deleted meanwhile, and seen before
-    return found
-
-
-def _paced(commits: dict[int, float]) -> Pace:
+def _paced(commits: commit_log.Commits) -> Pace:
     return Pace([at - commits[n - 1] for n, at in sorted(commits.items()) if n > WARM and n - 1 in commits])
 
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import commit_log
 from benchmarks.figures import Row
 from benchmarks.large_state import LargeState
 from benchmarks.running import quick_asked, run, say
@@ -49,8 +50,12 @@ async def measure(base: Path, quick: bool) -> Row:
 async def _phases(row: Row, cluster: Cluster, base: Path, size: int, wanted: int) -> None:
     state = LargeState(base)
     last = state.load(size)
-    async with _stepping(state, 0.2), _running(cluster, state, f"state{size}") as (job_id, seen):
-        await _processed(cluster, job_id, state, last)
+    async with (
+        _stepping(state, 0.2),
+        _running(cluster, state, f"state{size}") as (job_id, seen),
+        commit_log.watched(cluster) as times,
+    ):
+        await _processed(cluster, job_id, times, last)
 
         def following() -> list[dict[str, Any]]:
             done = [c for _, c in sorted(seen.items())]
@@ -77,12 +82,11 @@ async def _beside_uploads(row: Row, cluster: Cluster, base: Path, rounds: int) -
     for _ in range(rounds):
         large.append(state.load(UPLOAD))
         last = [state.step() for _ in range(BETWEEN)][-1]
-    async with _running(cluster, state, "uploads") as (job_id, seen):
-        await _processed(cluster, job_id, state, last)
+    async with _running(cluster, state, "uploads") as (job_id, seen), commit_log.watched(cluster) as times:
+        await _processed(cluster, job_id, times, last)
         highest = max(seen, default=0)
         await until("one more checkpoint", _there(lambda: max(seen, default=0) > highest), timeout=120)
     uploads = [_upload(c) for c in seen.values() if c["checkpointed_size"] >= UPLOAD / 2 * 1e6]
-    times = state.times()
     beside, without = list[float](), list[float]()
     for epoch, ended in sorted(times.items()):
         if epoch in large or epoch - 1 in large or epoch - 1 not in times:
@@ -136,11 +140,11 @@ async def _stepping(state: LargeState, pace: float) -> AsyncIterator[None]:
         await asyncio.wait([stepper])
 
 
-async def _processed(cluster: Cluster, job_id: str, state: LargeState, epoch: int) -> None:
+async def _processed(cluster: Cluster, job_id: str, times: commit_log.Commits, epoch: int) -> None:
     async def there() -> bool:
         job = await cluster.client.job(job_id)
         assert job.state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
-        return epoch in await asyncio.to_thread(state.times)
+        return epoch in times
 
     await until(f"micro-batch {epoch}", there, timeout=900, pause=0.5)
 

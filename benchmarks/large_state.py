@@ -1,8 +1,7 @@
 """A job whose state is as large as it is told to be: one row of 1 KiB for each key, which does not compress.
 
 An event file names a range of keys. One with many makes the state, or writes it anew; one with ten of them is a
-micro-batch as any other. The sink takes all rows, keeps none, and notes when it had them, so that the times of
-micro-batches that follow each other without a pause are known one by one.
+micro-batch as any other. All is of one hour of event time, which never ends, so that the sink gets nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +17,12 @@ ROW = 1024  # bytes of state for a key
 SMALL = 10  # keys of a micro-batch as any other
 _PIECES = ", ".join(f"unhex(sha2(concat(id, '-', salt, '-{i}'), 512))" for i in range(ROW // 64))
 SQL = f"""
-SELECT id, max(payload) AS payload, count(*) AS n
-FROM (SELECT id, concat({_PIECES}) AS payload
-      FROM (SELECT explode(sequence(first, first + keys - 1)) AS id, salt FROM loads))
-GROUP BY id
+SELECT window(time, '1 hour').start AS hour, id, max(payload) AS payload, count(*) AS n
+FROM (SELECT time, id, concat({_PIECES}) AS payload
+      FROM (SELECT time, explode(sequence(first, first + keys - 1)) AS id, salt FROM loads))
+GROUP BY window(time, '1 hour'), id
 """
-SINK = """
-import time
-def write(batch, epoch):
-    batch.write.format("noop").mode("overwrite").save()
-    with open(%r, "a") as noted:
-        noted.write(f"{epoch} {time.time()}\\n")
-"""
+TIME = "2023-11-14T22:30:00Z"
 
 
 @dataclass
@@ -45,10 +38,6 @@ class LargeState:
     def _events(self) -> Path:
         return self.base / "events"
 
-    @property
-    def _noted(self) -> Path:
-        return self.base / "noted"
-
     def load(self, megabytes: float) -> int:
         """Make the state so large, or write all of it anew; the micro-batch."""
         self._keys = max(SMALL, round(megabytes * 1_000_000 / ROW))
@@ -62,33 +51,24 @@ class LargeState:
         self._events.mkdir(parents=True, exist_ok=True)
         number, self._files = self._files, self._files + 1
         staged = self._events / f"_{number:05d}.json"
-        staged.write_text(json.dumps({"first": first, "keys": keys, "salt": number}))
+        staged.write_text(json.dumps({"time": TIME, "first": first, "keys": keys, "salt": number}))
         os.utime(staged, (1_700_000_000 + number,) * 2)  # the order in which Spark is to read them
         staged.rename(self._events / f"{number:05d}.json")
         return number
 
-    def times(self) -> dict[int, float]:
-        """Micro-batch -> when its sink had written it, in seconds since 1970."""
-        if not self._noted.exists():
-            return {}
-        lines = [line.split() for line in self._noted.read_text().splitlines()]
-        return {int(epoch): float(at) for epoch, at in lines}
-
     def write(self, name: str, *, interval: str) -> Path:
         directory = self.base / "job"
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "noting.py").write_text(SINK % str(self._noted))
-        schema = "first BIGINT, keys BIGINT, salt BIGINT"
+        schema = "time TIMESTAMP, first BIGINT, keys BIGINT, salt BIGINT"
         source = {"format": "json", "path": str(self._events), "schema": schema, "options": {"maxFilesPerTrigger": 1}}
         document = {
             "name": name,
             "parallelism": self.partitions,
             "checkpointing": {"interval": interval},
-            "artifacts": ["noting.py"],
             "vertices": {
-                "loads": {"source": source},
+                "loads": {"source": source, "watermark": {"column": "time", "delay": "1 hour"}},
                 "states": {"inputs": ["loads"], "sql": SQL},
-                "out": {"inputs": ["states"], "sink": {"python": "noting:write"}, "output-mode": "update"},
+                "out": {"inputs": ["states"], "sink": {"format": "parquet", "path": str(self.base / "out")}},
             },
         }
         return write_job(directory / "job.yaml", document)

@@ -1,0 +1,40 @@
+"""When each micro-batch of a query was committed, by Spark's commit log: the same instrument on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.cluster import Cluster
+
+Commits = dict[int, float]  # micro-batch -> seconds since 1970
+
+
+def commits(checkpoint: Path) -> Commits:
+    """Of a query's checkpoint directory."""
+    found: Commits = {}
+    for entry in (checkpoint / "commits").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, and seen before
+            found[int(entry.name)] = entry.stat().st_mtime
+    return found
+
+
+@contextlib.asynccontextmanager
+async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
+    """Of the only job that runs: what is found while the block runs. The log keeps the last 50 entries."""
+    found: Commits = {}
+
+    async def look() -> None:
+        while True:
+            for checkpoint in cluster.state.glob("taskmanagers/*/state/attempts/*/checkpoint"):
+                found.update(await asyncio.to_thread(commits, checkpoint))
+            await asyncio.sleep(0.5)
+
+    looker = asyncio.create_task(look(), name="looker")
+    try:
+        yield found
+    finally:
+        looker.cancel()
+        await asyncio.wait([looker])
