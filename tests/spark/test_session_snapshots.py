@@ -56,29 +56,47 @@ def lay_out(child: Child, snapshot: Path) -> Path:
     return directory
 
 
-async def test_ten_restores_in_a_row_keep_exact_totals(child: Child, tmp_path: Path) -> None:
-    """C11, C14: a running aggregate is linked at a committed batch and goes on elsewhere, while maintenance deletes."""
+AGGRESSIVE = {"spark.sql.streaming.minBatchesToRetain": "2"}  # the child's maintenance runs every 200 ms
+
+
+@pytest.mark.parametrize("restores", [5, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+async def test_restores_in_a_row_keep_exact_totals_and_leave_no_directory(
+    child: Child, tmp_path: Path, restores: int
+) -> None:
+    """C10a, C11, C14: a running aggregate is linked at a committed batch and goes on elsewhere, while maintenance
+
+    deletes what it can; an attempt's directory goes with it, and no thread of Spark makes it anew.
+    """
     out = tmp_path / "totals.jsonl"
     query = task(rate(ROWS), sql("totals", TOTALS, "numbers"), call("totals_sink:write", "totals", OutputMode.UPDATE))
-    context, artifacts = job("totals"), artifact(tmp_path, "totals_sink.py", SINK % str(out))
-    attempt = await child.run(context, query, artifacts=artifacts)
+    context, artifacts = job("totals", spark=AGGRESSIVE), artifact(tmp_path, "totals_sink.py", SINK % str(out))
+    before = set((child.directory / "attempts").glob("*"))
+    directory = child.fresh_directory()
+    attempt = await child.run(context, query, artifacts=artifacts, directory=directory)
     await child.batches(attempt, 5)
     zips = 0
-    for checkpoint_id in range(1, 11):
+    for checkpoint_id in range(1, restores + 1):
         taken, files = await snapshot(child, attempt, checkpoint_id)
         zips += sum(file.path.endswith(".zip") for file in taken.files)
         assert {str(path.relative_to(files)) for path in files.rglob("*") if path.is_file()} == {
             file.path for file in taken.files
         }
         restored = p.Restored(checkpoint_id=checkpoint_id, batch_id=taken.batch_id)
-        directory = lay_out(child, files)
-        following = await child.run(context, query, artifacts=artifacts, restored=restored, directory=directory)
-        assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
-        attempt = following
+        following = lay_out(child, files)
+        shutil.rmtree(files)
+        old, attempt = (
+            attempt,
+            await child.run(context, query, artifacts=artifacts, restored=restored, directory=following),
+        )
+        assert await child.ask(p.StopTask(attempt_id=old)) == p.TaskStopped(ended=True, unloaded=True)
+        shutil.rmtree(directory)
+        directory = following
         await child.batches(attempt, taken.batch_id + 3)
+    left = set((child.directory / "attempts").glob("*")) - before - {directory}
+    assert left == set(), [str(path) for each in left for path in each.rglob("*")]
     await child.ask(p.StopTask(attempt_id=attempt))
     results = written(out)
-    assert max(epoch for epoch, _ in results) > 30
+    assert max(epoch for epoch, _ in results) > 3 * restores
     assert [(epoch, rows) for epoch, rows in results if rows != exact(epoch)] == []
     assert zips > 0, "RocksDB's background snapshots never appear"
 

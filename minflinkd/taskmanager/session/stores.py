@@ -22,6 +22,7 @@ class StateStores:
     def __init__(self, session: Session) -> None:
         self._jvm = session.jvm
         self._elsewhere = session.config.on_cluster
+        self._scheduler = session.spark.sparkContext._jsc.sc().taskScheduler()
         kind = self._jvm.org.apache.spark.util.Utils.classForName(_OBJECT, True, False)
         self._object = kind.getField("MODULE$").get(None)
         self._fields: dict[str, Any] = {}
@@ -37,14 +38,27 @@ class StateStores:
         """
         if self._elsewhere:
             return False
+        deadline = time.monotonic() + timeout
+        while self._in_use(run_id):  # a task that was killed ends later than its query, and may still begin a changelog
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
         for provider in self._of(run_id, "loadedProviders"):
             self._object.removeFromLoadedProvidersAndClose(provider)
-        deadline = time.monotonic() + timeout
         while any(self._of(run_id, name) for name in _IN_MAINTENANCE):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.01)
         return not self._of(run_id, "loadedProviders")
+
+    def _in_use(self, run_id: str) -> bool:
+        """Whether a Spark task of the query still runs: its jobs have the run's id for their group."""
+        running = self._scheduler.taskIdToTaskSetManager().elements()
+        while running.hasMoreElements():
+            properties = running.nextElement().taskSet().properties()
+            if properties is not None and properties.getProperty("spark.jobGroup.id") == run_id:
+                return True
+        return False
 
     def loaded(self) -> int:
         return int(self._table("loadedProviders").size())
