@@ -107,6 +107,7 @@ class Deployer:
         if not own:
             wanted = {file.path: file.handle for file in snapshot.files}
             await read_segments(self.storages.at(job.checkpoint_root), wanted, target)
+            await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
         attempt.known = {file.path: file.handle for file in snapshot.files}
         attempt.confirmed = restore.checkpoint_id
         log.info(

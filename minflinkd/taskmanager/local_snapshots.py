@@ -2,8 +2,9 @@
 
     snapshots/<job>/<task>/<checkpoint>/...     the files of Spark's checkpoint directory at the cut
 
-A copy is complete once its snapshot was uploaded. It goes when enough later checkpoints are confirmed, with its job, or
-when all copies together take more than they may: the oldest first. What is missing here is fetched from the storage.
+A copy is complete once its snapshot was uploaded, or fetched for a restore. It goes when enough later checkpoints are
+confirmed, with its job, or when all copies together take more than they may: the oldest first. What is missing here is
+fetched from the storage.
 """
 
 from __future__ import annotations
@@ -107,6 +108,24 @@ class LocalSnapshots:
         if not whole:
             shutil.rmtree(target, ignore_errors=True)
         return whole
+
+    def adopt(self, job_id: JobId, snapshot: TaskSnapshot, source: Path) -> None:
+        """Keep a copy of what was fetched into `source`, so that a task that fails again fetches it no more. Blocking.
+
+        No copy is kept where the disk cannot.
+        """
+        if self.max_size <= 0:
+            return
+        key = (job_id, snapshot.task_id, snapshot.checkpoint_id)
+        self.forget(*key)
+        target = self.directory(*key)
+        try:
+            for file in snapshot.files:
+                (target / file.path).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(source / file.path, target / file.path)
+            self.completed(*key)
+        except OSError:
+            self.forget(*key)
 
     def forget(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """Blocking, idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -397,3 +398,31 @@ async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_pa
         world.attempt = attempt
         again = await world.take(2)
         assert again.bytes_uploaded == 0, "C12: what it was restored from is known to be in the storage"
+
+
+async def test_a_foreign_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:
+    """C14, C25: a job that was started from another's checkpoint 2 comes to its own."""
+    async with running(tmp_path) as world:
+        leftover = world.local.directory(JOB, TASK, 2) / "offsets/7"
+        leftover.parent.mkdir(parents=True)
+        leftover.write_bytes(b"another job's")
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        taken = await world.confirmed(2)
+        assert not leftover.exists()
+        assert await world.restored(taken) == world.session.files
+
+
+async def test_what_was_fetched_once_is_not_fetched_again(tmp_path: Path) -> None:
+    """C14: a task that fails time and again behind a restore, on a TaskManager that had no copy."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first", "commits/0": b""}
+        taken = await world.confirmed(1)
+        deployer = Deployer(world.storages, cast(Any, None), LocalSnapshots(tmp_path / "other"))
+        requests = []
+        for number in (1, 2):
+            attempt = Attempt.of(world.attempt.deployment, tmp_path / f"following{number}", 1)
+            await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=taken))
+            assert (attempt.directory / "checkpoint" / state(1)).read_bytes() == b"one"
+            shutil.rmtree(attempt.directory)
+            requests.append(world.storage.requests)
+        assert requests[0] == requests[1]
