@@ -19,7 +19,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +31,7 @@ from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile
 _VERSION = re.compile(r"(\d+)_([0-9a-f-]{36})\.(changelog|zip)")
 _NUMBER = re.compile(r"(\d+)(?:[._].*)?")
 _COMPACT = ".compact"
+_DESCRIBING = frozenset({"_metadata", "_stateSchema"})
 _ATTEMPTS = 5  # maintenance may remove a file between listing and linking
 
 
@@ -131,20 +132,31 @@ def closure(
     wanted = {"metadata", f"offsets/{batch}", f"commits/{batch}"}
     if batch > 0:
         wanted |= {f"offsets/{batch - 1}", f"commits/{batch - 1}"}  # Spark reads the entry before the last as well
+    directories = _by_directory(files)
     for ordinal, offset in enumerate(offsets.offsets):
-        wanted |= _source_log(files, ordinal, offset)
-    wanted |= {path for path in files if path.startswith("state/") and _is_description(path, batch)}
+        wanted |= _source_log(directories.get(f"sources/{ordinal}", []), ordinal, offset)
+    wanted |= _descriptions(directories, batch)
+    stores = _stores(directories)
     for operator, partitions in commit.stores.items():
         for partition, ids in enumerate(partitions):
-            wanted |= _stores(files, f"state/{operator}/{partition}", batch + 1, ids, sst_files)
+            place = f"state/{operator}/{partition}"
+            wanted |= _partition(files, place, stores.get(place, {}), batch + 1, ids, sst_files)
     if missing := sorted(wanted - files):
         raise SnapshotFailed(f"batch {batch}: {', '.join(missing[:5])} missing from the checkpoint directory")
     return wanted
 
 
-def _source_log(files: set[str], ordinal: int, offset: str | None) -> set[str]:
+def _by_directory(files: set[str]) -> dict[str, list[str]]:
+    """Directory -> names: with hundreds of partitions there are too many files to look at all of them for each."""
+    found: dict[str, list[str]] = {}
+    for path in files:
+        directory, _, name = path.rpartition("/")
+        found.setdefault(directory, []).append(name)
+    return found
+
+
+def _source_log(names: list[str], ordinal: int, offset: str | None) -> set[str]:
     prefix = f"sources/{ordinal}/"
-    names = [path.removeprefix(prefix) for path in files if path.startswith(prefix)]
     position = _log_offset(offset)
     if position is None:  # an initial offset or start time: small, written once
         return {prefix + name for name in names}
@@ -161,13 +173,15 @@ def _log_offset(offset: str | None) -> int | None:
     return int(value["logOffset"]) if isinstance(value, dict) and "logOffset" in value else None
 
 
-def _is_description(path: str, batch: int) -> bool:
+def _descriptions(directories: Mapping[str, list[str]], batch: int) -> set[str]:
     """Operator metadata and state schemas; those numbered by a micro-batch only up to this one."""
-    parts = PurePosixPath(path).parts
-    if not any(part in ("_metadata", "_stateSchema") for part in parts[:-1]):
-        return False
-    number = _number(parts[-1])
-    return number < 0 or number <= batch
+    return {
+        f"{directory}/{name}"
+        for directory, names in directories.items()
+        if directory.startswith("state/") and not _DESCRIBING.isdisjoint(directory.split("/"))
+        for name in names
+        if _number(name) <= batch  # -1: without a number
+    }
 
 
 def _number(name: str) -> int:
@@ -175,30 +189,60 @@ def _number(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def _stores(
-    files: set[str], directory: str, version: int, ids: list[str], sst_files: Callable[[str], Iterable[str]]
+class _Version(msgspec.Struct, frozen=True):
+    number: int
+    id: str
+    is_base: bool  # a snapshot of RocksDB; else a changelog
+    path: str
+
+
+def _stores(directories: Mapping[str, list[str]]) -> dict[str, dict[str, list[_Version]]]:
+    """Partition's directory -> directory of a store in it -> its versions."""
+    found: dict[str, dict[str, list[_Version]]] = {}
+    for directory, names in directories.items():
+        if not directory.startswith("state/"):
+            continue
+        versions = [
+            _Version(int(match[1]), match[2], match[3] == "zip", f"{directory}/{name}")
+            for name in names
+            if (match := _VERSION.fullmatch(name))
+        ]
+        if versions:
+            found.setdefault("/".join(directory.split("/")[:3]), {})[directory] = versions
+    return found
+
+
+def _partition(
+    files: set[str],
+    place: str,
+    stores: Mapping[str, list[_Version]],
+    version: int,
+    ids: list[str],
+    sst_files: Callable[[str], Iterable[str]],
 ) -> set[str]:
     """The latest base snapshot of each store of a partition, what it names, and every changelog since."""
-    below = [path for path in files if path.startswith(directory + "/")]
-    homes = {str(PurePosixPath(path).parent) for path in below if _VERSION.fullmatch(PurePosixPath(path).name)}
     wanted: set[str] = set()
     heads = set(ids)
-    for home in homes:
-        chain = _store(files, home, version, sst_files)
-        heads -= {match[2] for path in chain if (match := _VERSION.fullmatch(PurePosixPath(path).name))}
+    for home, versions in stores.items():
+        chain = _store(files, home, [each for each in versions if each.number <= version], version, sst_files)
+        heads -= {each.id for each in versions if each.path in chain}
         wanted |= chain
     if heads:
-        raise SnapshotFailed(f"{directory} has no version {version} with the committed id {', '.join(sorted(heads))}")
+        raise SnapshotFailed(f"{place} has no version {version} with the committed id {', '.join(sorted(heads))}")
     return wanted
 
 
-def _store(files: set[str], home: str, version: int, sst_files: Callable[[str], Iterable[str]]) -> set[str]:
+def _store(
+    files: set[str],
+    home: str,
+    versions: Iterable[_Version],
+    version: int,
+    sst_files: Callable[[str], Iterable[str]],
+) -> set[str]:
     changelogs: dict[int, set[str]] = {}
     zips: dict[int, set[str]] = {}
-    for path in files:
-        match = _VERSION.fullmatch(path.removeprefix(home + "/")) if path.startswith(home + "/") else None
-        if match and int(match[1]) <= version:
-            (zips if match[3] == "zip" else changelogs).setdefault(int(match[1]), set()).add(path)
+    for each in versions:
+        (zips if each.is_base else changelogs).setdefault(each.number, set()).add(each.path)
     base, chain = 0, set[str]()
     for candidate in sorted(zips, reverse=True):
         named = {f"{home}/SSTs/{name}" for path in zips[candidate] for name in sst_files(path)}
