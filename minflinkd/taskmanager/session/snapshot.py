@@ -19,6 +19,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -256,7 +257,8 @@ def _store(
     return chain
 
 
-def sst_files(zip_file: Path) -> list[str]:
+@lru_cache(maxsize=4096)  # a path never stands for another file (C10a), and each is asked for at every checkpoint
+def sst_files(zip_file: Path) -> tuple[str, ...]:
     """The SST files that a RocksDB snapshot names. Raises SnapshotFailed, FileNotFoundError."""
     try:
         with zipfile.ZipFile(zip_file) as archive, archive.open("metadata") as text:
@@ -264,7 +266,7 @@ def sst_files(zip_file: Path) -> list[str]:
             values = json.loads(text.readline())
     except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
         raise SnapshotFailed(f"{zip_file.name} is no RocksDB snapshot: {error}") from error
-    return [str(entry["dfsSstFileName"]) for entry in values.get("sstFiles", ())]
+    return tuple(str(entry["dfsSstFileName"]) for entry in values.get("sstFiles", ()))
 
 
 def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile], OffsetEntry]:
