@@ -157,26 +157,24 @@ def _there(condition: Any) -> Any:
 
 
 def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds. The wait is what is left, where a task does not tell it."""
-    tasks = checkpoint["tasks"].values()
-    own = checkpoint.get("minflinkd", {})
+    """Milliseconds."""
+    tasks = [*checkpoint["tasks"].values()]
     whole = checkpoint["end_to_end_duration"]
     sync, upload = max(_of(task, "sync") for task in tasks), max(_of(task, "async") for task in tasks)
-    metadata = own.get("metadata", 0.0)
-    wait = max(task.get("minflinkd", {}).get("wait", whole - sync - upload) for task in tasks)
+    if any("minflinkd" not in task for task in tasks):  # it does not tell the wait apart
+        left = max(0.0, whole - sync - upload)
+        return {"trigger -> complete": whole, "wait, messages, metadata": left, "sync: links": sync, "upload": upload}
+    own, wait = checkpoint["minflinkd"], max(_of(task, "wait") for task in tasks)
     parts = {
         "trigger -> complete": whole,
         "trigger -> complete, without the wait": max(0.0, whole - wait),
         "wait for the micro-batch": wait,
         "sync: links": sync,
         "upload": upload,
-        "messages, acknowledgement": max(0.0, whole - wait - sync - upload - metadata),
+        "trigger, acknowledgement: messages": max(0.0, whole - wait - sync - upload - own["metadata"]),
+        "metadata": own["metadata"],
     }
-    if "metadata" in own:
-        parts["metadata"] = metadata
-    if own.get("notify", -1.0) >= 0:
-        parts["notified, published"] = own["notify"]
-    return parts
+    return parts | ({"notified, published": own["notify"]} if own["notify"] >= 0 else {})
 
 
 def _of(task: dict[str, Any], part: str) -> float:
