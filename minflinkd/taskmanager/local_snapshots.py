@@ -1,6 +1,7 @@
 """The TaskManager's own copies of snapshots: links made in the sync part, kept for task-local recovery (C14).
 
     snapshots/<job>/<task>/<checkpoint>/...     the files of Spark's checkpoint directory at the cut
+                           <checkpoint>-fetched/...     the same, of a checkpoint that was fetched for a restore
 
 A copy is complete once its snapshot was uploaded, or fetched for a restore. It goes when enough later checkpoints are
 confirmed, with its job, or when all copies together take more than they may: the oldest first. What is missing here is
@@ -36,6 +37,7 @@ class Copy:
 
     key: Key
     files: Mapping[int, int]
+    directory: Path = Path()
 
 
 def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
@@ -75,12 +77,16 @@ class LocalSnapshots:
 
     def completed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """The files are in the storage as well. Older copies may have to go, or this one. Blocking."""
-        key = (job_id, task_id, checkpoint_id)
-        copy = Copy(key, _inodes(self.directory(*key)))
+        self._add((job_id, task_id, checkpoint_id), self.directory(job_id, task_id, checkpoint_id))
+
+    def _add(self, key: Key, directory: Path) -> None:
+        copy = Copy(key, _inodes(directory), directory)
         with self._lock:
-            self._complete.pop(key, None)
+            before = self._complete.pop(key, copy)
             self._complete[key] = copy
             gone = [copy.key for copy in beyond([*self._complete.values()], self.max_size)]
+        if before.directory != directory:
+            shutil.rmtree(before.directory, ignore_errors=True)
         for each in gone:
             self.forget(*each)
 
@@ -98,10 +104,10 @@ class LocalSnapshots:
 
         Every file is compared with the checksum that it was uploaded with. Blocking.
         """
-        key = (job_id, snapshot.task_id, snapshot.checkpoint_id)
-        if key not in self._complete:
+        copy = self._complete.get((job_id, snapshot.task_id, snapshot.checkpoint_id))
+        if copy is None:
             return False
-        source = self.directory(*key)
+        source = copy.directory
         whole = all(_has(source, file) for file in snapshot.files) and all(
             _place(source, file, target) for file in snapshot.files
         )
@@ -112,26 +118,33 @@ class LocalSnapshots:
     def adopt(self, job_id: JobId, snapshot: TaskSnapshot, source: Path) -> None:
         """Keep a copy of what was fetched into `source`, so that a task that fails again fetches it no more. Blocking.
 
-        No copy is kept where the disk cannot.
+        Not where the task's own snapshot of that number would lie: it may be another job's that this one began from. No
+        copy is kept where the disk cannot.
         """
         if self.max_size <= 0:
             return
         key = (job_id, snapshot.task_id, snapshot.checkpoint_id)
         self.forget(*key)
-        target = self.directory(*key)
+        target = self._fetched(*key)
         try:
             for file in snapshot.files:
                 (target / file.path).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(source / file.path, target / file.path)
-            self.completed(*key)
+            self._add(key, target)
         except OSError:
             self.forget(*key)
 
     def forget(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
         """Blocking, idempotent."""
+        key = (job_id, task_id, checkpoint_id)
         with self._lock:
-            self._complete.pop((job_id, task_id, checkpoint_id), None)
-        shutil.rmtree(self.directory(job_id, task_id, checkpoint_id), ignore_errors=True)
+            self._complete.pop(key, None)
+        for directory in (self.directory(*key), self._fetched(*key)):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _fetched(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> Path:
+        directory = self.directory(job_id, task_id, checkpoint_id)
+        return directory.with_name(f"{directory.name}-fetched")
 
     def confirmed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int, *, retained: int = 1) -> None:
         """This checkpoint is complete: of those up to it, the `retained` latest are kept. Blocking."""

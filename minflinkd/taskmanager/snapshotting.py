@@ -130,7 +130,6 @@ class Snapshots:
         number = request.checkpoint_id
         directory = self._local.directory(deployment.job.job_id, deployment.task.id, number)
         try:
-            await self._forget(attempt, number)  # the directory of a foreign checkpoint of that number, fetched once
             taken = await self._session().ask(
                 sp.TakeSnapshot(
                     attempt_id=request.attempt_id,

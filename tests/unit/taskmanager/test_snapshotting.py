@@ -400,16 +400,24 @@ async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_pa
         assert again.bytes_uploaded == 0, "C12: what it was restored from is known to be in the storage"
 
 
-async def test_a_foreign_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_a_fetched_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:
     """C14, C25: a job that was started from another's checkpoint 2 comes to its own."""
     async with running(tmp_path) as world:
-        leftover = world.local.directory(JOB, TASK, 2) / "offsets/7"
-        leftover.parent.mkdir(parents=True)
-        leftover.write_bytes(b"another job's")
         world.session.files = {state(1): b"one", "offsets/0": b"first"}
-        taken = await world.confirmed(2)
-        assert not leftover.exists()
-        assert await world.restored(taken) == world.session.files
+        foreign = await world.take(2)
+        shutil.rmtree(world.local.root)
+        world.attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
+        world.local.adopt(JOB, foreign, tmp_path / "nothing")
+        assert world.copies() == set(), "what cannot be kept is not kept"
+        await Deployer(world.storages, cast(Any, None), world.local)._restore(
+            world.attempt, m.TaskRestore(checkpoint_id=1, snapshot=foreign)
+        )
+        assert world.copies() == {"2-fetched"}
+        world.delivered.clear()
+        world.session.files |= {state(2): b"two"}
+        own = await world.confirmed(2)
+        assert world.copies() == {"2"}
+        assert world.local.lay_out(JOB, own, tmp_path / "restored")
 
 
 async def test_what_was_fetched_once_is_not_fetched_again(tmp_path: Path) -> None:
