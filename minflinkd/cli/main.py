@@ -29,6 +29,7 @@ COMMANDS = {
     "info": Lazy("info:info", "Show a job, or the cluster."),
     "cancel": Lazy("cancel:cancel", "Cancel a job."),
     "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
+    "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
     "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
     "logs": Lazy("logs:logs", "Print a TaskManager's log."),
     "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),

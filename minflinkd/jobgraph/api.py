@@ -12,6 +12,7 @@ job.graph()
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,6 +20,19 @@ from minflinkd.jobgraph.model import JobGraph, encode
 from minflinkd.jobgraph.validation import parse_job
 
 Options = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What the class of an exactly-once python sink is made with, once an attempt.
+
+    `job_id` and `sink` (the vertex's id) stay, `attempt_id` is another one after each restart.
+    """
+
+    job_id: str
+    sink: str
+    attempt_id: str
+    params: Mapping[str, Any]
 
 
 class VertexSettings(TypedDict, total=False):
@@ -56,16 +70,19 @@ class Stream:
         self,
         id: str,
         *,
-        format: str,
-        path: str,
+        format: str | None = None,
+        path: str | None = None,
         partition_by: Sequence[str] = (),
-        delivery: str = "exactly-once",
+        delivery: str | None = None,
         options: Options | None = None,
+        python: str | None = None,
+        output_mode: str | None = None,
         parallelism: int | None = None,
     ) -> None:
-        """Write the stream; `format` is one of Spark's file formats."""
-        sink = {"format": format, "path": path, "partition-by": list(partition_by), "delivery": delivery}
-        self._job.add(id, {"inputs": [self.id], "sink": sink | {"options": options}, "parallelism": parallelism})
+        """Write the stream: files, kafka, jdbc, console, collect by `format`, or what `python` names."""
+        sink = {"format": format, "path": path, "delivery": delivery, "options": options, "python": python}
+        vertex = {"inputs": [self.id], "sink": sink | {"partition-by": list(partition_by) or None}}
+        self._job.add(id, vertex | {"output-mode": output_mode, "parallelism": parallelism})
 
 
 class Job:

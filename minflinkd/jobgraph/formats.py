@@ -6,16 +6,7 @@ from minflinkd.jobgraph.faults import nearest
 
 FILE_FORMATS = ("parquet", "json", "csv", "text", "orc")
 
-# Sinks that the model has and this version does not run, with what to do meanwhile.
-_INSTEAD = "write files (parquet, json, csv, text, orc)"
-LATER_SINKS = {
-    "kafka": f"{_INSTEAD} and load them into Kafka",
-    "jdbc": f"{_INSTEAD} and load them into the database",
-    "console": "write json files, and read the logs of the job with `minflinkd logs`",
-    "collect": f"{_INSTEAD} and read the directory",
-    "python": f"{_INSTEAD}, and do the work in a python vertex before the sink",
-}
-SINK_FORMATS = (*FILE_FORMATS, *LATER_SINKS)
+SINK_FORMATS = (*FILE_FORMATS, "kafka", "jdbc", "console", "collect")
 
 # Spark takes no notice of an option that it does not know. So one that is almost a known one is refused as misspelt;
 # any other is passed on, since Spark's own list is longer than its documentation.

@@ -72,9 +72,9 @@ class Sink(Struct, frozen=True):
     format: str = ""
     path: str | None = None
     partition_by: tuple[str, ...] = ()
-    delivery: Delivery = Delivery.EXACTLY_ONCE
+    delivery: Delivery | None = None  # None: what `jobgraph.delivery` says of such a sink
     options: dict[str, str] = {}
-    python: str | None = None  # module:function(batch, epoch)
+    python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
 
 
 class Input(Struct, frozen=True):

@@ -9,15 +9,13 @@ import keyword
 import re
 from pathlib import PurePath
 
-from minflinkd.jobgraph import formats, params
+from minflinkd.jobgraph import delivery, formats, params
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show, vertex_path
 from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
 from minflinkd.jobgraph.model import (
     Artifact,
     CheckpointMode,
-    Delivery,
     JobGraph,
-    OutputMode,
     RuntimeMode,
     Sink,
     Source,
@@ -62,7 +60,7 @@ def _check_checkpointing(graph: JobGraph, faults: Faults) -> None:
         faults.add("checkpointing.timeout", "no checkpoint completes within 0 s")
     if graph.mode is not RuntimeMode.STREAMING or checkpointing.interval is None or checkpointing.interval:
         return
-    staged = [v.id for v in graph.vertices if v.sink is not None and v.sink.delivery is Delivery.EXACTLY_ONCE]
+    staged = any(delivery.stages(v.sink) for v in graph.vertices if v.sink is not None)
     if staged or checkpointing.mode is CheckpointMode.EXACTLY_ONCE:
         faults.add(
             "checkpointing.interval",
@@ -173,22 +171,38 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
 
 
 def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
+    delivery.check_delivery(graph, sink, path, faults)
+    if sink.partition_by and sink.format not in formats.FILE_FORMATS:
+        faults.add(at(path, "partition-by"), "only files are partitioned", "leave it out")
     if sink.python is not None:
-        problem = "python sinks: this version cannot run them yet"
-        faults.add(at(path, "python"), problem, formats.LATER_SINKS["python"])
+        _check_reference(sink.python, at(path, "python"), faults)
+        for key, value in (("format", sink.format), ("path", sink.path), ("options", sink.options)):
+            if value:
+                faults.add(at(path, key), f"a python sink has no {key}: its function gets the rows")
     elif sink.format in formats.FILE_FORMATS:
         if sink.path is None and not faults.touch(at(path, "path")):
             faults.add(path, f"a {sink.format} sink needs a path", "path: <directory to write to>")
         _check_path(graph, sink.path, at(path, "path"), faults)
         _check_options(sink.format, sink.options, at(path, "options"), faults, reads=False)
-    elif sink.format in formats.LATER_SINKS:
-        problem = f"{sink.format} sinks: this version cannot run them yet"
-        faults.add(at(path, "format"), problem, formats.LATER_SINKS[sink.format])
+    elif sink.format == "jdbc":
+        delivery.check_jdbc(sink, path, lambda text: _filled(graph, text), faults)
+    elif sink.format == "kafka":
+        delivery.check_kafka(sink, path, faults)
+        _check_options(sink.format, sink.options, at(path, "options"), faults, reads=False)
+    elif sink.format == "collect":
+        delivery.check_collect(sink, path, faults)
+    elif sink.format == "console":
+        delivery.check_console(sink, path, faults)
     elif sink.format:
         hint = meant(sink.format, formats.SINK_FORMATS, "one of")
         faults.add(at(path, "format"), f"unknown sink format {show(sink.format)}", hint)
     elif not faults.touch(at(path, "format")) and not faults.touch(at(path, "python")):
-        faults.add(path, "the sink has no format", f"format: one of {', '.join(formats.FILE_FORMATS)}")
+        faults.add(path, "the sink has no format", f"format: one of {', '.join(formats.SINK_FORMATS)}; or python")
+
+
+def _filled(graph: JobGraph, text: str) -> str | None:
+    """With the params in; None where one is missing, which is a fault of its own."""
+    return None if any(params.problems(text, graph.params)) else params.substitute(text, graph.params)
 
 
 def _check_path(graph: JobGraph, path: str | None, where: str, faults: Faults) -> None:
@@ -247,6 +261,5 @@ def _check_output_mode(vertex: Vertex, path: str, faults: Faults) -> None:
     where = at(path, "output-mode")
     if vertex.kind != "sink":
         faults.add(where, f"output-mode is a setting of sinks, not of a {vertex.kind} vertex", "set it on the sink")
-    elif vertex.output_mode is not OutputMode.APPEND and vertex.sink and vertex.sink.format in formats.FILE_FORMATS:
-        problem = f"a files sink cannot take back the rows that {vertex.output_mode} would change"
-        faults.add(where, problem, "append: a window is written once the watermark has passed it")
+    elif vertex.sink is not None and (refused := delivery.refused_mode(vertex.sink, vertex.output_mode)) is not None:
+        faults.add(where, *refused)

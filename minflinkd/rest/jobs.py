@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
 
-from minflinkd.jobgraph.model import RestartStrategy
+from minflinkd.jobgraph.delivery import delivery_in
+from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
 from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
 from minflinkd.rest.schemas import (
+    CollectedRow,
+    CollectedRows,
     Empty,
     ExecutionConfig,
     IOMetrics,
@@ -24,14 +28,16 @@ from minflinkd.rest.schemas import (
     JobSummary,
     JobVertex,
     Recovery,
+    SinkInfo,
     Subtask,
     TaskInfo,
     VertexDetails,
 )
 from minflinkd.rest.sensitive import masked
 from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, TaskDetails
+from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
-from minflinkd.runtime.ids import parse_job_id
+from minflinkd.runtime.ids import VertexId, parse_job_id
 
 MAX_EXCEPTIONS = 20  # shown where the request names no number, as in Flink
 
@@ -53,6 +59,7 @@ class JobRoutes:
             web.get("/jobs/{jobid}/status", self.status),
             web.get("/jobs/{jobid}/exceptions", self.exceptions),
             web.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex),
+            web.get("/jobs/{jobid}/vertices/{vertexid}/collected", self.collected),
         ]
 
     async def list(self, _: web.Request) -> web.Response:
@@ -94,6 +101,27 @@ class JobRoutes:
             if wanted in (task.task.id, vertex_id(task.task.id)):
                 return json_answer(_vertex_details(details, task, self._backend.clock.epoch_ms()))
         raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
+
+    async def collected(self, request: web.Request) -> web.Response:
+        """The rows of a collect sink, by the id of its vertex."""
+        details = await self._backend.job(request)
+        wanted = request.match_info["vertexid"]
+        for task in details.tasks:
+            for vertex in task.task.sinks:
+                if vertex.id == wanted and vertex.sink is not None and vertex.sink.format == "collect":
+                    return json_answer(await self._collected(task, vertex.id))
+        raise NotFound(
+            f"job {details.job_id} has no collect sink {wanted[:80]!r}", hint="GET /jobs/:jobid lists the sinks"
+        )
+
+    async def _collected(self, task: TaskDetails, vertex: VertexId) -> CollectedRows:
+        """None of an attempt that has not begun."""
+        if task.resource_id is None or task.attempt_id is None:
+            return CollectedRows(vertex=vertex, attempt_id=None, rows=(), dropped=0)
+        ask = ReadCollected(attempt_id=task.attempt_id, vertex_id=vertex)
+        found = await self._backend.task_manager(task.resource_id, ask)
+        rows = tuple(CollectedRow(batch=row.batch_id, row=msgspec.Raw(row.row.encode())) for row in found.rows)
+        return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Flink's default mode is `cancel`; its `stop` was never more than an error."""
@@ -151,8 +179,15 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             ),
             submission=details.submission,
             waiting=details.waiting,
+            sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
         ),
     )
+
+
+def _sink_info(graph: JobGraph, vertex: Vertex) -> SinkInfo:
+    assert vertex.sink is not None
+    kind = "python" if vertex.sink.python is not None else vertex.sink.format
+    return SinkInfo(vertex=vertex.id, format=kind, delivery=delivery_in(graph, vertex.sink))
 
 
 def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:

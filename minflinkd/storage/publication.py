@@ -11,6 +11,10 @@ A file's final name is chosen when it is staged and never changes, so that to pu
 file is renamed, in any order, and then the manifest is written. A published file is its readers': one that is gone
 though a record (either of the two) names it was taken away by them, and is not missed. Everything here is idempotent,
 and runs wherever the storage can be reached.
+
+Where a storage cannot rename, it copies a file and then deletes the staged one. A publisher that dies in between leaves
+both, and the next one copies again: a reader that takes files away waits for the manifest that names them. Once that
+is there nothing is staged any more that could be copied.
 """
 
 from __future__ import annotations
@@ -43,14 +47,26 @@ class StagedFile(msgspec.Struct, frozen=True):
     size: int = 0
 
 
+class StagedToken(msgspec.Struct, frozen=True):
+    """By which a sink that commits by itself (jdbc, python) finds again what one micro-batch staged."""
+
+    attempt: str
+    epoch: int
+    token: str  # JSON
+
+
 class SinkTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink of one task publishes when a checkpoint completes. `root` is a URI."""
+    """What one sink of one task publishes when a checkpoint completes: `files` below `root`, a URI, wherever the
+
+    storage can be reached; or `tokens`, which the sink itself commits, where it runs (`root` is then empty).
+    """
 
     job_id: str
     sink: str
-    root: str
+    root: str = ""
     checkpoint_id: int
     files: tuple[StagedFile, ...] = ()
+    tokens: tuple[StagedToken, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkNotSupported(StorageError):
-    """The storage cannot publish a file atomically."""
+    """The storage can make no file appear at once."""
 
     code = "sink-needs-atomic-rename"
     consequence = Consequence.REFUSED
@@ -90,7 +106,9 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
     A file may be published meanwhile, as part of an earlier checkpoint: it is then durable under its final name.
     Raises ObjectNotFound naming a file that is neither staged nor published, SinkNotSupported.
     """
-    place = _atomic(storages.at(transaction.root))
+    if not transaction.files:
+        return
+    place = _publishing(storages.at(transaction.root))
     records = _Records(place.child(_service(transaction.job_id, transaction.sink)))
 
     async def flush(file: StagedFile) -> None:
@@ -113,7 +131,7 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
     """
     if not transaction.files:
         return 0  # without a manifest, lest an idle sink grows one file a checkpoint
-    place = _atomic(storages.at(transaction.root))
+    place = _publishing(storages.at(transaction.root))
     service = place.child(_service(transaction.job_id, transaction.sink))
     leftovers = sorted({_epoch_directory(transaction, file) for file in transaction.files})
     record = f"{transaction.checkpoint_id:09d}.json"
@@ -174,11 +192,12 @@ def _epoch_directory(transaction: SinkTransaction, file: StagedFile) -> str:
     return f"{prefix}{attempt}/{epoch}"
 
 
-def _atomic(place: Location) -> Location:
-    if not place.storage.capabilities.atomic_rename:
+def _publishing(place: Location) -> Location:
+    can = place.storage.capabilities
+    if not (can.atomic_rename or can.server_side_copy):
         raise SinkNotSupported(
-            f"{place.uri}: the sink needs atomic rename, which this storage does not have",
-            hint="write to a local directory or to HDFS",
+            f"{place.uri}: the sink needs atomic rename or copies on the server, and this storage has neither",
+            hint="`minflinkd plugins` shows what each storage can do",
         )
     return place
 
@@ -262,9 +281,13 @@ class _Records:
 
 async def _publish_file(place: Location, file: StagedFile) -> int:
     """1 where this call moved it; a reader may have taken it away since an earlier one did."""
-    final = place.child(file.final)
+    staged, final = place.child(file.staged), place.child(file.final)
     try:
-        await place.child(file.staged).rename(final)
+        if place.storage.capabilities.atomic_rename:
+            await staged.rename(final)
+        else:
+            await place.storage.copy(staged.path, final.path)
+            await staged.delete()
         return 1
     except ObjectNotFound:
         pass

@@ -40,6 +40,7 @@ class Attempt:
     status: TaskStatus
     known: dict[str, StateHandle] = field(default_factory=dict)  # files that the last confirmed checkpoint holds
     transactions: dict[int, tuple[SinkTransaction, ...]] = field(default_factory=dict)  # acknowledged, not confirmed
+    staged: dict[str, set[str]] = field(default_factory=dict)  # by sink on an object store: files that are there
     handles: dict[int, dict[str, StateHandle]] = field(default_factory=dict)  # of acknowledged checkpoints
     aborted: set[int] = field(default_factory=set)  # checkpoints, of which a late trigger may still come
     published: set[int] = field(default_factory=set)  # likewise

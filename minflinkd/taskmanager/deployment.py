@@ -123,6 +123,7 @@ class Deployer:
             input_ended=snapshot.input_ended,
             inputs=snapshot.inputs,
             output=snapshot.output,
+            transactions=tuple(owed for owed in snapshot.transactions if owed.tokens),
         )
 
     def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:

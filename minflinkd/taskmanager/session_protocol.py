@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Done, JobContext, Message, Notice, Request, TaskMetrics
+from minflinkd.rpc.messages import Analysis, Collected, Done, JobContext, Message, Notice, Request, TaskMetrics
 from minflinkd.rpc.network import Address
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
@@ -84,6 +84,7 @@ class Restored(Message, frozen=True):
     input_ended: bool = False
     inputs: dict[VertexId, int] = {}  # as in TaskSnapshot; unread entries lie in `<directory>/checkpoint/inputs`
     output: int = 0
+    transactions: tuple[SinkTransaction, ...] = ()  # owed: those with tokens are committed before the query starts
 
 
 class InputChannel(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +183,10 @@ class TakeSnapshot(Request[SnapshotTaken], frozen=True):
 
 
 class ConfirmCheckpoint(Request[Done], frozen=True):
-    """The checkpoint is complete and its transactions are published: later snapshots no longer carry them."""
+    """The checkpoint is complete and its files are published; the sinks that commit by themselves do it now.
+
+    Later snapshots no longer carry its transactions. Fails with what a sink's commit raises, and is then repeated.
+    """
 
     attempt_id: AttemptId
     checkpoint_id: int
@@ -193,6 +197,13 @@ class AbortSnapshot(Request[Done], frozen=True):
 
     attempt_id: AttemptId
     checkpoint_id: int
+
+
+class TellCollected(Request[Collected], frozen=True):
+    """The last rows of a collect sink of a running attempt."""
+
+    attempt_id: AttemptId
+    vertex_id: VertexId
 
 
 class AnalyzeTasks(Request[Analysis], frozen=True):

@@ -36,12 +36,14 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_process import SessionProcess
+from minflinkd.taskmanager.staging import stage
 from minflinkd.taskmanager.uploading import upload
 
 log = structlog.get_logger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
 REMEMBERED = 1000  # checkpoints back, many more than a message can be late
+COMMIT_TIMEOUT = 50.0  # of sinks that commit by themselves; the JobMaster waits a little longer, and asks again
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
 # Sends a request to the attempt's JobMaster until it is answered; raises MinflinkError where that has no end or it is
@@ -93,7 +95,7 @@ class Snapshots:
             await publish(self._storages, transaction)
         reach(CrashPoint.COMMITTED)
         await self._session().ask(
-            sp.ConfirmCheckpoint(attempt_id=request.attempt_id, checkpoint_id=number), CONFIRM_TIMEOUT
+            sp.ConfirmCheckpoint(attempt_id=request.attempt_id, checkpoint_id=number), COMMIT_TIMEOUT
         )
         if number in attempt.handles:
             attempt.known = attempt.handles[number]
@@ -207,6 +209,7 @@ class Snapshots:
         async with PhysicalFileWriter(root, name, max_file_size=self._max_file_size) as writer:
             uploaded = await upload(writer, directory, taken.files, attempt.known)
             for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
+                await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
                 await make_durable(self._storages, transaction)
             physical = await writer.commit()
         return TaskSnapshot(

@@ -68,11 +68,30 @@ async def served(name: str, directory: Path) -> AsyncIterator[Backend]:
         yield backend_of(server)
 
 
+OUT = "out"  # below the backend's URI: what the job's sink writes, if it is not the local one
+
+
 async def objects(backend: Backend) -> list[str]:
+    """All but the published output and its manifests."""
     storages = Storages(backend.options)
     try:
         place = storages.at(backend.uri)
-        return [place.relative(entry.path) async for entry in place.list()]
+        found = [place.relative(entry.path) async for entry in place.list()]
+    finally:
+        await storages.aclose()
+    return [path for path in found if not path.startswith(f"{OUT}/") or ("/staged/" in path or "/publishing/" in path)]
+
+
+async def fetch_output(backend: Backend, target: Path) -> None:
+    """What a reader of the directory sees: names that begin with _ are skipped."""
+    storages = Storages(backend.options)
+    try:
+        place = storages.at(f"{backend.uri}/{OUT}")
+        found = [place.relative(entry.path) async for entry in place.list()]
+        for path in found:
+            if not path.startswith("_"):
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                (target / path).write_bytes(await place.child(path).read_bytes())
     finally:
         await storages.aclose()
 
@@ -85,7 +104,8 @@ async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
     windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path, name: str
 ) -> None:
     """B8, C11, J12, R11, S1, S7: its TaskManager is killed; the next one gets state and artifact from the storage, and
-    nothing from the daemon; the output equals the batch's, and the storage holds nothing when the job is over."""
+    nothing from the daemon; the output, in the same storage, equals the batch's, and nothing else is there when the job
+    is over."""
     async with served(name, tmp_path / "storage") as backend:
         settings = {
             "execution.checkpointing.dir": f"{backend.uri}/checkpoints",
@@ -112,8 +132,9 @@ async def fetches(cluster: Cluster, task_manager: str) -> dict[str, float]:
 async def run_through_a_kill(
     cluster: Cluster, backend: Backend, windows: WindowsJob, truth: list[tuple[Any, ...]], name: str
 ) -> None:
-    output = windows.base / name
-    job_id = await cluster.submit(windows.write(name))
+    output, remote = windows.base / name, not backend.uri.startswith("file:")
+    sink = f"{backend.uri}/{OUT}" if remote else str(output)
+    job_id = await cluster.submit(windows.write(name, params={"input": str(windows.events), "output": sink}))
     await cluster.await_checkpoints(job_id, 3)
     killed = await cluster.task_manager_of(job_id)
     kept = await objects(backend)
@@ -129,6 +150,8 @@ async def run_through_a_kill(
     assert fetched["from_ha"] >= 1
     assert fetched["ha_failures"] == fetched["from_server"] == 0, "the artifact came from the storage"
     assert (await cluster.client.checkpoints(job_id)).counts.restored >= 1
+    if remote:
+        await fetch_output(backend, output)
     assert await asyncio.to_thread(result, output) == truth
     assert leftovers(output) == []
 

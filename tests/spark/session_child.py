@@ -47,6 +47,11 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._connection: Connection | None = None
 
+    @property
+    def printed(self) -> Path:
+        """What it writes to its standard output."""
+        return self.directory / "stdout"
+
     async def start(self, conf: dict[str, str], *, warm_up: bool = False) -> None:
         config = self.directory / "session.json"
         p.write_config(
@@ -61,13 +66,15 @@ class Child:
             config,
         )
         ours, theirs = socket.socketpair()
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "minflinkd.taskmanager.session"),
-            *("--fd", str(theirs.fileno()), "--config", str(config)),
-            pass_fds=[theirs.fileno()],
-            stdin=asyncio.subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        )
+        with self.printed.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "minflinkd.taskmanager.session"),
+                *("--fd", str(theirs.fileno()), "--config", str(config)),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            )
         theirs.close()
         mailbox = Mailbox(p.SUPERVISOR)
         kinds = (p.SessionReady, p.SessionFailed, p.TaskFailed, p.BatchFinished, p.InputEnded, p.JvmLost)

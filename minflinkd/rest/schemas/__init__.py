@@ -33,6 +33,8 @@ from minflinkd.rest.schemas.cluster import (
     StartingInfo,
 )
 from minflinkd.rest.schemas.jobs import (
+    CollectedRow,
+    CollectedRows,
     ErrorDetails,
     ExceptionEntry,
     ExceptionHistory,
@@ -54,6 +56,7 @@ from minflinkd.rest.schemas.jobs import (
     PlanInput,
     PlanNode,
     Recovery,
+    SinkInfo,
     StateCounts,
     Submitted,
     Subtask,
@@ -88,6 +91,8 @@ __all__ = [
     "Checkpoints",
     "ClusterInfo",
     "ClusterOverview",
+    "CollectedRow",
+    "CollectedRows",
     "ConfigEntry",
     "DaemonInfo",
     "DashboardConfiguration",
@@ -125,6 +130,7 @@ __all__ = [
     "ResourceProfile",
     "RestoredCheckpoint",
     "SessionInfo",
+    "SinkInfo",
     "SlotHolder",
     "StartingInfo",
     "StateCounts",

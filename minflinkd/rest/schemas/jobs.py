@@ -156,11 +156,20 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
     phases: dict[str, float]
 
 
+class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A sink and its guarantee: `exactly-once` or `at-least-once`."""
+
+    vertex: str
+    format: str
+    delivery: str
+
+
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     restarts: int
     recoveries: tuple[Recovery, ...]
     submission: dict[str, float]  # seconds from the submission to each phase
     waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet
+    sinks: tuple[SinkInfo, ...] = ()
 
 
 class JobInfo(Answer, frozen=True, kw_only=True):
@@ -265,6 +274,20 @@ class VertexDetails(Answer, frozen=True, kw_only=True):
     subtasks: tuple[Subtask, ...]
     aggregated: dict[str, dict[str, dict[str, int]]]
     minflinkd: TaskInfo
+
+
+class CollectedRow(Answer, frozen=True, kw_only=True, rename="kebab"):
+    batch: int  # the micro-batch that wrote it
+    row: msgspec.Raw  # as JSON
+
+
+class CollectedRows(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """The last rows of a collect sink, oldest first; `dropped` is how many came before them in this attempt."""
+
+    vertex: str
+    attempt_id: str | None
+    rows: tuple[CollectedRow, ...]
+    dropped: int
 
 
 class Submitted(Answer, frozen=True, kw_only=True):

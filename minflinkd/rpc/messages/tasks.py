@@ -148,3 +148,22 @@ class TaskStateChanged(Request[Done], frozen=True):
 class TaskProgress(Notice, frozen=True):
     attempt_id: AttemptId
     metrics: TaskMetrics
+
+
+class CollectedRow(Message, frozen=True):
+    batch_id: int
+    row: str  # JSON
+
+
+class Collected(Message, frozen=True):
+    """What a collect sink holds: the last rows, oldest first. `dropped`: rows before them, since the attempt began."""
+
+    rows: tuple[CollectedRow, ...] = ()
+    dropped: int = 0
+
+
+class ReadCollected(Request[Collected], frozen=True):
+    """Also of an attempt that has ended lately. Refused where the TaskManager does not know it."""
+
+    attempt_id: AttemptId
+    vertex_id: VertexId

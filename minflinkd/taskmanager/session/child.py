@@ -14,7 +14,7 @@ import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Done, Notice
+from minflinkd.rpc.messages import Analysis, Collected, Done, Notice
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
@@ -40,6 +40,7 @@ from minflinkd.taskmanager.session_protocol import (
     TaskFailed,
     TaskRunning,
     TaskStopped,
+    TellCollected,
     UnknownAttempt,
 )
 
@@ -75,6 +76,7 @@ class SessionChild(Component):
         self.mailbox.on(TakeSnapshot, self._take_snapshot)
         self.mailbox.on(ConfirmCheckpoint, self._confirm)
         self.mailbox.on(AbortSnapshot, self._abort_snapshot)
+        self.mailbox.on(TellCollected, self._tell_collected)
         self.mailbox.on(AnalyzeTasks, self._analyze)
         self.mailbox.on(Ping, self._ping)
 
@@ -167,8 +169,12 @@ class SessionChild(Component):
         return await asyncio.shield(taking[number])
 
     async def _confirm(self, request: ConfirmCheckpoint) -> Done:
-        self._task(request.attempt_id).confirm(request.checkpoint_id)
+        task = self._task(request.attempt_id)
+        await self._blocking(lambda: task.confirm(request.checkpoint_id))
         return Done()
+
+    async def _tell_collected(self, request: TellCollected) -> Collected:
+        return self._task(request.attempt_id).collected(request.vertex_id)
 
     async def _abort_snapshot(self, request: AbortSnapshot) -> Done:
         """Answered when no link of it is made any more: those that were are then the supervisor's to remove."""

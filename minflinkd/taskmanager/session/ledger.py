@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from minflinkd.storage.publication import SinkTransaction, StagedFile
+from minflinkd.storage.publication import SinkTransaction, StagedFile, StagedToken
+
+
+@dataclass(frozen=True)
+class _Staged:
+    files: tuple[StagedFile, ...] = ()
+    tokens: tuple[StagedToken, ...] = ()
 
 
 class Ledger:
-    """The staged files of one files sink of one attempt. Thread-safe: batches and snapshots come from two threads."""
+    """What one sink of one attempt has staged: files below `root`, or tokens of a sink that commits by itself.
 
-    def __init__(self, job_id: str, sink: str, root: str) -> None:
+    Thread-safe: batches and snapshots come from two threads.
+    """
+
+    def __init__(self, job_id: str, sink: str, root: str = "") -> None:
         self._job_id = job_id
         self._sink = sink
         self._root = root
         self._lock = threading.Lock()
-        self._epochs: dict[int, tuple[StagedFile, ...]] = {}
+        self._epochs: dict[int, _Staged] = {}
 
-    def stage(self, epoch: int, files: tuple[StagedFile, ...]) -> None:
+    def stage(self, epoch: int, files: tuple[StagedFile, ...] = (), tokens: tuple[StagedToken, ...] = ()) -> None:
         """Record what a micro-batch wrote, in place of what an earlier run of it wrote."""
         with self._lock:
-            self._epochs[epoch] = files
+            self._epochs[epoch] = _Staged(files, tokens)
 
     def cover(self, checkpoint_id: int, batch_id: int) -> SinkTransaction:
         """What a checkpoint at `batch_id` publishes: also what earlier ones cover that are not confirmed yet."""
-        with self._lock:
-            files = tuple(file for epoch in sorted(self._epochs) if epoch <= batch_id for file in self._epochs[epoch])
+        staged = self._of(lambda epoch: epoch <= batch_id)
         return SinkTransaction(
-            job_id=self._job_id, sink=self._sink, root=self._root, checkpoint_id=checkpoint_id, files=files
+            job_id=self._job_id,
+            sink=self._sink,
+            root=self._root,
+            checkpoint_id=checkpoint_id,
+            files=tuple(file for part in staged for file in part.files),
+            tokens=tuple(token for part in staged for token in part.tokens),
         )
+
+    def beyond(self, batch_id: int) -> tuple[StagedToken, ...]:
+        """What no snapshot at `batch_id` or before it covers."""
+        return tuple(token for part in self._of(lambda epoch: epoch > batch_id) for token in part.tokens)
 
     def confirm(self, batch_id: int) -> None:
         """A checkpoint at `batch_id` is published: its files are no longer staged."""
         with self._lock:
             for epoch in [epoch for epoch in self._epochs if epoch <= batch_id]:
                 del self._epochs[epoch]
+
+    def _of(self, wanted: Callable[[int], bool]) -> list[_Staged]:
+        with self._lock:
+            return [self._epochs[epoch] for epoch in sorted(self._epochs) if wanted(epoch)]

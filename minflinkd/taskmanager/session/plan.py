@@ -15,6 +15,7 @@ import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from minflinkd.jobgraph.delivery import refused_mode
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
@@ -25,6 +26,7 @@ from minflinkd.taskmanager.session import watermarks
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.exchange_source import FORMAT, ExchangeSource
 from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.spark import Session
 
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "text", "orc"})
@@ -118,9 +120,11 @@ def _build(
             _build_vertex(plan, vertex, job, code)
             continue
         plan.sinks += (vertex,)
-        if (reference := vertex.sink.python) is not None:
-            _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda name=reference: code.function(name))  # type: ignore[misc]
+        if vertex.sink.python is not None:
+            _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
     _join_ends(plan, task)
+    for sink in plan.sinks if plan.frame is not None else ():
+        _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore
     if plan.frame is not None:
         _choose_output_mode(session, plan, task)
         plan.operators = _operators(session, plan.frame)
@@ -235,12 +239,10 @@ def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
         return
     if asked:
         modes = [next(iter(asked))]
-    elif any(sink.sink is not None and sink.sink.format in FILE_FORMATS for sink in task.sinks):
-        modes = [OutputMode.APPEND]  # a file holds rows for good
-    elif task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
-        modes = [OutputMode.APPEND, OutputMode.UPDATE]
-    else:
-        modes = [OutputMode.APPEND, OutputMode.UPDATE, OutputMode.COMPLETE]
+    else:  # the first that the query allows, of those that every sink can be written in
+        modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
+        if task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
+            modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
     problems = []
     for mode in modes:
         try:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.jobgraph.model import RuntimeMode
-from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.messages import Collected, TaskMetrics
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
@@ -126,10 +126,10 @@ class RunningTask:
         frame = self._plan.require()
         if (output := opening.output(self._plan.schema)) is not None:
             self._exchange = ExchangeSink(output.directory)
-        self._sinks = make_sinks(
-            engine.session, self._plan.sinks, request.job.job_id, request.attempt_id, code, self._exchange
-        )
+        self._sinks = make_sinks(engine.session, self._plan, request, code, self._exchange)
         built = time.monotonic()
+        with code.in_session(self._plan.spark):
+            self._sinks.restore(request.restored.transactions if request.restored is not None else ())
         self._prepare_checkpoint(self._plan.spark)
         self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
         self._watermarks = Watermarks(engine.session, self._plan.watermarks)
@@ -280,9 +280,17 @@ class RunningTask:
                 return TaskStopped(ended=False, unloaded=False)
             self._watched.wait()
             unloaded = self._engine.stores.close(run_id)
+        self._close_sinks()
         self._engine.callback.release(self._request.attempt_id)
         self._code.release()
         return TaskStopped(ended=True, unloaded=unloaded)
+
+    def _close_sinks(self) -> None:
+        with self._lock:
+            covered = max(self._snapshots.values(), default=-1)
+        if self._sinks is not None and self._plan is not None:
+            with self._code.in_session(self._plan.spark):
+                self._sinks.close(covered)
 
     # --- micro-batches -------------------------------------------------------------------------------------------
 
@@ -450,15 +458,24 @@ class RunningTask:
             self._snapshots[checkpoint_id] = batch_id
 
     def confirm(self, checkpoint_id: int) -> None:
-        """Idempotent; a checkpoint that is not known here covers nothing."""
+        """Blocks while sinks commit, and raises what they raise. Idempotent; a checkpoint that is not known here
+
+        covers nothing.
+        """
         with self._lock:
             batch_id = self._snapshots.get(checkpoint_id)
-            if batch_id is None or self._sinks is None:
-                return
+        if batch_id is None or self._sinks is None or self._plan is None:
+            return
+        with self._code.in_session(self._plan.spark):
+            self._sinks.commit(checkpoint_id, batch_id)
+        with self._lock:
             for done in [key for key in self._snapshots if key <= checkpoint_id]:
                 del self._snapshots[done]
-        for ledger in self._sinks.ledgers:
-            ledger.confirm(batch_id)
+
+    def collected(self, vertex_id: VertexId) -> Collected:
+        """Raises NoSuchSink."""
+        assert self._sinks is not None
+        return self._sinks.collected(vertex_id)
 
     def abort_snapshot(self, checkpoint_id: int) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from minflinkd.cli.main import COMMANDS, main
 from minflinkd.rest.schemas import Logs
 from minflinkd.rpc.jobs import JobStatus
 from tests.unit.cli.conftest import Command, RunningDaemon
-from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM
+from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
@@ -129,6 +129,19 @@ def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None
     assert " ".join(row) == "flights 250 ms 120 ms 80 ms 512 B 4 ms 90 ms 4.0 KiB 2.0 KiB 9 3"
     assert [line.split() for line in one.splitlines() if line.startswith("out")] == [["out", *["-"] * 10]]
     assert json.loads(command("checkpoints", RUNNING, "--id", "7", "--json").output)["id"] == 7
+
+
+def test_collected_rows_are_printed_one_a_line(command: Command, daemon: RunningDaemon) -> None:
+    """J2: of the only collect sink, or of the one that is named."""
+    daemon.dispatcher.jobs[RUNNING] = collecting()
+    assert command("collected", RUNNING).output == '{"carrier":"UA"}\n{"carrier":"AA"}\n'
+    assert json.loads(command("collected", RUNNING, "seen", "--json").output)["dropped"] == 7
+    assert command("collected", RUNNING, "out").exit_code == 4
+
+
+def test_a_job_without_a_collect_sink_has_collected_nothing(command: Command) -> None:
+    shown = command("collected", RUNNING)
+    assert (shown.exit_code, "has no collect sink" in shown.output) == (4, True)
 
 
 def test_taskmanagers_show_who_holds_their_slots(command: Command) -> None:

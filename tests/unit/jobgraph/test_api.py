@@ -23,7 +23,7 @@ def carrier_delays() -> Job:
         watermark=("time", "2 hours"),
     )
     query = "SELECT window(time, '${minutes} minutes') AS w, count(*) AS n FROM flights GROUP BY 1"
-    job.sql("delays", query, inputs=[flights]).sink("out", format="parquet", path="/data/out")
+    job.sql("delays", query, inputs=[flights]).sink("out", format="parquet", path="/data/out", delivery="exactly-once")
     return job
 
 

@@ -72,6 +72,13 @@ def test_a_refusal_has_a_code_a_consequence_and_names_all_faults(document: Docum
     assert all(fault.path in info.message for fault in refused.value.faults)
 
 
+KAFKA = {"format": "kafka", "options": {"kafka.bootstrap.servers": "host:9092", "topic": "out"}}
+
+
+def jdbc(**options: str) -> Document:
+    return {"format": "jdbc", "options": {"url": "jdbc:postgresql://host/db", "dbtable": "out"} | options}
+
+
 # What is wrong, by its name: the change to a good document, the path of the fault, and a part of its text.
 SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
     "an unknown key has the nearest known one": (
@@ -190,15 +197,70 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "vertices.out.sink.format",
         "did you mean parquet?",
     ),
-    "a sink that is not there yet": (
-        lambda d: d["vertices"]["out"].update(sink={"format": "kafka"}),
-        "vertices.out.sink.format",
-        "this version cannot run them yet",
+    "a kafka sink that cannot be exactly-once": (
+        lambda d: d["vertices"]["out"].update(sink=KAFKA | {"delivery": "exactly-once"}),
+        "vertices.out.sink.delivery",
+        "a kafka sink is at-least-once",
     ),
-    "a python sink": (
-        lambda d: d["vertices"]["out"].update(sink={"python": "a:b"}),
+    "an exactly-once sink behind at-least-once checkpoints": (
+        lambda d: d["checkpointing"].update(mode="at-least-once"),
+        "vertices.out.sink.delivery",
+        "not exactly-once where the checkpoints are at-least-once",
+    ),
+    "a kafka sink without a broker": (
+        lambda d: d["vertices"]["out"].update(sink={"format": "kafka", "options": {"topic": "out"}}),
+        "vertices.out.sink",
+        "needs the option kafka.bootstrap.servers",
+    ),
+    "a kafka sink that gets the whole result each time": (
+        lambda d: d["vertices"]["out"].update({"sink": KAFKA, "output-mode": "complete"}),
+        "vertices.out.output-mode",
+        "the whole result with each micro-batch",
+    ),
+    "a jdbc sink without a table": (
+        lambda d: d["vertices"]["out"].update(sink=jdbc(dbtable="")),
+        "vertices.out.sink",
+        "needs the option dbtable",
+    ),
+    "another database, exactly-once": (
+        lambda d: d["vertices"]["out"].update(sink=jdbc(url="jdbc:mysql://host/db")),
+        "vertices.out.sink.options.url",
+        "only PostgreSQL",
+    ),
+    "updates without a key": (
+        lambda d: d["vertices"]["out"].update({"sink": jdbc(), "output-mode": "update"}),
+        "vertices.out.output-mode",
+        "without a key a jdbc sink cannot take back",
+    ),
+    "a key of no column": (
+        lambda d: d["vertices"]["out"].update(sink=jdbc(key=" , ")),
+        "vertices.out.sink.options.key",
+        "names no column",
+    ),
+    "a key that shall not count": (
+        lambda d: d["vertices"]["out"].update(sink=jdbc(key="carrier") | {"delivery": "at-least-once"}),
+        "vertices.out.sink.delivery",
+        "known by a key",
+    ),
+    "more rows than a collect sink keeps": (
+        lambda d: d["vertices"]["out"].update(sink={"format": "collect", "options": {"rows": 10_001}}),
+        "vertices.out.sink.options.rows",
+        "from 1 to 10000",
+    ),
+    "an option that console does not have": (
+        lambda d: d["vertices"]["out"].update(sink={"format": "console", "options": {"rows": 3}}),
+        "vertices.out.sink.options.rows",
+        "numRows",
+    ),
+    "a python sink with a path": (
+        lambda d: d["vertices"]["out"].update(sink={"python": "a:b", "path": "/x"}),
+        "vertices.out.sink.path",
+        "a python sink has no path",
+    ),
+    "a python sink that is no reference": (
+        lambda d: d["vertices"]["out"].update(sink={"python": "a.b"}),
         "vertices.out.sink.python",
-        "this version cannot run them yet",
+        "is not module:function",
     ),
     "a files sink without a path": (
         lambda d: d["vertices"]["out"]["sink"].pop("path"),

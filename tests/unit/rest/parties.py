@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from msgspec.structs import replace
 
 from minflinkd.dispatcher.submission import NoSession
 from minflinkd.jobgraph.faults import GraphFault
@@ -27,6 +28,8 @@ from minflinkd.rpc.jobs import (
 )
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import (
+    Collected,
+    CollectedRow,
     Done,
     GetResourceOverview,
     Hardware,
@@ -35,6 +38,7 @@ from minflinkd.rpc.messages import (
     LogFile,
     LogMark,
     LogRange,
+    ReadCollected,
     ReadLog,
     ResourceOverview,
     SessionPhase,
@@ -119,6 +123,15 @@ def details(
         submission={"stored": 0.01, "running": 0.7},
         waiting=("2 slots of one TaskManager are needed; 1 TaskManager is registered",),
     )
+
+
+def collecting() -> JobDetails:
+    """The running job with a collect sink `seen` beside its files."""
+    job = details()
+    seen = Vertex(id=VertexId("seen"), inputs=(Input(id=VertexId("delays")),), sink=Sink(format="collect"))
+    first, second = job.tasks
+    second = replace(second, task=replace(second.task, vertices=(*second.task.vertices, seen)))
+    return replace(job, graph=replace(job.graph, vertices=(*job.graph.vertices, seen)), tasks=(first, second))
 
 
 FAILURE = FailureRecord(
@@ -297,7 +310,7 @@ class ResourceManager:
 
 
 class TaskManager:
-    """Has two logs."""
+    """Has two logs, and two collected rows."""
 
     def __init__(self, network: LocalNetwork) -> None:
         self.logs = {"session.log": b"spark\n", "taskmanager.log": LOG}
@@ -305,6 +318,7 @@ class TaskManager:
         self.mailbox = Mailbox(task_manager(TM))
         self.mailbox.on(ListLogs, self.list_logs)
         self.mailbox.on(ReadLog, self.read_log)
+        self.mailbox.on(ReadCollected, self.read_collected)
         network.attach(self.mailbox)
 
     async def list_logs(self, _: ListLogs) -> tuple[LogFile, ...]:
@@ -317,3 +331,8 @@ class TaskManager:
         data = self.logs[question.name]
         mark = LogMark(file="1-1", size=len(data), end="")
         return LogRange(mark=mark, data=data[question.offset : question.offset + question.length])
+
+    async def read_collected(self, question: ReadCollected) -> Collected:
+        assert (question.attempt_id, question.vertex_id) == ("d" * 32, "seen")
+        rows = (CollectedRow(batch_id=40, row='{"carrier":"UA"}'), CollectedRow(batch_id=41, row='{"carrier":"AA"}'))
+        return Collected(rows=rows, dropped=7)

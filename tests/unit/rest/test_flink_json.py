@@ -230,3 +230,9 @@ async def test_logs_are_listed_by_name(http: Http) -> None:
     logs = (await get(http, f"/taskmanagers/{TM}/logs"))["logs"]
     assert [log["name"] for log in logs] == ["session.log", "taskmanager.log"]
     assert logs[0].keys() == {"name", "size", "mtime"}
+
+
+async def test_a_job_states_the_guarantee_of_each_sink(http: Http) -> None:
+    """J13: on the job's details."""
+    sinks = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]["sinks"]
+    assert sinks == [{"vertex": "out", "format": "parquet", "delivery": "exactly-once"}]

@@ -29,6 +29,15 @@ from minflinkd_local import LocalStorage
 JOB, SINK, ATTEMPT = "a" * 32, "out", "b" * 32
 
 
+class Copying(LocalStorage):
+    """As object stores are: it copies, and never renames."""
+
+    capabilities = Capabilities(server_side_copy=True)
+
+    async def rename(self, source: str, target: str) -> None:
+        raise AssertionError("this storage cannot rename")
+
+
 def stage(root: Path, epoch: int, files: dict[str, bytes], attempt: str = ATTEMPT) -> None:
     """As Spark does it: data, and its own marks beside it."""
     directory = root / staged_directory(JOB, SINK, attempt, epoch)
@@ -116,6 +125,20 @@ async def test_publishers_beside_each_other_do_not_mind(tmp_path: Path) -> None:
     assert len(visible(tmp_path)) == 40
 
 
+async def test_publishers_beside_each_other_do_not_mind_where_files_are_copied(tmp_path: Path) -> None:
+    """J12: each file is there once and whole, whoever copied it; nothing staged is left that could come again."""
+    storages = Storages()
+    storages.add(Copying())
+    stage(tmp_path, 1, {f"part-{number}.parquet": b"%d" % number for number in range(20)})
+    covered = await transaction(storages, tmp_path, 1, [1])
+    await asyncio.gather(*(publish(storages, covered) for _ in range(4)))
+    assert sorted(visible(tmp_path).values()) == sorted(b"%d" % number for number in range(20))
+    for path in visible(tmp_path):
+        (tmp_path / path).unlink()  # a reader that goes by the manifest
+    assert await publish(storages, covered) == 0
+    assert visible(tmp_path) == {}
+
+
 async def test_a_checkpoint_without_files_writes_nothing(tmp_path: Path) -> None:
     storages = Storages()
     assert await publish(storages, await transaction(storages, tmp_path, 1, [])) == 0
@@ -180,14 +203,15 @@ async def test_the_end_of_a_job_leaves_data_and_manifests(tmp_path: Path) -> Non
     assert len(visible(tmp_path)) == 1
 
 
-async def test_storage_without_atomic_rename_is_refused(tmp_path: Path) -> None:
+async def test_storage_without_atomic_rename_and_copy_is_refused(tmp_path: Path) -> None:
     class Slow(LocalStorage):
         capabilities = Capabilities()
 
     storages = Storages()
     storages.add(Slow())
-    with pytest.raises(SinkNotSupported, match="atomic rename"):
-        await transaction(storages, tmp_path, 1, [])
+    stage(tmp_path, 1, {"part-0.parquet": b"one"})
+    with pytest.raises(SinkNotSupported, match="atomic rename or copies on the server"):
+        await transaction(storages, tmp_path, 1, [1])
 
 
 def test_a_final_name_is_nobody_elses() -> None:
@@ -210,14 +234,15 @@ def test_a_final_name_is_nobody_elses() -> None:
         min_size=1,
     ),
     faults=st.lists(st.tuples(st.integers(1, 16), st.booleans()), max_size=4),
+    kind=st.sampled_from([LocalStorage, Copying]),
 )
 def test_publication_interrupted_anywhere_and_repeated_ends_in_the_same_files(
-    files: dict[str, bytes], faults: list[tuple[int, bool]]
+    files: dict[str, bytes], faults: list[tuple[int, bool]], kind: type[LocalStorage]
 ) -> None:
     """J12: whatever request fails, before or after it did its work."""
 
     async def run(root: Path) -> None:
-        faulty, storages = FaultyStorage(LocalStorage()), Storages()
+        faulty, storages = FaultyStorage(kind()), Storages()
         storages.add(faulty)
         stage(root, 5, files)
         covered = await transaction(storages, root, 2, [5])

@@ -1,12 +1,10 @@
-"""Where a micro-batch goes: files by two-phase commit (J12), a Python function, or any batch writer of Spark (J13)."""
+"""The files sink: stages what the supervisor publishes with a checkpoint (J12)."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet
@@ -16,24 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from minflinkd.jobgraph.model import Sink, Vertex
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.publication import StagedFile, final_name, staged_directory
-from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.ledger import Ledger
-from minflinkd.taskmanager.session.plan import FILE_FORMATS
 from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.staging import spark_writes, waiting_directory
 
 # No .crc file beside each output file. Only for this writer's file system, which therefore is not the cached one.
 _RAW_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-
-
-class BatchSink(Protocol):
-    """Takes the micro-batches of one sink vertex, one at a time."""
-
-    ledger: Ledger | None
-    reads_all: bool  # False: the sink may leave rows of the frame unread
-
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        """Returns the rows written, 0 where the sink cannot know."""
-        ...
 
 
 class FilesSink:
@@ -41,7 +27,9 @@ class FilesSink:
 
     reads_all = True
 
-    def __init__(self, session: Session, vertex: Vertex, job_id: JobId, attempt_id: AttemptId) -> None:
+    def __init__(
+        self, session: Session, vertex: Vertex, job_id: JobId, attempt_id: AttemptId, attempt_directory: str
+    ) -> None:
         assert vertex.sink is not None
         assert vertex.sink.path is not None
         self._session = session
@@ -49,12 +37,13 @@ class FilesSink:
         self._id = vertex.id
         self._job_id = job_id
         self._attempt_id = attempt_id
-        self._root = vertex.sink.path if "://" in vertex.sink.path else f"file://{Path(vertex.sink.path).absolute()}"
-        self.ledger: Ledger | None = Ledger(job_id, vertex.id, self._root)
+        root = vertex.sink.path if "://" in vertex.sink.path else f"file://{Path(vertex.sink.path).absolute()}"
+        self._written = root if spark_writes(root) else f"file://{waiting_directory(attempt_directory, vertex.id)}"
+        self.ledger: Ledger | None = Ledger(job_id, vertex.id, root)
 
     def write(self, frame: DataFrame, epoch: int) -> int:
         relative = staged_directory(self._job_id, self._id, self._attempt_id, epoch)
-        target = f"{self._root.rstrip('/')}/{relative}"
+        target = f"{self._written.rstrip('/')}/{relative}"
         local = local_path(target)
         if self._sink.format == "parquet" and local is not None:
             self._save(frame, target)
@@ -80,84 +69,6 @@ class FilesSink:
     def _staged(self, directory: str, epoch: int, name: str, size: int) -> StagedFile:
         final = final_name(self._job_id, self._id, self._attempt_id, epoch, name)
         return StagedFile(staged=f"{directory}/{name}", final=final, size=size)
-
-
-class PythonSink:
-    """A user's function(batch, epoch). At least once: a micro-batch may come again after a restore, with other rows."""
-
-    ledger: Ledger | None = None
-    reads_all = False
-
-    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
-        self._function = function
-
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        self._function(frame, epoch)
-        return 0
-
-
-class WriterSink:
-    """Any format of Spark's batch writer (console, kafka, jdbc). At least once."""
-
-    ledger: Ledger | None = None
-    reads_all = True
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        if self._sink.format == "console":
-            frame.show(int(self._sink.options.get("numRows", "20")), truncate=False)
-            return 0
-        writer = frame.write.format(self._sink.format).options(**self._sink.options).mode("append")
-        writer.save(self._sink.path) if self._sink.path is not None else writer.save()
-        return 0
-
-
-class TaskSinks:
-    """All sinks of a task. A frame that is read twice would be computed twice, so it is persisted for several; and a
-
-    frame that is not read in full fails a stateful query, so it is read here before a sink that may not do so.
-    """
-
-    def __init__(self, sinks: list[BatchSink]) -> None:
-        self._sinks = sinks
-        single = len(sinks) == 1
-        self._persist = not (single and sinks[0].reads_all and not isinstance(sinks[0], WriterSink))
-        self.ledgers = [sink.ledger for sink in sinks if sink.ledger is not None]
-
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        """Returns the rows written by the files sinks."""
-        if not self._persist:
-            return self._sinks[0].write(frame, epoch)
-        frame.persist()
-        try:
-            frame.count()
-            return sum(sink.write(frame, epoch) for sink in self._sinks)
-        finally:
-            frame.unpersist()
-
-
-def make_sinks(
-    session: Session,
-    vertices: tuple[Vertex, ...],
-    job_id: JobId,
-    attempt_id: AttemptId,
-    code: JobCode,
-    exchange: BatchSink | None = None,
-) -> TaskSinks:
-    """Raises what importing a Python sink raises."""
-    sinks = [_make(session, vertex, job_id, attempt_id, code) for vertex in vertices]
-    return TaskSinks(sinks if exchange is None else [*sinks, exchange])
-
-
-def _make(session: Session, vertex: Vertex, job_id: JobId, attempt_id: AttemptId, code: JobCode) -> BatchSink:
-    assert vertex.sink is not None
-    if vertex.sink.python is not None:
-        return PythonSink(code.function(vertex.sink.python))
-    if vertex.sink.format in FILE_FORMATS:
-        return FilesSink(session, vertex, job_id, attempt_id)
-    return WriterSink(vertex.sink)
 
 
 def local_path(uri: str) -> str | None:

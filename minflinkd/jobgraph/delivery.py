@@ -1,0 +1,134 @@
+"""What each kind of sink guarantees, and what a sink must say to have it (J12, J13). Pure.
+
+Exactly-once holds across any failure where a sink stages durably and commits with the checkpoint, or where its rows
+take the place of those with the same key. Everything else sees some rows again after a restart: Spark's batch ids are
+not stable across a restore, so they are no fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minflinkd.jobgraph import formats
+from minflinkd.jobgraph.faults import Faults, at, show
+from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputMode, Sink
+
+MOST_COLLECTED = 10_000  # rows of a collect sink
+POSTGRESQL = "jdbc:postgresql:"
+
+# Options of the sinks that are not Spark's writers: name -> what it must be, for the fault; None: any text.
+_COLLECT = {"rows": f"a whole number, from 1 to {MOST_COLLECTED}"}
+_CONSOLE = {"numRows": "a whole number, at least 1", "truncate": "true or false"}
+
+
+def delivery_of(sink: Sink) -> Delivery:
+    """What the sink guarantees, given that checkpoints are exactly-once."""
+    if sink.python is not None or sink.format == "kafka":
+        return sink.delivery or Delivery.AT_LEAST_ONCE
+    if sink.format == "jdbc":
+        return sink.delivery or Delivery.EXACTLY_ONCE
+    return Delivery.EXACTLY_ONCE if sink.format in formats.FILE_FORMATS else Delivery.AT_LEAST_ONCE
+
+
+def stages(sink: Sink) -> bool:
+    """Whether its rows are seen only once a checkpoint that covers them is complete."""
+    return delivery_of(sink) is Delivery.EXACTLY_ONCE and not key_of(sink)
+
+
+def key_of(sink: Sink) -> tuple[str, ...]:
+    """The columns by which a jdbc sink knows a row again."""
+    if sink.format != "jdbc":
+        return ()
+    return tuple(name for name in (part.strip() for part in sink.options.get("key", "").split(",")) if name)
+
+
+def delivery_in(graph: JobGraph, sink: Sink) -> Delivery:
+    """What is shown of a sink of this job: at-least-once checkpoints repeat rows, which only a key takes back."""
+    weaker = graph.checkpointing.mode is CheckpointMode.AT_LEAST_ONCE and not key_of(sink)
+    return Delivery.AT_LEAST_ONCE if weaker else delivery_of(sink)
+
+
+def check_delivery(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
+    """What the sink was asked for, and cannot give."""
+    if sink.delivery is not Delivery.EXACTLY_ONCE:
+        return
+    where = at(path, "delivery")
+    if graph.checkpointing.mode is CheckpointMode.AT_LEAST_ONCE and not key_of(sink):
+        hint = "checkpointing.mode: exactly-once, or a jdbc sink with a key"
+        faults.add(where, "a sink is not exactly-once where the checkpoints are at-least-once", hint)
+    if sink.python is None and sink.format in ("kafka", "console", "collect"):
+        hint = "leave it out; parquet, jdbc and a python class that stages and commits are exactly-once"
+        if sink.format == "kafka":
+            hint = "leave it out, and let readers drop rows that they know by a key; " + hint.partition("; ")[2]
+        faults.add(where, f"a {sink.format} sink is at-least-once: Spark cannot commit it with a checkpoint", hint)
+
+
+def check_jdbc(sink: Sink, path: str, resolved: Callable[[str], str | None], faults: Faults) -> None:
+    """`resolved`: an option's value with the job's params filled in; None where that is a fault already."""
+    options = at(path, "options")
+    for name, example in (("url", "jdbc:postgresql://host:5432/database"), ("dbtable", "public.delays")):
+        if not sink.options.get(name) and not faults.touch(at(options, name)):
+            faults.add(path, f"a jdbc sink needs the option {name}", f"options: {{{name}: {example}}}")
+    if sink.path is not None:
+        faults.add(at(path, "path"), "a jdbc sink has no path", "options: {url: ..., dbtable: ...}")
+    url = resolved(sink.options.get("url", ""))
+    if url and not url.startswith("jdbc:"):
+        faults.add(at(options, "url"), f"{show(url.partition('?')[0])} is not a JDBC URL", "jdbc:postgresql://host/db")
+    elif url and not url.startswith(POSTGRESQL) and delivery_of(sink) is Delivery.EXACTLY_ONCE:
+        problem = "only PostgreSQL is written exactly-once, or by key"
+        faults.add(at(options, "url"), problem, "delivery: at-least-once, which appends with any driver")
+    if "key" in sink.options and not key_of(sink):
+        faults.add(at(options, "key"), "the key names no column", "key: carrier, or key: carrier, day")
+    if key_of(sink) and sink.delivery is Delivery.AT_LEAST_ONCE:
+        hint = "leave `delivery` out, or the key"
+        faults.add(at(path, "delivery"), "rows that are known by a key are not written twice", hint)
+    if "mode" in sink.options:
+        faults.add(at(options, "mode"), "a stream is never written with a mode", "leave it out")
+
+
+def check_collect(sink: Sink, path: str, faults: Faults) -> None:
+    _check_options(sink, path, _COLLECT, faults)
+    rows = sink.options.get("rows", "1")
+    if not rows.isascii() or not rows.isdigit() or not 1 <= int(rows[:9]) <= MOST_COLLECTED:
+        faults.add(at(at(path, "options"), "rows"), f"{show(rows)} is not {_COLLECT['rows']}")
+
+
+def check_console(sink: Sink, path: str, faults: Faults) -> None:
+    _check_options(sink, path, _CONSOLE, faults)
+    rows = sink.options.get("numRows", "1")
+    if not rows.isascii() or not rows.isdigit() or not int(rows):
+        faults.add(at(at(path, "options"), "numRows"), f"{show(rows)} is not {_CONSOLE['numRows']}")
+
+
+def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
+    servers = "kafka.bootstrap.servers"
+    if not sink.options.get(servers) and not faults.touch(at(at(path, "options"), servers)):
+        faults.add(path, f"a kafka sink needs the option {servers}", f"options: {{{servers}: 'host:9092', topic: out}}")
+    if sink.path is not None:
+        faults.add(at(path, "path"), "a kafka sink has no path", "options: {topic: out}")
+
+
+def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
+    """Why the sink cannot be written in this output mode, and what is possible."""
+    if mode is OutputMode.APPEND or sink.python is not None or sink.format in ("console", "collect"):
+        return None
+    if sink.format in formats.FILE_FORMATS:
+        problem = f"a files sink cannot take back the rows that {mode} would change"
+        return problem, "append: a window is written once the watermark has passed it"
+    if sink.format == "jdbc":
+        if key_of(sink):
+            return None
+        problem = f"without a key a jdbc sink cannot take back the rows that {mode} would change"
+        return problem, "options: {key: <the columns that a row is known by>}, or append"
+    if mode is OutputMode.COMPLETE:
+        return "a kafka sink would get the whole result with each micro-batch", "update, or append"
+    return None
+
+
+def _check_options(sink: Sink, path: str, known: dict[str, str], faults: Faults) -> None:
+    for name in sink.options:
+        if name not in known:
+            hint = ", ".join(f"{key}: {what}" for key, what in known.items())
+            faults.add(at(at(path, "options"), name), f"a {sink.format} sink has no option {show(name)}", hint)
+    if sink.path is not None:
+        faults.add(at(path, "path"), f"a {sink.format} sink has no path", "leave it out")

@@ -1,0 +1,5 @@
+"""Where micro-batches go (J12, J13): one module a kind of sink, and `task` for all sinks of a task together."""
+
+from minflinkd.taskmanager.session.sinks.task import TaskSinks, make_sinks
+
+__all__ = ["TaskSinks", "make_sinks"]

@@ -1,0 +1,98 @@
+"""What the sinks of all kinds are to their task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import AttemptId, JobId, VertexId
+from minflinkd.storage.publication import SinkTransaction, StagedToken
+from minflinkd.taskmanager.session.ledger import Ledger
+
+
+class BatchSink(Protocol):
+    """Takes the micro-batches of one sink vertex, one at a time."""
+
+    ledger: Ledger | None
+    reads_all: bool  # False: the sink may leave rows of the frame unread, or read them twice
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        """Returns the rows written, 0 where the sink cannot know."""
+        ...
+
+
+class InvalidToken(MinflinkError):
+    """What a python sink's `stage` returned cannot be kept in a checkpoint."""
+
+    code = "invalid-sink-token"
+
+
+class TwoPhase(Protocol):
+    """What stages micro-batches durably, and commits them when told that a checkpoint is complete (J13).
+
+    A token is what `stage` returned, or what JSON makes of it. Every call may be repeated, and a commit may come from
+    another process than the one that staged.
+    """
+
+    def stage(self, batch: DataFrame, epoch: int) -> Any:
+        """Write durably what nobody is to see yet. None: there was nothing to stage."""
+        ...
+
+    def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
+        """Show what was staged. Tokens that an earlier call has committed are to change nothing."""
+        ...
+
+    def abort(self, tokens: list[Any] | None) -> None:
+        """No checkpoint will cover these tokens. None, at an attempt's start: nor anything else that is still staged,
+        since all that was covered has been committed."""
+        ...
+
+
+class CommittingSink:
+    """Keeps the books of something that commits by itself. One transaction of it is committed at a time."""
+
+    reads_all = False
+
+    def __init__(self, vertex_id: VertexId, job_id: JobId, attempt_id: AttemptId, inner: TwoPhase) -> None:
+        self.vertex_id = vertex_id
+        self.ledger: Ledger | None = Ledger(job_id, vertex_id)
+        self._attempt_id = attempt_id
+        self._inner = inner
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        staged = self._inner.stage(frame, epoch)
+        if staged is not None:
+            assert self.ledger is not None
+            self.ledger.stage(epoch, tokens=(StagedToken(self._attempt_id, epoch, self._text(staged)),))
+        return 0
+
+    def commit(self, transaction: SinkTransaction) -> None:
+        if transaction.tokens:
+            self._inner.commit(transaction.checkpoint_id, _values(transaction.tokens))
+
+    def begin(self) -> None:
+        """Nothing of earlier attempts is owed any more."""
+        self._inner.abort(None)
+
+    def discard(self, batch_id: int) -> None:
+        """The attempt ends, and no checkpoint covers what it staged behind this micro-batch."""
+        assert self.ledger is not None
+        if tokens := self.ledger.beyond(batch_id):
+            self._inner.abort(_values(tokens))
+
+    def _text(self, staged: object) -> str:
+        try:
+            return json.dumps(staged, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidToken(
+                f"sink {self.vertex_id}: stage returned a {type(staged).__name__}, which is not JSON: {error}",
+                hint="return texts, numbers, lists or mappings of them, by which commit finds the rows",
+            ) from error
+
+
+def _values(tokens: Iterable[StagedToken]) -> list[Any]:
+    return [json.loads(token.token) for token in tokens]

@@ -1,0 +1,24 @@
+"""A sink of user code that gets each micro-batch. One that stages and commits is a `CommittingSink`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from minflinkd.taskmanager.session.ledger import Ledger
+
+
+class PythonSink:
+    """A user's function(batch, epoch). At least once: a micro-batch may come again after a restore, with other rows."""
+
+    ledger: Ledger | None = None
+    reads_all = False
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        self._function = function
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        self._function(frame, epoch)
+        return 0

@@ -1,0 +1,160 @@
+"""All sinks of a task: what each vertex becomes, who writes when, and what they owe to checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from pyspark.sql import DataFrame
+
+from minflinkd.jobgraph.api import SinkContext
+from minflinkd.jobgraph.delivery import delivery_of
+from minflinkd.jobgraph.model import Delivery, Vertex
+from minflinkd.rpc.messages import Collected
+from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
+from minflinkd.runtime.ids import VertexId
+from minflinkd.storage.publication import SinkTransaction
+from minflinkd.taskmanager.session.code import JobCode
+from minflinkd.taskmanager.session.failures import batch_failure
+from minflinkd.taskmanager.session.plan import FILE_FORMATS, Plan
+from minflinkd.taskmanager.session.sink_checks import check_code
+from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
+from minflinkd.taskmanager.session.sinks.collect import CollectSink
+from minflinkd.taskmanager.session.sinks.files import FilesSink
+from minflinkd.taskmanager.session.sinks.python import PythonSink
+from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, WriterSink
+from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session_protocol import RunTask
+
+log = structlog.get_logger(__name__)
+
+_EXCHANGE = VertexId("")  # no vertex has this id
+
+
+class SinkGone(MinflinkError):
+    """A restored checkpoint promised rows of a sink that the job does not have any more, or that is of another kind."""
+
+    code = "sink-owes-rows"
+    consequence = Consequence.FATAL
+
+
+class NoSuchSink(MinflinkError):
+    """The task has no collect sink of this name."""
+
+    code = "no-collect-sink"
+    consequence = Consequence.REFUSED
+
+
+class TaskSinks:
+    """A frame that is read twice would be computed twice, so it is persisted for several sinks; and a frame that is
+
+    not read in full fails a stateful query, so it is read here before a sink that may not do so.
+    """
+
+    def __init__(self, sinks: dict[VertexId, BatchSink]) -> None:
+        self._sinks = sinks
+        self._persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
+        self._committing = threading.Lock()
+        self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        """Returns the rows written by the sinks that know."""
+        if not self._persist:
+            return sum(sink.write(frame, epoch) for sink in self._sinks.values())
+        frame.persist()
+        try:
+            frame.count()
+            return sum(sink.write(frame, epoch) for sink in self._sinks.values())
+        finally:
+            frame.unpersist()
+
+    def restore(self, owed: Iterable[SinkTransaction]) -> None:
+        """Before the query starts: commit what the restored checkpoint promised, discard what else is staged.
+
+        Raises SinkGone, and RemoteError for what user code or the database raises.
+        """
+        with self._committing, _as_failure():
+            for transaction in owed:
+                if not transaction.tokens:
+                    continue
+                sink = self._sinks.get(VertexId(transaction.sink))
+                if not isinstance(sink, CommittingSink):
+                    raise SinkGone(
+                        f"checkpoint {transaction.checkpoint_id} holds rows that sink {transaction.sink} has yet to "
+                        "commit, and the job has no such sink any more",
+                        hint="start the job with that sink once, or from a checkpoint that owes nothing",
+                    )
+                sink.commit(transaction)
+            for sink in self._own():
+                sink.begin()
+
+    def commit(self, checkpoint_id: int, batch_id: int) -> None:
+        """The checkpoint at `batch_id` is complete. To be repeated where it raises, as `restore` does."""
+        with self._committing, _as_failure():
+            for sink in self._own():
+                assert sink.ledger is not None
+                sink.commit(sink.ledger.cover(checkpoint_id, batch_id))
+                sink.ledger.confirm(batch_id)
+        for ledger in self.ledgers:
+            ledger.confirm(batch_id)
+
+    def close(self, batch_id: int) -> None:
+        """The attempt has ended; checkpoints up to `batch_id` may cover what was staged until there, none the rest."""
+        with self._committing:
+            for sink in self._own():
+                try:
+                    sink.discard(batch_id)
+                except BaseException as error:  # user code
+                    log.warning("a sink could not discard what it staged", sink=sink.vertex_id, error=str(error))
+
+    def collected(self, vertex_id: VertexId) -> Collected:
+        """Raises NoSuchSink."""
+        sink = self._sinks.get(vertex_id)
+        if not isinstance(sink, CollectSink):
+            known = [name for name, other in self._sinks.items() if isinstance(other, CollectSink)]
+            raise NoSuchSink(
+                f"{vertex_id} is no collect sink of this task", hint=f"it has {', '.join(known) or 'none'}"
+            )
+        return sink.read()
+
+    def _own(self) -> list[CommittingSink]:
+        return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
+
+
+@contextmanager
+def _as_failure() -> Iterator[None]:
+    """What user code or a database raises may be gone with the next try, whatever it is."""
+    try:
+        yield
+    except MinflinkError:
+        raise
+    except BaseException as error:
+        raise RemoteError(batch_failure(error)) from error
+
+
+def make_sinks(
+    session: Session, plan: Plan, request: RunTask, code: JobCode, exchange: BatchSink | None = None
+) -> TaskSinks:
+    """`exchange`: what feeds other tasks. Raises what importing a Python sink raises, and UnfitSink."""
+    sinks = {vertex.id: _make(session, vertex, plan, request, code) for vertex in plan.sinks}
+    return TaskSinks(sinks if exchange is None else {**sinks, _EXCHANGE: exchange})
+
+
+def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: JobCode) -> BatchSink:
+    assert vertex.sink is not None
+    sink, job_id, attempt_id = vertex.sink, request.job.job_id, request.attempt_id
+    if sink.python is not None:
+        found = check_code(sink, code)
+        if delivery_of(sink) is not Delivery.EXACTLY_ONCE:
+            return PythonSink(found)
+        context = SinkContext(job_id=job_id, sink=vertex.id, attempt_id=attempt_id, params=dict(request.job.params))
+        return CommittingSink(vertex.id, job_id, attempt_id, found(context))
+    if sink.format in FILE_FORMATS:
+        return FilesSink(session, vertex, job_id, attempt_id, request.directory)
+    if sink.format == "collect":
+        return CollectSink(sink, plan.output_mode)
+    if sink.format == "console":
+        return ConsoleSink(vertex.id, sink)
+    return WriterSink(sink)

@@ -1,0 +1,40 @@
+"""Sinks that Spark itself writes: any batch writer (kafka, jdbc without a key), and the console. At least once."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import DataFrame
+
+from minflinkd.jobgraph.model import Sink
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.ledger import Ledger
+
+
+class WriterSink:
+    ledger: Ledger | None = None
+    reads_all = False  # kafka's writer looks at the frame twice
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        frame.write.format(self._sink.format).options(**self._sink.options).mode("append").save()
+        return 0
+
+
+class ConsoleSink:
+    """Prints into the session's log, which `minflinkd logs` shows."""
+
+    ledger: Ledger | None = None
+    reads_all = False
+
+    def __init__(self, vertex_id: VertexId, sink: Sink) -> None:
+        self._vertex_id = vertex_id
+        self._rows = int(sink.options.get("numRows", "20"))
+        self._width = 0 if sink.options.get("truncate", "true").lower() == "false" else 20  # 0: whole values
+
+    def write(self, frame: DataFrame, epoch: int) -> int:
+        text = frame._jdf.showString(self._rows, self._width, False)
+        print(f"sink {self._vertex_id}, micro-batch {epoch}:\n{text}", flush=True, file=sys.stdout)  # noqa: T201
+        return 0
