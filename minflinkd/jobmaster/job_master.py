@@ -239,6 +239,8 @@ class JobMaster(Component):
             self.crash(error)
 
     async def _ask(self, ask: Ask) -> None:
+        if isinstance(ask.request, m.CancelTask) and (latest := self.coordinator.latest()) is not None:
+            ask = replace(ask, request=copy(ask.request, completed=latest.checkpoint_id))
         outcome = await outcome_of_asking(self._network, self._clock, ask)
         if not isinstance(outcome, Answered):
             self._log.info("no answer", request=type(ask.request).__name__, to=ask.target, error=str(outcome.error))

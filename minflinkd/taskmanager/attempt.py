@@ -58,6 +58,10 @@ class Attempt:
     def ended(self) -> bool:
         return self.status.state in ENDED
 
+    @property
+    def runs(self) -> bool:
+        return self.status.state in (S.RUNNING, S.INPUT_ENDED)
+
     def to(self, state: TaskState, *, error: ErrorInfo | None = None, phases: dict[str, float] | None = None) -> bool:
         """Move, and say whether that changed anything. An ended attempt stays as it ended."""
         if self.ended or state is self.status.state:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from minflinkd.rpc.asking import outcome_of_asking
-from minflinkd.rpc.messages import AnalyzeJob, ListLogs, Message, ReadLog, Registered, Request
+from minflinkd.rpc.messages import AnalyzeJob, ListLogs, Message, ReadCollected, ReadLog, Registered, Request
 from minflinkd.rpc.network import Address, Mailbox, Network
 from minflinkd.rpc.party import Ask, Tell
 from minflinkd.runtime.clock import Clock
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 OwnCommand = StartTask | EndTasks | ForgetJob | RenewSession | Exit
-OF_NO_LEADER = (AnalyzeJob, ListLogs, ReadLog)  # whoever asks, it does no harm
+OF_NO_LEADER = (AnalyzeJob, ListLogs, ReadCollected, ReadLog)  # whoever asks, it does no harm
 
 
 class CoreMailbox(Mailbox):

@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
 REMEMBERED = 1000  # checkpoints back, many more than a message can be late
+COMMIT_AT_END = 5.0  # of an attempt that is cancelled
 COMMIT_TIMEOUT = 50.0  # of sinks that commit by themselves; the JobMaster waits a little longer, and asks again
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
 
@@ -108,6 +109,23 @@ class Snapshots:
         job, task = attempt.deployment.job, attempt.deployment.task
         retained = job.checkpointing.num_retained or self._num_retained
         await asyncio.to_thread(partial(self._local.confirmed, job.job_id, task.id, number, retained=retained))
+
+    async def commit_at_end(self, attempt: Attempt, checkpoint_id: int) -> None:
+        """The attempt is cancelled: what its own sinks were to commit with a complete checkpoint, which it has not been
+
+        told of, or not with success. Never raises; what cannot be committed now stays staged.
+        """
+        owed = attempt.transactions.get(checkpoint_id, ())
+        if not attempt.runs or not any(transaction.tokens for transaction in owed):
+            return
+        job_id, attempt_id = attempt.deployment.job.job_id, attempt.deployment.attempt_id
+        complete = NotifyCheckpointComplete(job_id=job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id)
+        try:
+            async with asyncio.timeout(COMMIT_AT_END):
+                await self.complete(attempt, complete)
+        except (MinflinkError, TimeoutError) as error:
+            why = str(error) or f"not done within {COMMIT_AT_END:g} s"
+            log.warning("sinks leave rows staged", attempt=attempt_id, checkpoint=checkpoint_id, error=why)
 
     async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
         """C13. Idempotent."""

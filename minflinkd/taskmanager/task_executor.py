@@ -21,9 +21,10 @@ from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, error_info
-from minflinkd.runtime.ids import AttemptId, JobId, VertexId
+from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.collected import CollectedRows
 from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
 from minflinkd.taskmanager.deployment import Deployer, attempt_directory, remove_exchanges
@@ -37,7 +38,6 @@ log = structlog.get_logger(__name__)
 
 ANALYSIS_TIMEOUT = 110.0  # seconds
 LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
-KEPT_COLLECTED = 8  # ended attempts whose collected rows can still be read
 ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
 
 
@@ -80,7 +80,7 @@ class TaskExecutor(Component):
         self._metrics = metrics
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
-        self._collected: dict[AttemptId, dict[VertexId, m.Collected]] = {}  # of ended attempts, the oldest first
+        self._collected = CollectedRows(keeper.session)
         self._kept: list[Path] = []  # directories of ended attempts that the session child may still write to
         self._snapshots = Snapshots(
             resource_id=self.resource_id,
@@ -218,32 +218,12 @@ class TaskExecutor(Component):
     async def _cancel(self, request: m.CancelTask) -> m.Done:
         attempt = self.attempts.get(request.attempt_id)
         if attempt is not None:
+            await self._snapshots.commit_at_end(attempt, request.completed)
             await self._end(attempt)
         return m.Done()
 
     async def _read_collected(self, request: m.ReadCollected) -> m.Collected:
-        kept = self._collected.get(request.attempt_id)
-        if kept is not None:
-            return kept.get(request.vertex_id, m.Collected())
-        self._live(request.attempt_id)
-        ask = sp.TellCollected(attempt_id=request.attempt_id, vertex_id=request.vertex_id)
-        return await self._keeper.session().ask(ask, ANSWER_MARGIN)
-
-    async def _keep_collected(self, attempt: Attempt) -> None:
-        """The rows of an attempt that ends are still to be seen for a while: a bounded job may be over in no time."""
-        attempt_id = attempt.deployment.attempt_id
-        found: dict[VertexId, m.Collected] = {}
-        for vertex in attempt.deployment.task.sinks:
-            if vertex.sink is not None and vertex.sink.format == "collect":
-                try:
-                    ask = sp.TellCollected(attempt_id=attempt_id, vertex_id=vertex.id)
-                    found[vertex.id] = await self._keeper.session().ask(ask, LEAST_PATIENCE)
-                except MinflinkError as error:
-                    log.debug("collected rows are lost", attempt=attempt_id, error=str(error))
-        if found:
-            self._collected[attempt_id] = found
-            while len(self._collected) > KEPT_COLLECTED:
-                del self._collected[next(iter(self._collected))]
+        return await self._collected.read(request.attempt_id, request.vertex_id, runs=self._live)
 
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
         """Stop the attempt; returns when nothing of it runs. However often it is called, it is done once."""
@@ -300,7 +280,7 @@ class TaskExecutor(Component):
             self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
         if attempt.generation != self._keeper.generation:
             return  # its child is gone, and its directory with it
-        await self._keep_collected(attempt)
+        await self._collected.keep(attempt)
         patience = max(LEAST_PATIENCE, deadline - self._clock.monotonic())
         try:
             stop = sp.StopTask(attempt_id=attempt_id, timeout=patience)
@@ -364,7 +344,7 @@ class TaskExecutor(Component):
     def _live(self, attempt_id: AttemptId) -> Attempt:
         """Raises UnknownAttempt."""
         attempt = self.attempts.get(attempt_id)
-        if attempt is None or attempt.status.state not in (m.TaskState.RUNNING, m.TaskState.INPUT_ENDED):
+        if attempt is None or not attempt.runs:
             raise sp.UnknownAttempt(f"attempt {attempt_id} does not run on {self.resource_id}")
         return attempt
 

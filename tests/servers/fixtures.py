@@ -16,6 +16,7 @@ import pytest_asyncio
 from tests.servers.azure import Azurite
 from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
+from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
 
@@ -62,6 +63,12 @@ async def azurite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Azu
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def hdfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
     async with running(Hdfs, tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Postgres]:
+    async with running(Postgres, tmp_path_factory.mktemp("postgres")) as server:
         yield server
 
 

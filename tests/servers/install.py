@@ -29,6 +29,15 @@ _ARTIFACTS = (
     "com.fasterxml.jackson.core:jackson-core:2.12.7",  # as old as the rest of Jackson there, which an older one breaks
 )
 
+POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # by JDBC
+_POSTGRES = Path("/usr/lib/postgresql")
+
+
+def postgres_home() -> Path | None:
+    """The newest server that the operating system has."""
+    found = sorted(_POSTGRES.glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    return found[-1].parent if found else None
+
 
 _last_failure = ContextVar("why the last try failed", default="")
 
@@ -65,6 +74,12 @@ def azurite() -> None:
 
 def hdfs() -> None:
     jars(HADOOP, _ARTIFACTS)
+
+
+def postgres() -> None:
+    jars(POSTGRES_DRIVER, ("org.postgresql:postgresql:42.7.7",))
+    if postgres_home() is None:
+        need("psql", "postgresql")
 
 
 def jars(directory: Path, artifacts: Iterable[str]) -> None:
@@ -112,7 +127,7 @@ def _pom(artifacts: Iterable[str]) -> str:
 """
 
 
-SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs}
+SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs, "postgres": postgres}
 
 
 def need(command: str, package: str) -> None:

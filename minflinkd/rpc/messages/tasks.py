@@ -68,10 +68,15 @@ class DeployTask(Request[Done], frozen=True):
 
 
 class CancelTask(Request[Done], frozen=True):
-    """Answered when the query has ended and nothing of the attempt is left. An unknown attempt is done already."""
+    """Answered when the query has ended and nothing of the attempt is left. An unknown attempt is done already.
+
+    `completed`: the latest complete checkpoint. Sinks that commit by themselves do it first, if they have time enough:
+    once the attempt is gone nobody can.
+    """
 
     job_id: JobId
     attempt_id: AttemptId
+    completed: int = 0
 
 
 class TaskState(StrEnum):

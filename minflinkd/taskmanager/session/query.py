@@ -126,7 +126,8 @@ class RunningTask:
         frame = self._plan.require()
         if (output := opening.output(self._plan.schema)) is not None:
             self._exchange = ExchangeSink(output.directory)
-        self._sinks = make_sinks(engine.session, self._plan, request, code, self._exchange)
+        with code.in_session(self._plan.spark):
+            self._sinks = make_sinks(engine.session, self._plan, request, code, self._exchange)
         built = time.monotonic()
         with code.in_session(self._plan.spark):
             self._sinks.restore(request.restored.transactions if request.restored is not None else ())

@@ -188,7 +188,8 @@ def test_a_stop_is_no_failure(attempt: Attempt, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt) -> None:
     confirmed: list[int] = []
-    attempt.task._sinks = SimpleNamespace(ledgers=[SimpleNamespace(confirm=confirmed.append)])  # type: ignore[assignment]
+    attempt.task._plan = SimpleNamespace(spark=None)  # type: ignore[assignment]
+    attempt.task._sinks = SimpleNamespace(commit=lambda _, batch: confirmed.append(batch))  # type: ignore[assignment]
     for checkpoint_id in (1, 2, 3):
         attempt.task._await_confirmation(checkpoint_id, checkpoint_id * 10)
     for checkpoint_id in (2, 2, 1, 3):

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.references import References
-from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
+from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Sink, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, RpcTimeout, job_master, task_manager
@@ -33,6 +33,7 @@ from minflinkd.runtime.ids import (
     TaskId,
     VertexId,
 )
+from minflinkd.storage.publication import SinkTransaction, StagedToken
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.core import TaskManagerOptions
 from minflinkd.taskmanager.deployment import Deployer
@@ -90,6 +91,8 @@ class Session:
             raise sp.UnknownAttempt("not now")
         if isinstance(request, sp.RunTask):
             return sp.TaskRunning(phases={})
+        if isinstance(request, sp.TellCollected):
+            return m.Collected(rows=(m.CollectedRow(batch_id=3, row="{}"),))
         if isinstance(request, sp.TakeSnapshot):
             if self.snapshot is not None:
                 return self.snapshot
@@ -382,6 +385,45 @@ async def test_an_attempt_ends_in_time_while_a_storage_hangs_in_its_checkpoint(t
         assert dict(world.executor.core.slots.attempts) == {}
         released.set()
         await beats
+
+
+STAGED = SinkTransaction(job_id=JOB, sink="out", checkpoint_id=1, tokens=(StagedToken(ATTEMPT, 0, "{}"),))
+
+
+@pytest.mark.parametrize(("completed", "commits"), [(1, 1), (0, 0)])
+async def test_a_cancelled_attempt_commits_what_a_complete_checkpoint_owes(
+    tmp_path: Path, completed: int, commits: int
+) -> None:
+    """J13: once it is gone nobody can commit for a sink that does it by itself."""
+    async with running(tmp_path) as world:
+        world.session.snapshot = sp.SnapshotTaken(batch_id=0, transactions=(STAGED,))
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await asyncio.sleep(1.0)
+        await world.ask(m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=1, epoch=1))
+        await asyncio.sleep(1.0)
+        await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT, completed=completed), timeout=60.0)
+        asked = world.session.asked
+        assert asked.count("ConfirmCheckpoint") == commits
+        assert asked[-1] == "StopTask"
+
+
+COLLECTING = replace(TASK, vertices=(*TASK.vertices, Vertex(id=VertexId("seen"), sink=Sink(format="collect"))))
+
+
+async def test_collected_rows_are_shown_also_when_their_attempt_has_ended(tmp_path: Path) -> None:
+    """J2: a bounded job may be over before anybody has looked."""
+    async with running(tmp_path) as world:
+        ask = m.ReadCollected(attempt_id=ATTEMPT, vertex_id=VertexId("seen"))
+        with pytest.raises(RemoteError, match="does not run"):
+            await world.ask(ask)
+        await world.allocate()
+        await world.ask(replace(DEPLOY, task=COLLECTING))
+        await asyncio.sleep(1.0)
+        shown = await world.ask(ask)
+        await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT), timeout=60.0)
+        assert await world.ask(ask) == shown
+        assert [row.batch_id for row in shown.rows] == [3]
 
 
 def hang(executor: TaskExecutor) -> asyncio.Event:

@@ -51,6 +51,8 @@ class TwoPhase(Protocol):
         since all that was covered has been committed."""
         ...
 
+    # close(): where there is one, called last, when the attempt has ended in order
+
 
 class CommittingSink:
     """Keeps the books of something that commits by itself. One transaction of it is committed at a time."""
@@ -83,6 +85,10 @@ class CommittingSink:
         assert self.ledger is not None
         if tokens := self.ledger.beyond(batch_id):
             self._inner.abort(_values(tokens))
+
+    def close(self) -> None:
+        if callable(close := getattr(self._inner, "close", None)):
+            close()
 
     def _text(self, staged: object) -> str:
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import structlog
 from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
-from minflinkd.jobgraph.delivery import delivery_of
+from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.model import Delivery, Vertex
 from minflinkd.rpc.messages import Collected
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
@@ -23,6 +23,7 @@ from minflinkd.taskmanager.session.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
+from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.python import PythonSink
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, WriterSink
 from minflinkd.taskmanager.session.spark import Session
@@ -104,10 +105,10 @@ class TaskSinks:
         """The attempt has ended; checkpoints up to `batch_id` may cover what was staged until there, none the rest."""
         with self._committing:
             for sink in self._own():
-                try:
-                    sink.discard(batch_id)
-                except BaseException as error:  # user code
-                    log.warning("a sink could not discard what it staged", sink=sink.vertex_id, error=str(error))
+                _if_possible(sink.vertex_id, lambda sink=sink: sink.discard(batch_id))  # type: ignore[misc]
+            for name, other in self._sinks.items():
+                if callable(close := getattr(other, "close", None)):
+                    _if_possible(name, close)
 
     def collected(self, vertex_id: VertexId) -> Collected:
         """Raises NoSuchSink."""
@@ -121,6 +122,13 @@ class TaskSinks:
 
     def _own(self) -> list[CommittingSink]:
         return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
+
+
+def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except BaseException as error:  # user code, or a database that is away
+        log.warning("a sink could not tidy up", sink=sink, error=str(error))
 
 
 @contextmanager
@@ -153,6 +161,11 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         return CommittingSink(vertex.id, job_id, attempt_id, found(context))
     if sink.format in FILE_FORMATS:
         return FilesSink(session, vertex, job_id, attempt_id, request.directory)
+    if sink.format == "jdbc" and (key_of(sink) or delivery_of(sink) is Delivery.EXACTLY_ONCE):
+        staging = Staging(session, sink, job_id, vertex.id, attempt_id)
+        if key_of(sink):
+            return UpsertSink(staging, sink)
+        return CommittingSink(vertex.id, job_id, attempt_id, StagedRows(staging))
     if sink.format == "collect":
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":

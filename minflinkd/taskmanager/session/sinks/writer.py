@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.sinks.database import writer_options
 
 
 class WriterSink:
@@ -19,7 +20,8 @@ class WriterSink:
         self._sink = sink
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        frame.write.format(self._sink.format).options(**self._sink.options).mode("append").save()
+        options = writer_options(self._sink.options) if self._sink.format == "jdbc" else self._sink.options
+        frame.write.format(self._sink.format).options(**options).mode("append").save()
         return 0
 
 

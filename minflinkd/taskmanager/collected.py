@@ -1,0 +1,52 @@
+"""The rows of collect sinks as this TaskManager can show them: of running attempts, and of those that ended lately."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from minflinkd.rpc.messages import Collected
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import AttemptId, VertexId
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.session_process import SessionProcess
+from minflinkd.taskmanager.session_protocol import TellCollected
+
+log = structlog.get_logger(__name__)
+
+_KEPT = 8  # ended attempts
+_PATIENCE = 5.0  # seconds for the session child's answer
+_LAST_PATIENCE = 1.0  # where the attempt ends
+
+
+class CollectedRows:
+    def __init__(self, session: Callable[[], SessionProcess]) -> None:
+        self._session = session
+        self._ended: dict[AttemptId, dict[VertexId, Collected]] = {}  # the oldest first
+
+    async def read(
+        self, attempt_id: AttemptId, vertex_id: VertexId, *, runs: Callable[[AttemptId], object]
+    ) -> Collected:
+        """`runs` raises where no such attempt is running. Raises MinflinkError."""
+        kept = self._ended.get(attempt_id)
+        if kept is not None:
+            return kept.get(vertex_id, Collected())
+        runs(attempt_id)
+        return await self._session().ask(TellCollected(attempt_id=attempt_id, vertex_id=vertex_id), _PATIENCE)
+
+    async def keep(self, attempt: Attempt) -> None:
+        """Before the attempt is stopped: a bounded job may be over before anybody has looked."""
+        attempt_id = attempt.deployment.attempt_id
+        found: dict[VertexId, Collected] = {}
+        for vertex in attempt.deployment.task.sinks:
+            if vertex.sink is not None and vertex.sink.format == "collect":
+                ask = TellCollected(attempt_id=attempt_id, vertex_id=vertex.id)
+                try:
+                    found[vertex.id] = await self._session().ask(ask, _LAST_PATIENCE)
+                except MinflinkError as error:
+                    log.debug("collected rows are lost", attempt=attempt_id, error=str(error))
+        if found:
+            self._ended[attempt_id] = found
+            while len(self._ended) > _KEPT:
+                del self._ended[next(iter(self._ended))]

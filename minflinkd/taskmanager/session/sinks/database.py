@@ -1,0 +1,129 @@
+"""SQL statements on a database that Spark writes to by JDBC: through the driver that is in the session's JVM.
+
+Knows PostgreSQL's SQL. A transaction is one connection, and is rolled back where the block raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.session.spark import Session
+
+POSTGRESQL_DRIVER = "org.postgresql.Driver"
+
+
+class DatabaseFailed(MinflinkError):
+    """A database refused a statement or a connection. The message is the driver's; it may work later."""
+
+    code = "sink-database"
+    consequence = Consequence.RETRYABLE
+
+
+def quoted(name: str) -> str:
+    """An identifier, exactly as it is written."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def columns(names: tuple[str, ...]) -> str:
+    return ", ".join(quoted(name) for name in names)
+
+
+def writer_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Of a jdbc sink, as Spark's writer and its connections take them: a driver from a jar has to be named."""
+    own = {name: value for name, value in options.items() if name != "key"}
+    return {"driver": POSTGRESQL_DRIVER} | own if options["url"].startswith("jdbc:postgresql:") else own
+
+
+class Database:
+    def __init__(self, session: Session, options: Mapping[str, str]) -> None:
+        self._session = session
+        self._options = writer_options(options)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Raises DatabaseFailed."""
+        try:
+            connection = self._connect()
+        except Py4JJavaError as error:
+            raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
+        try:
+            connection.setAutoCommit(False)
+            yield Transaction(connection)
+            connection.commit()
+        except Py4JJavaError as error:
+            raise DatabaseFailed(_said(error)) from error
+        finally:
+            with suppress(Py4JError):
+                connection.rollback()  # nothing after a commit
+            with suppress(Py4JError):
+                connection.close()
+
+    def _connect(self) -> Any:
+        """As Spark's own writer does it: drivers, logins and options are the same."""
+        jvm = self._session.jvm
+        given = jvm.java.util.HashMap()
+        for name, value in self._options.items():
+            given.put(name, value)
+        options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(given))
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
+        return dialect.createConnectionFactory(options).apply(-1)
+
+
+class Transaction:
+    """Statements with `?` for each value."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def run(self, sql: str, *values: str | int) -> int:
+        """Returns how many rows it changed."""
+        statement = self._prepared(sql, values)
+        try:
+            return int(statement.executeUpdate())
+        finally:
+            statement.close()
+
+    def number(self, sql: str, *values: str | int) -> int | None:
+        """The first column of the first row; None where there is none, or it is NULL."""
+        statement = self._prepared(sql, values)
+        try:
+            found = statement.executeQuery()
+            if not found.next():
+                return None
+            number = int(found.getLong(1))
+            return None if found.wasNull() else number
+        finally:
+            statement.close()
+
+    def texts(self, sql: str, *values: str | int | None) -> list[str]:
+        """The first column of all rows."""
+        statement = self._prepared(sql, values)
+        try:
+            found, texts = statement.executeQuery(), list[str]()
+            while found.next():
+                texts.append(str(found.getString(1)))
+            return texts
+        finally:
+            statement.close()
+
+    def _prepared(self, sql: str, values: tuple[str | int | None, ...]) -> Any:
+        statement = self._connection.prepareStatement(sql)
+        for position, value in enumerate(values, 1):
+            if value is None or isinstance(value, str):
+                statement.setString(position, value)
+            else:
+                statement.setLong(position, value)
+        return statement
+
+
+def _said(error: Py4JJavaError) -> str:
+    """The database's own sentence, below what Spark wraps around it."""
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getMessage() or cause.toString())

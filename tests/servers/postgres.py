@@ -1,0 +1,94 @@
+"""PostgreSQL on loopback, as its own user where the tests run as root, which it refuses to be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.servers.install import POSTGRES_DRIVER, postgres_home
+from tests.servers.process import HOST, Server
+
+USER = "postgres"
+
+
+class Postgres(Server):
+    """Trusts everybody; has the database `postgres`. Its files are outside of the test's directory, which its user may
+
+    not enter, and go with `kill`.
+    """
+
+    name = "PostgreSQL"
+    durable = False
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._data: Path | None = None
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if postgres_home() is None or shutil.which("psql") is None:
+            return "PostgreSQL is not installed: apt-get install postgresql"
+        return None if POSTGRES_DRIVER.is_dir() else "PostgreSQL's JDBC driver is not installed: make servers"
+
+    @property
+    def jar(self) -> Path:
+        (jar,) = POSTGRES_DRIVER.glob("postgresql-*.jar")
+        return jar
+
+    @property
+    def url(self) -> str:
+        return f"jdbc:postgresql://{HOST}:{self.port}/postgres?user={USER}"
+
+    def command(self, ports: Mapping[str, int]) -> Sequence[str]:
+        home = postgres_home()
+        assert home is not None
+        self._data = Path(tempfile.mkdtemp(prefix="minflinkd-postgres-"))
+        if os.geteuid() == 0:
+            shutil.chown(self._data, USER, USER)
+        data = str(self._data / "data")
+        run_as = _as_user()
+        making = ("-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions")
+        subprocess.run([*run_as, str(home / "initdb"), *making], check=True, capture_output=True, cwd="/")
+        settings = {"listen_addresses": HOST, "unix_socket_directories": "", "fsync": "off", "max_connections": "40"}
+        given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return (*run_as, str(home / "postgres"), "-D", data, "-p", str(ports["main"]), *given)
+
+    async def answers(self) -> bool:
+        try:
+            return await self.ask("SELECT 1") == ["1"]
+        except AssertionError:
+            return False
+
+    async def ask(self, sql: str) -> list[str]:
+        """Lines of the answer, columns separated by `|`."""
+        command = ("psql", "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A", "-t", "-c", sql, "postgres")
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, error = await process.communicate()
+        assert process.returncode == 0, error.decode()
+        return out.decode().splitlines()
+
+    async def kill(self) -> None:
+        """In order where it can: killed outright it would leave shared memory behind."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)  # without waiting for its clients
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, 10)
+        await super().kill()
+        if self._data is not None:
+            shutil.rmtree(self._data, ignore_errors=True)
+
+
+def _as_user() -> tuple[str, ...]:
+    if os.geteuid() != 0:
+        return ()
+    # A change of the user forgets whose death was to end the process.
+    return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--pdeathsig=KILL")

@@ -1,0 +1,137 @@
+"""The jdbc sink on a real PostgreSQL: staged and committed with the checkpoint, upserted by key, appended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from minflinkd.jobgraph.model import Delivery, OutputMode
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager import session_protocol as p
+from tests.servers.postgres import Postgres
+from tests.spark.session_child import Child, job, rate, sql, task
+from tests.spark.test_session_sinks import restored, sink
+from tests.spark.test_session_snapshots import snapshot
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+COUNTS = "SELECT value % 5 AS key, count(*) AS n FROM numbers GROUP BY 1"
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def child(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> AsyncIterator[Child]:
+    """One with the driver in `spark.jars`: the other way, an artifact, is a test of its own."""
+    child = Child(tmp_path_factory.mktemp("child"))
+    try:
+        await child.start({"spark.jars": str(postgres.jar)})
+        yield child
+    finally:
+        await child.aclose()
+
+
+def table(postgres: Postgres, name: str, **options: str) -> dict[str, Any]:
+    return {"format": "jdbc", "options": {"url": postgres.url, "dbtable": name} | options}
+
+
+async def values(postgres: Postgres, name: str) -> list[int]:
+    if await postgres.ask(f"SELECT to_regclass('{name}')") == [""]:
+        return []
+    return sorted(int(line) for line in await postgres.ask(f"SELECT value FROM {name}"))
+
+
+async def leftovers(postgres: Postgres) -> list[str]:
+    return await postgres.ask("SELECT tablename FROM pg_tables WHERE tablename LIKE 'minflinkd_staged%'")
+
+
+async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres: Postgres) -> None:
+    """J13: staged durably, moved in one transaction, recorded; a commit that comes again moves nothing."""
+    context = job()
+    attempt = await child.run(context, task(rate(10), sink("numbers", **table(postgres, "once"))))
+    await child.batches(attempt, 2)
+    first, _ = await snapshot(child, attempt, 1)
+    assert await values(postgres, "once") == []
+    for _ in range(2):
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    assert await values(postgres, "once") == list(range(10 * (first.batch_id + 1)))
+    await child.batches(attempt, first.batch_id + 2)
+    second, _ = await snapshot(child, attempt, 2)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
+    await child.batches(attempt, second.batch_id + 2)
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert await values(postgres, "once") == list(range(10 * (second.batch_id + 1)))
+    recorded = await postgres.ask(f"SELECT sink, checkpoint FROM minflinkd_commits WHERE job = '{context.job_id}'")
+    assert recorded == ["out|2"]
+    assert await leftovers(postgres) == []
+
+
+async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, postgres: Postgres) -> None:
+    """J13: neither an attempt that is thought dead nor a commit that comes late doubles a row."""
+    context, query = job(), task(rate(10), sink("numbers", **table(postgres, "public.restored")))
+    attempt = await child.run(context, query)
+    for checkpoint_id in range(1, 4):
+        await child.batches(attempt, 2)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        await child.batches(attempt, taken.batch_id + 1)
+        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
+        assert await values(postgres, "restored") == list(range(10 * (taken.batch_id + 1)))
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
+        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.batches(following, taken.batch_id + 2)
+        attempt = following
+    last, _ = await snapshot(child, attempt, 4)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert await values(postgres, "restored") == list(range(10 * (last.batch_id + 1)))
+    assert await leftovers(postgres) == []
+
+
+async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres: Postgres) -> None:
+    """J13, J8a: updates of a running aggregate, repeated from an older snapshot, end in the right table."""
+    out = sink("counts", OutputMode.UPDATE, **table(postgres, "counts", key="key"))
+    context, query = job(), task(rate(10), sql("counts", COUNTS, "numbers"), out)
+    attempt = await child.run(context, query)
+    await child.batches(attempt, 1)
+    taken, files = await snapshot(child, attempt, 1)
+    await child.batches(attempt, taken.batch_id + 2)
+    await child.ask(p.StopTask(attempt_id=attempt))
+    following = await child.run(context, query, **await restored(child, taken, files, 1))
+    finished = await child.batches(following, taken.batch_id + 4)
+    await child.ask(p.StopTask(attempt_id=following))
+    rows = dict(line.split("|") for line in await postgres.ask("SELECT key, n FROM counts"))
+    assert len(rows) == 5
+    assert len(set(rows.values())) == 1
+    assert int(rows["0"]) >= 2 * (finished.metrics.batch_id + 1)
+    assert await leftovers(postgres) == []
+
+
+async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Postgres, tmp_path: Path) -> None:
+    """J2, B31: and rows are appended where the job asks for no more than at-least-once."""
+    plain = Child(tmp_path)
+    await plain.start({})
+    try:
+        artifacts = {postgres.jar.name: str(postgres.jar)}
+        append = sink("numbers", **table(postgres, "appended"), delivery=Delivery.AT_LEAST_ONCE)
+        staged = sink("numbers", **table(postgres, "staged"))
+        attempts = [await plain.run(job(), task(rate(10), out), artifacts=artifacts) for out in (append, staged)]
+        for attempt in attempts:
+            await plain.batches(attempt, 1)
+        taken, _ = await snapshot(plain, attempts[1], 1)
+        await plain.ask(p.ConfirmCheckpoint(attempt_id=attempts[1], checkpoint_id=1))
+        for attempt in attempts:
+            await plain.ask(p.StopTask(attempt_id=attempt))
+        assert await values(postgres, "staged") == list(range(10 * (taken.batch_id + 1)))
+        assert set(await values(postgres, "appended")) >= set(range(20))
+    finally:
+        await plain.aclose()
+
+
+async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres) -> None:
+    """S4: with the driver's words, and the job tries again."""
+    away = table(postgres, "x", url="jdbc:postgresql://127.0.0.1:1/postgres")
+    with pytest.raises(MinflinkError, match=r"Connection to 127\.0\.0\.1:1 refused") as refused:
+        await child.run(job(), task(rate(10), sink("numbers", **away)))
+    assert (refused.value.info().code, refused.value.info().consequence) == ("sink-database", "retryable")
