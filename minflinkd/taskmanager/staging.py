@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from minflinkd.storage.location import Location
@@ -44,21 +45,22 @@ async def stage(
     staged &= {file.staged for file in transaction.files}  # the rest is published and confirmed
 
     async def upload(file: StagedFile) -> None:
-        if file.staged in staged or not await asyncio.to_thread((waiting / file.staged).is_file):
+        if file.staged in staged:
             return
-        await _upload(waiting / file.staged, place.child(file.staged))
+        try:
+            source = await asyncio.to_thread((waiting / file.staged).open, "rb")
+        except FileNotFoundError:  # staged by another snapshot meanwhile
+            return
+        await _upload(source, place.child(file.staged))
         staged.add(file.staged)
         await asyncio.to_thread((waiting / file.staged).unlink, missing_ok=True)
 
     await for_each(transaction.files, upload, limit=_UPLOADS)
 
 
-async def _upload(source: Path, target: Location) -> None:
-    file = await asyncio.to_thread(source.open, "rb")
-    try:
+async def _upload(source: BinaryIO, target: Location) -> None:
+    with source:
         async with await target.create() as writer:
-            while piece := await asyncio.to_thread(file.read, _PIECE):
+            while piece := await asyncio.to_thread(source.read, _PIECE):
                 await writer.append(piece)
             await writer.commit()
-    finally:
-        file.close()

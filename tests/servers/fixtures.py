@@ -16,6 +16,7 @@ import pytest_asyncio
 from tests.servers.azure import Azurite
 from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
+from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
@@ -69,6 +70,12 @@ async def hdfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Postgres]:
     async with running(Postgres, tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tansu]:
+    async with running(Tansu, tmp_path_factory.mktemp("kafka")) as server:
         yield server
 
 

@@ -30,6 +30,7 @@ _ARTIFACTS = (
 )
 
 POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # by JDBC
+KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's
 _POSTGRES = Path("/usr/lib/postgresql")
 
 
@@ -82,10 +83,21 @@ def postgres() -> None:
         need("psql", "postgresql")
 
 
-def jars(directory: Path, artifacts: Iterable[str]) -> None:
+def kafka() -> None:
+    """Named one by one: not every release of Spark has all of them in the registries."""
+    artifacts = (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.1",
+        "org.apache.commons:commons-pool2:2.12.1",
+    )
+    jars(KAFKA_CONNECTOR, artifacts, alone=True)
+
+
+def jars(directory: Path, artifacts: Iterable[str], *, alone: bool = False) -> None:
     """From Maven, `group:name:version` each and all that they need at run time, into a directory that appears whole.
 
-    Immediate where the directory is there. Raises NotInstalled.
+    `alone`: without what they need. Immediate where the directory is there. Raises NotInstalled.
     """
     if directory.is_dir():
         return
@@ -93,7 +105,7 @@ def jars(directory: Path, artifacts: Iterable[str]) -> None:
     draft = directory.with_name(f"{directory.name}-{os.getpid()}.part")
     try:
         draft.mkdir(parents=True)
-        (draft / "pom.xml").write_text(_pom(artifacts))
+        (draft / "pom.xml").write_text(_pom(artifacts, alone=alone))
         run(
             *("mvn", "--batch-mode", "--quiet", "--file", str(draft / "pom.xml"), "dependency:copy-dependencies"),
             *("-DincludeScope=runtime", f"-DoutputDirectory={draft}"),
@@ -111,10 +123,12 @@ def _appear(draft: Path, target: Path) -> None:
             raise  # otherwise another run has installed the same meanwhile
 
 
-def _pom(artifacts: Iterable[str]) -> str:
+def _pom(artifacts: Iterable[str], *, alone: bool) -> str:
     found = [artifact.split(":") for artifact in artifacts]
+    everything = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    more = f"<exclusions>{everything}</exclusions>" if alone else ""
     dependencies = "\n".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{more}</dependency>"
         for group, name, version in found
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -127,7 +141,7 @@ def _pom(artifacts: Iterable[str]) -> str:
 """
 
 
-SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs, "postgres": postgres}
+SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs, "postgres": postgres, "kafka": kafka}
 
 
 def need(command: str, package: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.servers.install import KAFKA_CONNECTOR, POSTGRES_DRIVER
 from tests.spark.session_child import Child
 
 
@@ -21,6 +22,18 @@ async def child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child
     }
     try:
         await child.start(conf)
+        yield child
+    finally:
+        await child.aclose()
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def connected(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
+    """One child for all tests of sinks, with what Spark needs to speak to a database and to a broker."""
+    jars = [str(jar) for home in (POSTGRES_DRIVER, KAFKA_CONNECTOR) for jar in sorted(home.glob("*.jar"))]
+    child = Child(tmp_path_factory.mktemp("connected"))
+    try:
+        await child.start({"spark.jars": ",".join(jars)} if jars else {})
         yield child
     finally:
         await child.aclose()

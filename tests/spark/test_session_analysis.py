@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.jobgraph.model import OutputMode, Vertex
+from minflinkd.jobgraph.model import OutputMode, Sink, Vertex
 from minflinkd.rpc.messages import Analysis
+from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
-from tests.spark.session_child import Child, call, events, job, parquet, python, rate, source, sql, task
+from tests.spark.session_child import Child, call, events, inputs, job, parquet, python, rate, source, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
@@ -109,3 +110,10 @@ async def test_a_wrong_source_is_a_fault(child: Child, tmp_path: Path) -> None:
     late = events(tmp_path / "in", column="tiem")
     found = await analyze(child, tmp_path, late, parquet(tmp_path / "out", "events"))
     assert [fault.path for fault in found.faults] == ["vertices.events.watermark"]
+
+
+async def test_a_connector_that_is_not_there_is_a_fault(child: Child) -> None:
+    """J4: pyspark does not bring Kafka's."""
+    out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="kafka", options={"topic": "x"}))
+    (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(1), out),)))).faults
+    assert "Spark's Kafka connector is not there" in fault.problem

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from minflinkd.jobgraph.model import Delivery, OutputMode
 from minflinkd.runtime.errors import MinflinkError
@@ -17,20 +15,15 @@ from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, sink
 from tests.spark.test_session_snapshots import snapshot
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.fixture
+def child(connected: Child) -> Child:
+    return connected
+
 
 COUNTS = "SELECT value % 5 AS key, count(*) AS n FROM numbers GROUP BY 1"
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def child(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> AsyncIterator[Child]:
-    """One with the driver in `spark.jars`: the other way, an artifact, is a test of its own."""
-    child = Child(tmp_path_factory.mktemp("child"))
-    try:
-        await child.start({"spark.jars": str(postgres.jar)})
-        yield child
-    finally:
-        await child.aclose()
 
 
 def table(postgres: Postgres, name: str, **options: str) -> dict[str, Any]:
@@ -108,6 +101,7 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres
     assert await leftovers(postgres) == []
 
 
+@pytest.mark.slow
 async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Postgres, tmp_path: Path) -> None:
     """J2, B31: and rows are appended where the job asks for no more than at-least-once."""
     plain = Child(tmp_path)

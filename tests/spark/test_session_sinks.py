@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Vertex
 from minflinkd.runtime.errors import MinflinkError
@@ -15,7 +16,13 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, inputs, job, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.fixture
+def child(connected: Child) -> Child:
+    return connected
+
 
 LETTERS = "SELECT value % 3 AS letter, count(*) AS n FROM numbers GROUP BY 1"
 
@@ -178,6 +185,15 @@ async def test_a_checkpoint_that_owes_rows_of_a_sink_that_is_gone_is_not_restore
         await child.run(context, task(rate(10), sink("numbers", format="collect")), **again)
 
 
+async def test_sinks_of_one_task_have_one_output_mode(child: Child) -> None:
+    """J8a: files beside a sink that asks for updates would hold rows that are taken back."""
+    first = sink("letters", OutputMode.UPDATE, format="console")
+    second = replace(sink("letters", format="parquet", path="/x"), id=VertexId("files"))
+    query = task(rate(10), sql("letters", LETTERS, "numbers"), first, second)
+    (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults
+    assert (fault.path, "cannot take back" in fault.problem) == ("vertices.files.output-mode", True)
+
+
 NOT_STAGING = "def write(batch, epoch):\n    pass\nclass Half:\n    def stage(self, batch, epoch):\n        pass\n"
 
 
@@ -189,7 +205,6 @@ NOT_STAGING = "def write(batch, epoch):\n    pass\nclass Half:\n    def stage(se
         ({"python": "half:Half"}, "half:Half is a class, and the sink is at-least-once"),
         ({"format": "jdbc", "options": {"key": "value, day"}}, "there is no column day"),
         ({"format": "parquet", "path": "/x", "partition_by": ("hour",)}, "there is no column hour"),
-        ({"format": "kafka", "options": {"topic": "x"}}, "Spark's Kafka connector is not there"),
     ],
 )
 async def test_a_sink_that_cannot_do_its_work_is_found_before_the_start(

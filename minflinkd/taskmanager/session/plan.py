@@ -239,6 +239,10 @@ def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
         return
     if asked:
         modes = [next(iter(asked))]
+        for other in plan.sinks:  # what one sink asks for all sinks of the task get
+            if other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
+                path = f"vertices.{other.id}.output-mode"
+                plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
     else:  # the first that the query allows, of those that every sink can be written in
         modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
         if task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it

@@ -122,8 +122,6 @@ class Transaction:
 
 
 def _said(error: Py4JJavaError) -> str:
-    """The database's own sentence, below what Spark wraps around it."""
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return str(cause.getMessage() or cause.toString())
+    """The driver's own sentence."""
+    exception = error.java_exception
+    return str(exception.getMessage() or exception.toString())

