@@ -69,6 +69,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     counts, last = checkpoints.counts, checkpoints.latest.completed
     click.echo(f"Checkpoints: {counts.completed} completed, {counts.failed} failed", nl=False)
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
+    if job.minflinkd.sinks:
+        click.echo(f"Sinks: {', '.join(f'{s.vertex} ({s.format}, {s.delivery})' for s in job.minflinkd.sinks)}")
     for why in job.minflinkd.waiting:
         click.echo(f"Waiting for slots: {why}")
     if job.minflinkd.restarts:

@@ -17,7 +17,7 @@ from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId, VertexId
 from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
-from minflinkd.storage.publication import SinkTransaction, StagedFile, final_name, staged_directory
+from minflinkd.storage.publication import SinkTransaction, StagedFile, StagedToken, final_name, staged_directory
 from minflinkd.storage.registry import Storages
 
 JOB, ATTEMPT = JobId("1" * 32), AttemptId("2" * 32)
@@ -187,3 +187,16 @@ async def test_the_sinks_of_other_regions_are_left_alone(tmp_path: Path) -> None
     assert files(tmp_path) == {covered.staged, other.staged}
     await sinks.prepare(checkpoint(tmp_path, covered), frozenset({VertexId("out")}))
     assert files(tmp_path) == {covered.final, MANIFEST}
+
+
+async def test_what_a_sink_commits_itself_is_none_of_the_jobmasters_business(tmp_path: Path) -> None:
+    """J13: a restored attempt commits it, where the sink's code and its connections are."""
+    point = checkpoint(tmp_path)
+    token = StagedToken(ATTEMPT, 1, '"rows"')
+    task = replace(
+        point.tasks[0], transactions=(SinkTransaction(job_id=JOB, sink="own", checkpoint_id=1, tokens=(token,)),)
+    )
+    sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
+    await sinks.prepare(replace(point, tasks=(task,)))
+    await sinks.close(replace(point, tasks=(task,)))
+    assert files(tmp_path) == set()
