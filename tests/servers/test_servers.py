@@ -15,11 +15,13 @@ import pytest
 from tests.servers.azure import Azurite
 from tests.servers.fixtures import running
 from tests.servers.gcs import FakeGcs
+from tests.servers.kafka import Tansu
+from tests.servers.postgres import Postgres
 from tests.servers.process import HOST, Server
 from tests.servers.s3 import Moto, SeaweedFS
 
 ROOT = Path(__file__).parents[2]
-KINDS = (Moto, SeaweedFS, FakeGcs, Azurite)
+KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu)
 
 
 @pytest.mark.slow
@@ -40,7 +42,7 @@ async def test_a_killed_server_comes_back_in_its_place(kind: type[Server], tmp_p
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("name", ["moto", "seaweedfs", "fake_gcs", "azurite"])
+@pytest.mark.parametrize("name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka"])
 def test_a_server_listens_on_loopback_only(request: pytest.FixtureRequest, name: str) -> None:
     process = psutil.Process(request.getfixturevalue(name).pid)
     brood = [process, *process.children(recursive=True)]
