@@ -82,3 +82,21 @@ async def test_what_kafka_cannot_write_is_found_before_the_start(child: Child, k
     query = task(rate(10), sql("rows", "SELECT 1 AS n FROM numbers", "numbers"), to_topic(kafka, "numbers"))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults
     assert "writes a column `value`, and gets n" in fault.problem
+
+
+@pytest.mark.slow
+async def test_the_connector_may_be_artifacts_of_the_job(kafka: Tansu, tmp_path: Path) -> None:
+    """J2, B31: in a session that was started without it."""
+    await kafka.create_topic("brought")
+    plain = Child(tmp_path)
+    await plain.start({})
+    try:
+        artifacts = {Path(jar).name: jar for jar in kafka.jars.split(",")}
+        writes = task(rate(20), sql("rows", ROWS, "numbers"), to_topic(kafka, "brought"))
+        reads = task(from_topic(kafka, "brought"), sql("seen", SEEN, "messages"), parquet(tmp_path / "out", "seen"))
+        attempts = [await plain.run(job(), query, artifacts=artifacts) for query in (writes, reads)]
+        for attempt in attempts:
+            await plain.batches(attempt, 1)
+            await plain.ask(p.StopTask(attempt_id=attempt))
+    finally:
+        await plain.aclose()
