@@ -1,0 +1,102 @@
+"""The result of each job's query as a batch over the same input, by plain Spark: what the sinks have to hold.
+
+    python -m tests.exactly_once.batch INPUT OUTPUT JOB...
+
+runs in a process of its own, and writes each sink in its own format below `OUTPUT/<job>`. A vertex's function `f` is
+called as the job calls it, with batch DataFrames; where Spark cannot run it so, its module has a `batch_f`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from minflinkd.jobgraph.document import read_job_file
+from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.jobgraph.params import resolve
+from minflinkd.jobgraph.topology import topological_order
+
+JOBS = Path(__file__).parent / "jobs"
+TIMEOUT = 300  # seconds
+
+
+def job_graph(name: str, base: Path, output: Path) -> JobGraph:
+    document = read_job_file(JOBS / f"{name}.yaml")
+    return document.with_params({"input": str(base), "output": str(output)}).job()
+
+
+async def run_batch(base: Path, output: Path, names: Iterable[str]) -> None:
+    command = [sys.executable, "-m", "tests.exactly_once.batch", str(base), str(output), *names]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, told.decode(errors="replace")[-3000:]
+
+
+def _run(base: Path, output: Path, names: Iterable[str]) -> None:
+    from pyspark.sql import SparkSession
+
+    sys.path.insert(0, str(JOBS))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(JOBS), os.environ.get("PYTHONPATH", "")])  # of Python workers
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    for name in names:
+        _run_job(spark, job_graph(name, base, output / name))
+
+
+def _run_job(spark: Any, graph: JobGraph) -> None:
+    frames: dict[str, Any] = {}
+    for vertex in topological_order(graph.vertices):
+        vertex = resolve(vertex, graph.params)
+        inputs = {edge.id: frames[edge.id] for edge in vertex.inputs}
+        if (sink := vertex.sink) is not None:
+            (frame,) = inputs.values()
+            frame.write.partitionBy(*sink.partition_by).mode("overwrite").format(sink.format).save(sink.path)
+        else:
+            frames[vertex.id] = _frame(spark, vertex, inputs, graph.params)
+
+
+def _frame(spark: Any, vertex: Vertex, inputs: dict[str, Any], params: dict[str, Any]) -> Any:
+    if (source := vertex.source) is not None:
+        if source.python is not None:
+            return _function(source.python)(spark, params)
+        return spark.read.format(source.format).schema(source.schema).load(source.path)
+    if vertex.sql is not None:
+        for name, frame in inputs.items():
+            frame.createOrReplaceTempView(name)
+        return spark.sql(vertex.sql)
+    assert vertex.python is not None
+    return _function(vertex.python)(inputs, params)
+
+
+def _function(reference: str) -> Any:
+    module, name = reference.split(":")
+    found = importlib.import_module(module)
+    return getattr(found, f"batch_{name}", None) or getattr(found, name)
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,207 @@
+"""Jobs of the set on one cluster while something is done to them; then what each wrote is compared with the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ruamel.yaml import YAML
+
+from minflinkd.rest.schemas import JobInfo
+from tests.cluster import Cluster, free_port, running_cluster, until, write_job
+from tests.exactly_once.batch import JOBS, job_graph, run_batch
+from tests.exactly_once.inputs import write_inputs
+from tests.exactly_once.results import Row, differences, read_sink
+from tests.files import files_below
+
+ENDED = ("FINISHED", "FAILED", "CANCELED")
+SETTINGS = {
+    "resourcemanager.standby-taskmanagers": 2,
+    "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
+    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session beside all that runs
+    "taskmanager.numberOfTaskSlots": 14,  # all jobs on one: what strikes it strikes them all
+    "taskmanager.session.stopped-timeout": "2 s",
+    "heartbeat.timeout": "20 s",
+    "restart-strategy.exponential-delay.max-backoff": "1 s",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended."""
+
+    info: JobInfo
+    completed: int  # checkpoints, of its last coordinator
+    restored: int | None  # the checkpoint that it went on from last
+    failure: str | None
+
+
+class Trial(ABC):
+    """`files`: of each source, a micro-batch each; `pace`: the least time from one to the next.
+
+    The jobs are to outlast all that is done to them. `changes`: top-level keys of the job files.
+    """
+
+    def __init__(
+        self, base: Path, names: Sequence[str], *, files: int, pace: str, changes: Mapping[str, Any] | None = None
+    ) -> None:
+        self.base = base
+        self.names = names
+        self.changes = {"trigger-interval": pace, **(changes or {})}
+        self.files = files
+        self.environ: dict[str, str] = {}
+        self.ids: dict[str, str] = {}  # of jobs, by name
+        self.outcomes: dict[str, Outcome] = {}
+        self.struck: Counter[str] = Counter()  # by job: how often it was struck before it had ended
+        self.strikes = 0
+        self.story: list[str] = []
+
+    @abstractmethod
+    async def strike(self) -> None:
+        """Whatever is to be done while they run."""
+
+    async def run(self) -> Self:
+        """On a cluster of its own."""
+        environ, settings = {**os.environ, **self.environ}, {"rest.port": free_port(), **SETTINGS}
+        async with running_cluster(self.base / "cluster", environ=environ, **settings) as cluster:
+            return await self.run_on(cluster)
+
+    async def run_on(self, cluster: Cluster) -> Self:
+        self.cluster = cluster
+        await asyncio.to_thread(self._prepare)
+        await cluster.await_ready(1, timeout=300)
+        self.tell("submitting")
+        async with asyncio.TaskGroup() as group:
+            submitted = [group.create_task(self._submit(name)) for name in self.names]
+            self.ids = {name: await task for name, task in zip(self.names, submitted, strict=True)}
+            group.create_task(run_batch(self.base / "in", self.base / "batch", self.names))
+            await self.strike()
+            for name, job_id in self.ids.items():
+                self.outcomes[name] = await self._end(job_id)
+        self.tell("all have ended")
+        return self
+
+    def _prepare(self) -> None:
+        write_inputs(self.base / "in", self.files)
+        shutil.copytree(JOBS, self.base / "jobs")
+        for name in self.names:
+            document = YAML(typ="safe").load(JOBS / f"{name}.yaml")
+            write_job(self.base / "jobs" / f"{name}.json", document | self.changes)
+
+    async def _submit(self, name: str) -> str:
+        params = {"input": str(self.base / "in"), "output": str(self.base / "out" / name)}
+        return await self.cluster.submit(self.base / "jobs" / f"{name}.json", **params)
+
+    async def _end(self, job_id: str) -> Outcome:
+        async def ended() -> JobInfo | None:
+            job = await self.cluster.client.job(job_id)
+            return job if job.state in ENDED else None
+
+        job = await until(f"job {job_id} has ended", ended, timeout=120 + 5 * self.files, pause=0.2)
+        failure = (await self.cluster.client.exceptions(job_id)).root_exception if job.state == "FAILED" else None
+        checkpoints = await self.cluster.client.checkpoints(job_id)
+        restored = checkpoints.latest.restored
+        return Outcome(job, checkpoints.counts.completed, restored.id if restored is not None else None, failure)
+
+    def tell(self, what: str) -> None:
+        """With the time, for whoever looks into what went wrong."""
+        self.story.append(f"{time.strftime('%H:%M:%S')} {what}")
+        print(self.story[-1], flush=True)
+
+    # --- for those that strike ---
+
+    async def jobs(self) -> dict[str, JobInfo]:
+        """Those that have not ended, by name."""
+        found = {name: await self.cluster.client.job(job_id) for name, job_id in self.ids.items()}
+        return {name: job for name, job in found.items() if job.state not in ENDED}
+
+    async def await_running(self, struck: frozenset[str]) -> None:
+        """No job is in an attempt that was struck any longer."""
+
+        async def anew() -> bool:
+            return all(_runs(job, struck) for job in (await self.jobs()).values())
+
+        await until("every job runs", anew, timeout=180, pause=0.1)
+
+    async def settle(self) -> None:
+        """Wait until every job has completed one more checkpoint, or has ended."""
+        before = {name: await self._completed(name) for name in self.ids}
+
+        async def settled() -> bool:
+            return all([await self._completed(name) > before[name] for name in await self.jobs()])
+
+        await until("every job has a new checkpoint", settled, timeout=180, pause=0.1)
+
+    async def _completed(self, name: str) -> int:
+        return (await self.cluster.client.checkpoints(self.ids[name])).counts.completed
+
+    def note_strike(self, jobs: Mapping[str, JobInfo]) -> frozenset[str]:
+        """Of these jobs. Returns the attempts that they are in."""
+        self.strikes += 1
+        self.struck.update(list(jobs))
+        return frozenset(attempts(jobs))
+
+    # --- what is to hold of each job ---
+
+    def verify(self, name: str) -> None:
+        """Exactly once, to the last row; nothing staged or temporary is left."""
+        self.verify_end(name)
+        for sink, (found, wanted) in self.sinks(name).items():
+            assert wanted, "there is something to compare"
+            assert not (wrong := differences(found, wanted)), f"{name}.{sink}: {wrong}\n{self.told}"
+        assert leftovers(self.base / "out" / name) == []
+
+    def verify_at_least_once(self, name: str) -> None:
+        """Nothing is lost, and nothing is there that the batch has not; rows may be there again."""
+        self.verify_end(name)
+        for sink, (found, wanted) in self.sinks(name).items():
+            assert wanted, "there is something to compare"
+            wrong = differences(Counter(set(found)), Counter(set(wanted)))
+            assert not wrong, f"{name}.{sink}: {wrong}\n{self.told}"
+
+    def verify_end(self, name: str) -> None:
+        """It went on until its end, and not for want of being struck."""
+        outcome = self.outcomes[name]
+        assert outcome.info.state == "FINISHED", f"{outcome.failure}\n{self.told}"
+        assert outcome.completed > 0
+        assert self.struck[name] == self.strikes, f"it ended too soon\n{self.told}"
+
+    def sinks(self, name: str) -> dict[str, tuple[Counter[Row], Counter[Row]]]:
+        """What is there, and what the batch wrote, by sink."""
+        graph = job_graph(name, self.base / "in", self.base)
+        return {
+            vertex.id: (
+                read_sink(vertex.sink, self.base / "out" / name / vertex.id),
+                read_sink(vertex.sink, self.base / "batch" / name / vertex.id),
+            )
+            for vertex in graph.vertices
+            if vertex.sink is not None
+        }
+
+    @property
+    def told(self) -> str:
+        return "\n".join(self.story)
+
+
+def attempts(jobs: Mapping[str, JobInfo]) -> set[str]:
+    found = {vertex.minflinkd.attempt_id for job in jobs.values() for vertex in job.vertices}
+    return {attempt for attempt in found if attempt is not None}
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Staged and temporary files that are still there."""
+    found = [p for p in files_below(directory) if not p.name.startswith("part-")]
+    return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
+
+
+def _runs(job: JobInfo, struck: frozenset[str]) -> bool:
+    fresh = all(vertex.minflinkd.attempt_id not in struck for vertex in job.vertices)
+    return fresh and job.state == "RUNNING" and all(vertex.status in ("RUNNING", "FINISHED") for vertex in job.vertices)

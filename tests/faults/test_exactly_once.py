@@ -1,0 +1,54 @@
+"""For each job of a set: what its sinks hold equals the batch result of the same query over the same input."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import pytest_asyncio
+
+from tests.exactly_once.kills import PARTS, Kills
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+JOBS = (
+    "map",
+    "windows",
+    "join",
+    "deduplication",
+    "sessions",
+    "totals",
+    "silences",
+    "union",
+    "two_sinks",
+)
+SEED = "MINFLINKD_KILL_SEED"  # repeats the kills of a long trial
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def three_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
+    """The same ones every time."""
+    base = tmp_path_factory.mktemp("three-kills")
+    return await Kills(base, JOBS, seed=3, kills=3, files=24, pace="1 s").run()
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def twenty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
+    """Others every time."""
+    base, seed = tmp_path_factory.mktemp("twenty-kills"), int(os.environ.get(SEED) or random.randrange(10**6))
+    return await Kills(base, JOBS, seed=seed, kills=20, parts=(*PARTS, "daemon"), files=360, pace="500 ms").run()
+
+
+@pytest.mark.parametrize("name", JOBS)
+async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: Kills, name: str) -> None:
+    """C40, C2, C11, C14, J12: row for row; the TaskManager, its session child and its JVM were killed."""
+    three_kills.verify(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", JOBS)
+async def test_what_a_job_wrote_equals_the_batch_after_twenty_kills(twenty_kills: Kills, name: str) -> None:
+    """C40, C2, C11, C14, J12: at random instants, the daemon too; the seed is in the output, and repeats them."""
+    twenty_kills.verify(name)
