@@ -1,0 +1,48 @@
+"""A process dies at a named point between two steps of a checkpoint, one point after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minflinkd.runtime.crash_points import VARIABLE, CrashPoint
+from tests.cluster import until
+from tests.exactly_once.trial import Trial, attempts
+
+OF_THE_DAEMON = frozenset(
+    [CrashPoint.METADATA, CrashPoint.COMPLETE, CrashPoint.NOTIFY, CrashPoint.NOTIFIED, CrashPoint.SUBSUME]
+)
+
+
+class Crashes(Trial):
+    """Whoever gets to a point first dies there; the daemon is started again by the trial, all else by the daemon."""
+
+    def __init__(self, base: Path, names: Sequence[str], points: Sequence[CrashPoint], **others: Any) -> None:
+        super().__init__(base, names, **others)
+        self._points = points
+        self._armed = base / "crash-at"
+        self._armed.mkdir(parents=True)
+        self.environ = {VARIABLE: str(self._armed)}
+
+    async def strike(self) -> None:
+        for point in self._points:
+            await self.await_running(frozenset())
+            await self.settle()
+            self.note_strike(jobs := await self.jobs())
+            self.tell(f"whoever reaches {point} dies")
+            (self._armed / point).touch()
+            await until(f"somebody dies at {point}", partial(self._reached, point), timeout=60)
+            if point in OF_THE_DAEMON:
+                await self.cluster.process.wait()
+                await self.cluster.start_again()
+            await until("a job restarts", partial(self._restarted, attempts(jobs)), timeout=60)
+
+    async def _reached(self, point: CrashPoint) -> bool:
+        return not (self._armed / point).exists()
+
+    async def _restarted(self, before: set[str]) -> bool:
+        """All are in other attempts, but for those that ran elsewhere."""
+        jobs = await self.jobs()
+        return not jobs or attempts(jobs) != before
