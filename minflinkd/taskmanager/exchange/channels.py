@@ -45,6 +45,7 @@ class CutState:
     batch_id: int  # the last published micro-batch
     output: int  # the sequence number of the barrier in the output, where there is one
     files: tuple[tuple[str, int], ...]  # unread entries and their data: path in the snapshot, bytes
+    input_ended: bool  # nothing of the input follows
 
 
 class Input:
@@ -172,6 +173,7 @@ class TaskChannels:
         self._watermark_ms: int | None = None  # the last one in the output
         self._targets: dict[int, Path] = {}
         self._stops: set[int] = set()
+        self._ended = False
         self._cuts: dict[int, CutState | Exception] = {}
         self._closed_after: int | None = None  # a checkpoint to stop with: nothing is published behind its cut
         self._gate = g.Gate(
@@ -217,7 +219,9 @@ class TaskChannels:
                 self._watermark_ms = watermark_ms
 
     def put_end(self) -> None:
+        """All input is processed, and nothing more fires."""
         with self._lock:
+            self._ended = True
             if self.output is not None:
                 self.output.append(Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS))
 
@@ -310,7 +314,7 @@ class TaskChannels:
         if number in self._stops:
             self._stops.discard(number)
             self._closed_after = number
-        self._cuts[number] = CutState(cut, self.published, sequence, tuple(files))
+        self._cuts[number] = CutState(cut, self.published, sequence, tuple(files), self._ended)
         self._changed.notify_all()
 
 

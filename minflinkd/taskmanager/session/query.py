@@ -391,12 +391,11 @@ class RunningTask:
             batch_id = made.batch_id
             self._await_commit(request, batch_id, began + request.timeout)
             reached = time.monotonic()
-            ended = self._input_ended
             taken = SnapshotTaken(
                 batch_id=batch_id,
                 operators=self._plan.operators,
                 wait_ms=(reached - began) * 1000,
-                input_ended=ended,
+                input_ended=made.input_ended,
                 inputs={VertexId(vertex): at for vertex, at in made.cut.barriers.items()},
                 output=made.output,
                 unaligned=bool(made.cut.unread),
