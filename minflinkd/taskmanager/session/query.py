@@ -98,7 +98,6 @@ class RunningTask:
         self._rows_out = 0
         self._finished_epoch = -1
         self._batch_error: ErrorInfo | None = None
-        self._input_ended = False
         self._snapshots: dict[int, int] = {}  # checkpoint id -> batch id, not confirmed yet
         self._aborted: set[int] = set()
         self._channels = no_channels()
@@ -234,7 +233,6 @@ class RunningTask:
             ended = bounded.run_to_end(self._engine.session, java_query, exchanges, self._channels.all_ended)
             if ended and not self._stopping.is_set():
                 self._channels.put_end()
-                self._input_ended = True
                 self._report(java_query)
                 self._events.input_ended(self._metrics)
         except Exception as error:
