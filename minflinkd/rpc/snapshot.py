@@ -24,6 +24,17 @@ class StateFile(msgspec.Struct, frozen=True):
     handle: StateHandle
 
 
+class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A source or a stateful operator of a task's query (C25): what Spark knows by its number alone."""
+
+    number: int  # as Spark counts: stateful operators, and apart from them sources, from 0
+    stateful: bool  # False: a source
+    vertex: str  # "" where it is in none
+    kind: str  # Spark's name of the operator, or of the source's format
+    fingerprint: str = ""  # of the types that its state holds; "" of a source, whose offset does not depend on them
+    route: str = ""  # the vertices between it and the sink, innermost first: a vertex read twice is in the plan twice
+
+
 class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What one task acknowledged (C11, C12)."""
 
@@ -36,7 +47,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     transactions: tuple[SinkTransaction, ...] = ()
     physical_files: tuple[str, ...] = ()  # written for this snapshot
     source_offsets: dict[str, str] = {}  # vertex id -> Spark's offset as JSON, plain (C26)
-    operators: tuple[str, ...] = ()  # stateful operators and sources by ordinal, with schema fingerprints (C25)
+    operators: tuple[PlanNode, ...] = msgspec.field(name="nodes", default=())  # (); before this was recorded
     bytes_full: int = 0
     bytes_uploaded: int = 0
     sync_ms: float = 0.0

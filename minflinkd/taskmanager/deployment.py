@@ -70,6 +70,8 @@ class Deployer:
             output=self._output(attempt),
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
+        if running.moved:
+            attempt.known = {}
         phase("session")
         return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
 
@@ -103,13 +105,16 @@ class Deployer:
         """Lay the snapshot's files out, from an own copy or from the storage (C14)."""
         snapshot, target = restore.snapshot, attempt.directory / "checkpoint"
         job = attempt.deployment.job
-        own = await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
+        foreign = bool(restore.root)  # then its number, and the places of its files, mean nothing in this job
+        own = not foreign and await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
         if not own:
             wanted = {file.path: file.handle for file in snapshot.files}
-            await read_segments(self.storages.at(job.checkpoint_root), wanted, target)
-            await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
-        attempt.known = {file.path: file.handle for file in snapshot.files}
-        attempt.confirmed = restore.checkpoint_id
+            await read_segments(self.storages.at(restore.root or job.checkpoint_root), wanted, target)
+            if not foreign:
+                await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
+        if not foreign:
+            attempt.known = {file.path: file.handle for file in snapshot.files}
+            attempt.confirmed = restore.checkpoint_id
         log.info(
             "state laid out",
             attempt=attempt.deployment.attempt_id,
@@ -124,6 +129,8 @@ class Deployer:
             inputs=snapshot.inputs,
             output=snapshot.output,
             transactions=tuple(owed for owed in snapshot.transactions if owed.tokens),
+            operators=snapshot.operators,
+            allow_non_restored=restore.allow_non_restored,
         )
 
     def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:

@@ -17,6 +17,7 @@ import msgspec
 from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Collected, Done, JobContext, Message, Notice, Request, TaskMetrics
 from minflinkd.rpc.network import Address
+from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.runtime.spark_master import on_cluster
@@ -85,6 +86,8 @@ class Restored(Message, frozen=True):
     inputs: dict[VertexId, int] = {}  # as in TaskSnapshot; unread entries lie in `<directory>/checkpoint/inputs`
     output: int = 0
     transactions: tuple[SinkTransaction, ...] = ()  # owed: those with tokens are committed before the query starts
+    operators: tuple[PlanNode, ...] = ()  # of the query that it was taken from (C25)
+    allow_non_restored: bool = False  # what the task has no place for may be left behind
 
 
 class InputChannel(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +110,8 @@ class TaskRunning(Message, frozen=True):
     """The query is active. `phases`: seconds spent in code, build, prepare (the restored state), start."""
 
     phases: dict[str, float]
-    operators: tuple[str, ...] = ()
+    operators: tuple[PlanNode, ...] = ()
+    moved: bool = False  # the restored state was renumbered: its files have other paths than in the snapshot
 
 
 class RunTask(Request[TaskRunning], frozen=True):
@@ -156,7 +160,7 @@ class SnapshotTaken(Message, frozen=True):
     files: tuple[SnapshotFile, ...] = ()
     transactions: tuple[SinkTransaction, ...] = ()  # staged and not covered by a confirmed checkpoint
     source_offsets: dict[str, str] = {}
-    operators: tuple[str, ...] = ()
+    operators: tuple[PlanNode, ...] = ()
     wait_ms: float = 0.0  # for the micro-batch in progress
     sync_ms: float = 0.0  # linking, verifying, and making staged files durable
     input_ended: bool = False

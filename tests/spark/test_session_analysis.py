@@ -45,7 +45,10 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
     )
     assert found.faults == ()
     assert found.schemas["totals"] == "struct<k:bigint,n:bigint>"
-    assert [operator.split(":")[1] for operator in found.operators["numbers"]] == ["Aggregate", "source"]
+    assert [(node.kind, node.vertex) for node in found.operators["numbers"]] == [
+        ("Aggregate", "totals"),
+        ("rate-micro-batch", "numbers"),
+    ]
     again = await analyze(
         child,
         tmp_path,

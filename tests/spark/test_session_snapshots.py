@@ -116,7 +116,7 @@ async def test_a_snapshot_lists_the_exact_files_and_offsets(child: Child, tmp_pa
     versions = [int(Path(path).name.split("_")[0]) for path in names if path.endswith((".changelog", ".zip"))]
     assert max(versions) == taken.batch_id + 1
     assert json.loads(taken.source_offsets["numbers"])["offset"] == ROWS * (taken.batch_id + 1)
-    assert [operator.split(":")[1] for operator in taken.operators] == ["Aggregate", "source"]
+    assert [node.vertex for node in taken.operators] == ["totals", "numbers"]
 
 
 async def test_a_snapshot_before_the_first_batch_is_empty(child: Child, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
 
@@ -40,6 +40,8 @@ class TaskRestore(Message, frozen=True):
 
     checkpoint_id: int
     snapshot: TaskSnapshot
+    allow_non_restored: bool = False  # state and offsets that the task has no place for may be left behind (C25)
+    root: str = ""  # URI that the snapshot's physical files are relative to; "": the job's own checkpoints
 
 
 class ExchangeSource(Message, frozen=True):
@@ -133,7 +135,7 @@ class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
 class Analysis(Message, frozen=True):
     faults: tuple[GraphFault, ...] = ()
     schemas: dict[VertexId, str] = {}  # DDL of what each vertex yields
-    operators: dict[TaskId, tuple[str, ...]] = {}  # as in TaskSnapshot
+    operators: dict[TaskId, tuple[PlanNode, ...]] = {}  # as in TaskSnapshot
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):

@@ -16,6 +16,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Collected, Done, Notice
 from minflinkd.rpc.network import Mailbox
+from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
@@ -212,7 +213,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         return Analysis(faults=(GraphFault(path="artifacts", problem=error.message, hint=error.hint),))
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
-    operators: dict[TaskId, tuple[str, ...]] = {}
+    operators: dict[TaskId, tuple[PlanNode, ...]] = {}
     exchanges: dict[VertexId, plan.ExchangeInput] = {}
     try:
         for task in _upstream_first(request.tasks):

@@ -6,7 +6,6 @@ and starts nothing.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +19,10 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc.messages import JobContext
+from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session import watermarks
+from minflinkd.taskmanager.session import operators, watermarks
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.exchange_source import FORMAT, ExchangeSource
 from minflinkd.taskmanager.session.failures import build_failure
@@ -57,8 +57,8 @@ class Plan:
     frame: DataFrame | None = None
     sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
     output_mode: OutputMode = OutputMode.APPEND
-    operators: tuple[str, ...] = ()
-    source_names: dict[int, str] = field(default_factory=dict)  # ordinal in Spark's offset log -> vertex
+    operators: tuple[PlanNode, ...] = ()
+    source_names: dict[int, str] = field(default_factory=dict)  # number in Spark's offset log -> vertex
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # those of them that are exchanges
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
 
@@ -127,8 +127,8 @@ def _build(
         _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore
     if plan.frame is not None:
         _choose_output_mode(session, plan, task)
-        plan.operators = _operators(session, plan.frame)
-        plan.source_names = _source_names(plan, task)
+        plan.operators = operators.nodes(session, plan.frame)
+        plan.source_names = operators.source_names(plan.operators)
         read = {edge.id for edge in task.inputs}
         plan.exchanges = {n: VertexId(name) for n, name in plan.source_names.items() if name in read}
     return plan
@@ -140,7 +140,7 @@ def _read_exchange(plan: Plan, vertex: VertexId, exchange: ExchangeInput) -> Non
     frame = plan.spark.readStream.format(FORMAT).schema(schema).options(**exchange.options).load()
     if event_time is not None:
         frame, plan.watermarks[vertex] = watermarks.mark(frame, event_time)
-    plan.frames[vertex] = frame
+    plan.frames[vertex] = operators.mark(frame, vertex)
 
 
 def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
@@ -197,7 +197,7 @@ def _build_vertex(plan: Plan, vertex: Vertex, job: JobContext, code: JobCode) ->
         if marked is None:
             return
         frame = marked
-    plan.frames[vertex.id] = frame
+    plan.frames[vertex.id] = operators.mark(frame, vertex.id)
 
 
 def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: JobCode) -> Any:
@@ -284,40 +284,3 @@ def _check_mode(session: Session, plan: Plan, mode: OutputMode) -> None:
     analyzed = plan.frame._jdf.queryExecution().analyzed()
     checker.checkForStreaming(analyzed, java_mode)
     checker.checkStreamingQueryGlobalWatermarkLimit(analyzed, java_mode)
-
-
-def _operators(session: Session, frame: DataFrame) -> tuple[str, ...]:
-    """Stateful operators and sources in the order of the plan, each with a fingerprint of its schema (C25)."""
-    checker = session.jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    found: list[str] = []
-
-    def visit(node: Any) -> None:
-        children = node.children()
-        leaf = children.isEmpty()
-        if leaf or checker.isStatefulOperation(node):
-            kind = "source" if leaf else str(node.nodeName())
-            schema = str(node.schema().json())
-            found.append(f"{len(found)}:{kind}:{hashlib.sha256(schema.encode()).hexdigest()[:16]}")
-        for position in range(children.size()):
-            visit(children.apply(position))
-
-    visit(frame._jdf.queryExecution().analyzed())
-    return tuple(found)
-
-
-def _source_names(plan: Plan, task: Task) -> dict[int, str]:
-    """Spark numbers sources by their leaves, left to right; a leaf is known by the ids of its columns."""
-    owners: dict[str, str] = {}
-    sources = [vertex.id for vertex in task.vertices if vertex.source is not None]
-    for name in (*(edge.id for edge in task.inputs), *sources):
-        if name in plan.frames:
-            for leaf in _leaves(plan.frames[name]):
-                owners.setdefault(leaf, name)
-    assert plan.frame is not None
-    ordered = list(dict.fromkeys(_leaves(plan.frame)))
-    return {ordinal: owners[leaf] for ordinal, leaf in enumerate(ordered) if leaf in owners}
-
-
-def _leaves(frame: DataFrame) -> list[str]:
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    return [str(leaves.apply(position).output().toString()) for position in range(leaves.size())]

@@ -31,7 +31,7 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import UNREAD, CutState, no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
-from minflinkd.taskmanager.session import bounded, metrics, plan, snapshot
+from minflinkd.taskmanager.session import bounded, metrics, placement, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
@@ -90,6 +90,7 @@ class RunningTask:
         self._query: StreamingQuery | None = None
         self._code = NO_CODE
         self._plan: plan.Plan | None = None
+        self._moved = False
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
         self._watched = threading.Event()
@@ -148,12 +149,20 @@ class RunningTask:
             "prepare": prepared - built,
             "start": ended - prepared,
         }
-        return TaskRunning(phases=phases, operators=self._plan.operators)
+        return TaskRunning(phases=phases, operators=self._plan.operators, moved=self._moved)
 
     def _prepare_checkpoint(self, spark: SparkSession) -> None:
         restored = self._request.restored
         if restored is None or restored.batch_id < 0:
             return
+        assert self._plan is not None
+        self._moved = placement.place(
+            self._checkpoint,
+            restored.batch_id,
+            restored.operators,
+            self._plan.operators,
+            allow_non_restored=restored.allow_non_restored,
+        )
         batch = self._fit_partitions(spark, restored.batch_id)
         snapshot.renew_query_id(self._checkpoint)
         if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:

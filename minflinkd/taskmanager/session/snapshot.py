@@ -281,11 +281,11 @@ def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile]
             wanted = closure(listing(checkpoint), batch, offsets, commit, lambda path: sst_files(checkpoint / path))
             return _link(checkpoint, sorted(wanted), target), offsets
         except (FileNotFoundError, SnapshotFailed) as error:
-            _remove(target)
+            remove(target)
             if attempt == _ATTEMPTS - 1:
                 raise SnapshotFailed(f"no consistent snapshot of batch {batch}: {error}") from error
         except BaseException:
-            _remove(target)
+            remove(target)
             raise
     raise AssertionError("unreachable")
 
@@ -302,7 +302,7 @@ def _link(checkpoint: Path, paths: list[str], target: Path) -> list[SnapshotFile
     return files
 
 
-def _remove(directory: Path) -> None:
+def remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -1,0 +1,139 @@
+"""Which state of a snapshot goes to which task, operator and source of a job's (new) version (C25).
+
+Vertices are matched by their ids, and within a vertex by kind and order. Nothing is ever given to another vertex: what
+cannot be matched is refused, with every reason at once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import TaskId, VertexId
+
+WAY_OUT = "to go on from the recorded offsets with empty state: restore: {offsets: latest}"
+ALLOW = "to leave it behind: restore: {allow-non-restored-state: true}"
+
+
+class StateNotMatched(MinflinkError):
+    """State would be lost, or go to another vertex than it came from."""
+
+    code = "state-not-matched"
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        text = "; ".join(reason.problem for reason in reasons)
+        super().__init__(f"the state does not fit the job: {text}", hint=reasons[0].hint)
+        self.reasons = tuple(reasons)
+
+
+@dataclass(frozen=True)
+class Reason:
+    problem: str
+    hint: str = WAY_OUT
+
+
+@dataclass(frozen=True)
+class Placement:
+    """New number -> number in the snapshot. A source that is not in `sources` is new, and read from its beginning."""
+
+    operators: Mapping[int, int] = field(default_factory=dict)
+    sources: Mapping[int, int] = field(default_factory=dict)
+    in_place: bool = True  # nothing has moved, come or gone
+
+    @property
+    def moves(self) -> bool:
+        return not self.in_place
+
+
+def match_nodes(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool = False) -> Placement:
+    """Where the state of a query with the nodes `old` goes in one with the nodes `new`. Raises StateNotMatched."""
+    doubled = _on_several_routes(old) | _on_several_routes(new)
+    before, after = _grouped(old, doubled), _grouped(new, doubled)
+    reasons: list[Reason] = []
+    operators: dict[int, int] = {}
+    sources: dict[int, int] = {}
+    for key in sorted({*before, *after}):
+        had, has = before.get(key, []), after.get(key, [])
+        stateful, vertex, kind, _ = key
+        if not has:
+            if not allow_non_restored:
+                reasons.append(Reason(f"{_name(vertex)} had {_what(stateful, kind)}, and has none any more", ALLOW))
+        elif not had:
+            if stateful:
+                reasons.append(Reason(f"{_name(vertex)} has {_what(stateful, kind)}, for which there is no state"))
+        elif len(had) != len(has):
+            reasons.append(Reason(f"{_name(vertex)} has {len(has)} x {kind}, and had {len(had)}"))
+        else:
+            for left, right in zip(had, has, strict=True):
+                if left.fingerprint != right.fingerprint:
+                    reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) has other types than it had"))
+                (operators if stateful else sources)[right.number] = left.number
+    if reasons:
+        raise StateNotMatched(reasons)
+    in_place = (
+        all(a == b for a, b in (*operators.items(), *sources.items()))
+        and len(operators) == sum(node.stateful for node in old)
+        and len(sources) == sum(not node.stateful for node in old) == sum(not node.stateful for node in new)
+    )
+    return Placement(operators, sources, in_place)
+
+
+def match_tasks(
+    snapshots: Iterable[TaskSnapshot],
+    tasks: Mapping[TaskId, Collection[VertexId]],
+    *,
+    allow_non_restored: bool = False,
+) -> dict[TaskId, TaskSnapshot]:
+    """The snapshot from which each task starts; a task without one starts empty. Raises StateNotMatched.
+
+    A task may have another id than its snapshot: it is known by the vertices that hold state.
+    """
+    reasons: list[Reason] = []
+    found: dict[TaskId, TaskSnapshot] = {}
+    for snapshot in snapshots:
+        held = {node.vertex for node in snapshot.operators if node.vertex} or {snapshot.task_id}
+        heirs = [task for task, vertices in tasks.items() if held & set(vertices)]
+        names = ", ".join(sorted(held))
+        if not heirs:
+            if snapshot.batch_id >= 0 and not allow_non_restored:
+                reasons.append(Reason(f"there is state of {names}, and no such vertex", ALLOW))
+        elif len(heirs) > 1:
+            reasons.append(
+                Reason(f"{names} ran as one task, and {' and '.join(sorted(heirs))} are two: state is not divided")
+            )
+        elif heirs[0] in found:
+            other = found[heirs[0]].task_id
+            reasons.append(Reason(f"the tasks {other} and {snapshot.task_id} are one now: state is not joined"))
+        else:
+            found[heirs[0]] = snapshot
+    if reasons:
+        raise StateNotMatched(reasons)
+    return found
+
+
+_Key = tuple[bool, str, str, str]
+
+
+def _grouped(nodes: Sequence[PlanNode], doubled: set[str]) -> dict[_Key, list[PlanNode]]:
+    groups: dict[_Key, list[PlanNode]] = defaultdict(list)
+    for node in sorted(nodes, key=lambda node: node.number):
+        groups[node.stateful, node.vertex, node.kind, node.route if node.vertex in doubled else ""].append(node)
+    return groups
+
+
+def _on_several_routes(nodes: Sequence[PlanNode]) -> set[str]:
+    routes: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        routes[node.vertex].add(node.route)
+    return {vertex for vertex, ways in routes.items() if len(ways) > 1}
+
+
+def _name(vertex: str) -> str:
+    return f"vertex {vertex}" if vertex else "the query"
+
+
+def _what(stateful: bool, kind: str) -> str:
+    return f"state ({kind})" if stateful else f"a source ({kind})"

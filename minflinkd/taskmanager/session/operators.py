@@ -1,0 +1,135 @@
+"""Which vertex each source and each stateful operator of a query belongs to (C25).
+
+Spark finds state by the number of an operator, and offsets by the number of a source: both are positions in the plan.
+So each vertex's frame is marked in the plan by an alias of its own, and the plan is read back with these marks.
+
+The numbers are Spark's: it counts stateful operators and sources from the sink downwards, left before right. Its own
+list of stateful operators (of `UnsupportedOperationChecker`) is not used, as it leaves some of them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.spark import Session
+
+_MARK = "minflinkd_vertex_"
+_STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups", "TransformWithState")
+
+
+def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
+    """The frame of a vertex, recognisable in the plans of all that read it. Its columns can be qualified by its id."""
+    return frame.alias(_MARK + vertex).alias(vertex)
+
+
+def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
+    """The stateful operators and the sources, in the plan's order."""
+    return tuple(_Walk().all(frame._jdf.queryExecution().analyzed()))
+
+
+def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
+    """A name for each source by its number: its vertex, and `<vertex>#2` for a second one in it."""
+    names: dict[int, str] = {}
+    for node in found:
+        if not node.stateful:
+            vertex = node.vertex or "source"
+            taken = sum(name.partition("#")[0] == vertex for name in names.values())
+            names[node.number] = f"{vertex}#{taken + 1}" if taken else vertex
+    return names
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._operators = 0
+        self._sources: set[str] = set()
+
+    def all(self, node: Any, inside: tuple[str, ...] = ()) -> Iterator[PlanNode]:
+        """`inside`: the vertices around the node, outermost first."""
+        name = str(node.nodeName())
+        if name == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
+            inside = (*inside, alias.removeprefix(_MARK))
+        vertex, route = (inside[-1], "/".join(reversed(inside[:-1]))) if inside else ("", "")
+        children = _all(node.children())
+        if not children:
+            # The relations of one source are told apart by the ids of their columns: equal ones are one source.
+            key = str(node.output().toString())
+            if key not in self._sources:
+                number = len(self._sources)
+                self._sources.add(key)
+                yield PlanNode(number=number, stateful=False, vertex=vertex, kind=_format(node), route=route)
+        elif _is_stateful(node, name, children):
+            number = self._operators
+            self._operators += 1
+            fingerprint = _digest(_state(node, name, children))
+            yield PlanNode(number=number, stateful=True, vertex=vertex, kind=name, fingerprint=fingerprint, route=route)
+        for child in children:
+            yield from self.all(child, inside)
+
+
+def _is_stateful(node: Any, name: str, children: list[Any]) -> bool:
+    return name.startswith(_STATEFUL) and all(child.isStreaming() for child in children)
+
+
+def _format(leaf: Any) -> str:
+    """Of StreamingRelation and StreamingRelationV2; of the former with the path behind it, which may change."""
+    try:
+        return str(leaf.sourceName()).partition("[")[0]
+    except Py4JError:
+        return str(leaf.nodeName())
+
+
+def _state(node: Any, name: str, children: list[Any]) -> list[str]:
+    """The types of what the operator keeps; names of columns do not matter to Spark."""
+    if name.startswith("Deduplicate"):
+        return _types(node.keys())
+    if name == "Aggregate":
+        return [*_types(node.groupingExpressions()), "->", *_schema(node)]
+    if name == "Join":  # which side is which, too: both are kept in one operator
+        sides = [_owners(child) for child in children]
+        if sides[0] == sides[1]:
+            sides = [_owners(child, nearest=True) for child in children]
+        return [str(node.joinType().sql()), *_schema(children[0]), *sides[0], "|", *_schema(children[1]), *sides[1]]
+    if name.endswith("WithState") and name.startswith("FlatMapGroups"):
+        try:
+            return [*_types(node.groupingAttributes()), "->", str(node.stateType().catalogString())]
+        except Py4JError:
+            return _schema(node)
+    if name.startswith("TransformWithState"):
+        return _types(node.groupingAttributes())
+    return [] if name == "GlobalLimit" else _schema(node)
+
+
+def _owners(node: Any, *, nearest: bool = False, vertex: str = "") -> list[str]:
+    """The vertices of the sources below a node; or the first vertex on each way down."""
+    if str(node.nodeName()) == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
+        vertex = alias.removeprefix(_MARK)
+        if nearest:
+            return [vertex]
+    children = _all(node.children())
+    if not children:
+        return [vertex]
+    return [owner for child in children for owner in _owners(child, nearest=nearest, vertex=vertex)]
+
+
+def _types(expressions: Any) -> list[str]:
+    return [str(expression.dataType().catalogString()) for expression in _all(expressions)]
+
+
+def _schema(node: Any) -> list[str]:
+    return [json.dumps(field["type"], sort_keys=True) for field in json.loads(str(node.schema().json()))["fields"]]
+
+
+def _all(sequence: Any) -> list[Any]:
+    return [sequence.apply(position) for position in range(sequence.size())]
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,131 @@
+"""State of another version of the job's query, put where the new one looks for it (C25), or refused.
+
+A laid out checkpoint directory is renumbered before its query starts: `state/<operator>`, `sources/<source>`, the
+lines of the offset log, and what the commit log and the operators' own records say. Its files may be hard links into a
+snapshot: they are moved and replaced, never written to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, match_nodes
+from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.taskmanager.session import snapshot
+
+# What Spark calls the operators of a kind in the records beside their state. A kind that is not here is not moved:
+# the records of `transformWithState`, for one, hold paths.
+_RECORDED = {
+    "Aggregate": {"stateStoreSave", "sessionWindowStateStoreSaveExec"},
+    "Distinct": {"stateStoreSave"},
+    "Deduplicate": {"dedupe"},
+    "DeduplicateWithinWatermark": {"dedupeWithinWatermark"},
+    "Join": {"symmetricHashJoin"},
+    "GlobalLimit": {"globalLimit"},
+    "FlatMapGroupsInPandasWithState": {"applyInPandasWithState"},
+}
+
+
+def place(
+    checkpoint: Path, batch: int, old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool
+) -> bool:
+    """Whether anything had to be moved. Raises StateNotMatched, with the directory as it was."""
+    if not old or tuple(old) == tuple(new):
+        return False
+    placement = match_nodes(old, new, allow_non_restored=allow_non_restored)
+    if placement.in_place:
+        return False
+    _check(checkpoint, batch, old, new, placement)
+    _renumber(checkpoint / "state", placement.operators, _renumber_record)
+    _renumber(checkpoint / "sources", placement.sources, lambda *_: None)
+    count = sum(not node.stateful for node in new)
+    for entry in _entries(checkpoint / "offsets"):
+        _replace(entry, _moved_offsets(entry.read_text("utf-8"), placement.sources, count))
+    for entry in _entries(checkpoint / "commits"):
+        _replace(entry, _moved_commit(entry.read_text("utf-8"), placement.operators))
+    return True
+
+
+def _check(
+    checkpoint: Path, batch: int, old: Sequence[PlanNode], new: Sequence[PlanNode], placement: Placement
+) -> None:
+    """Whether the numbers are surely those that Spark gave and will give."""
+    kinds = {node.number: node.kind for node in old if node.stateful}
+    commit = snapshot.parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
+    if commit.stores.keys() != {str(number) for number in kinds}:
+        raise StateNotMatched(
+            [Reason(f"Spark keeps state of {len(commit.stores)} operators, and {len(kinds)} were recorded")]
+        )
+    if all(a == b for a, b in placement.operators.items()) and len(placement.operators) == len(kinds):
+        return  # only sources have come, gone or moved
+    if max(sum(node.kind == "Join" for node in nodes) for nodes in (old, new)) > 1:
+        raise StateNotMatched([Reason("operators have moved, and Spark may order several joins as it likes")])
+    for number in sorted(placement.operators.values()):
+        recorded = _operator_name(checkpoint / "state" / str(number))
+        if recorded not in _RECORDED.get(kinds[number], ()):
+            raise StateNotMatched([Reason(f"operators have moved, and the state of {kinds[number]} cannot be")])
+
+
+def _operator_name(directory: Path) -> str:
+    """As Spark recorded it; "" where the record has another form than the one that can be renumbered."""
+    try:
+        version, _, body = (directory / "_metadata" / "metadata").read_text("utf-8").partition("\n")
+        record = json.loads(body) if version == "v1" else {}
+    except (OSError, ValueError):
+        return ""
+    return str(record.get("operatorInfo", {}).get("operatorName", ""))
+
+
+def _renumber(root: Path, numbers: Mapping[int, int], record: Callable[[Path, int], None]) -> None:
+    """Directories `<old>` become `<new>`; others go."""
+    if not root.exists():
+        return
+    before = root.with_name(f".{root.name}.before")
+    root.rename(before)
+    root.mkdir()
+    for new, old in numbers.items():
+        if (before / str(old)).exists():
+            (before / str(old)).rename(root / str(new))
+            record(root / str(new), new)
+    snapshot.remove(before)
+
+
+def _renumber_record(directory: Path, number: int) -> None:
+    path = directory / "_metadata" / "metadata"
+    version, _, body = path.read_text("utf-8").partition("\n")
+    record: dict[str, Any] = json.loads(body)
+    record["operatorInfo"] = record["operatorInfo"] | {"operatorId": number}
+    _replace(path, f"{version}\n{json.dumps(record, separators=(',', ':'))}")
+
+
+def _moved_offsets(text: str, sources: Mapping[int, int], count: int) -> str:
+    entry = snapshot.parse_offsets(text)
+    lines = []
+    for number in range(count):
+        old = sources.get(number)
+        offset = entry.offsets[old] if old is not None and old < len(entry.offsets) else None
+        lines.append("-" if offset is None else offset)
+    return "\n".join([*text.split("\n")[:2], *lines])
+
+
+def _moved_commit(text: str, operators: Mapping[int, int]) -> str:
+    version, _, body = text.partition("\n")
+    values: dict[str, Any] = json.loads(body)
+    if stores := values.get("stateUniqueIds"):
+        values["stateUniqueIds"] = {
+            str(new): stores[str(old)] for new, old in sorted(operators.items()) if str(old) in stores
+        }
+    return f"{version}\n{json.dumps(values, separators=(',', ':'))}"
+
+
+def _entries(directory: Path) -> list[Path]:
+    return [path for path in directory.iterdir() if path.name.isdigit()] if directory.exists() else []
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, "utf-8")
+    new.replace(path)

@@ -1,0 +1,202 @@
+"""State restored into another version of the query: it goes with its vertex, or is refused (C25)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minflinkd.jobgraph.model import RuntimeMode, Source, Task, Vertex, Watermark
+from minflinkd.runtime.errors import RemoteError
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.session_child import EVENTS, Child, call, inputs, job, python, sql, task
+from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+CODE = """
+import json
+def dedup_a(inputs, params):
+    return inputs["a"].dropDuplicates(["key"])
+def dedup_b(inputs, params):
+    return inputs["b"].dropDuplicates(["key"])
+def dedup_c(inputs, params):
+    return inputs["c"].dropDuplicates(["key"])
+def write(batch, epoch):
+    with open(%r, "a") as out:
+        for row in batch.collect():
+            out.write(json.dumps(list(row)) + "\\n")
+"""
+
+
+class Query:
+    """Versions of one query over the same directories of events, and what they wrote."""
+
+    def __init__(self, child: Child, directory: Path) -> None:
+        self.child = child
+        self.directory = directory
+        self.out = directory / "out.jsonl"
+        self.out.touch()
+        self.artifacts = artifact(directory, "dedups.py", CODE % str(self.out))
+        self.job = job()
+        self.files = 0
+
+    def events(self, name: str) -> Vertex:
+        place = self.directory / "in" / name
+        place.mkdir(parents=True, exist_ok=True)
+        source = Source(format="json", path=str(place), schema=EVENTS)
+        return Vertex(id=VertexId(name), source=source, watermark=Watermark(column="time", delay="0 seconds"))
+
+    def feed(self, name: str, *events: tuple[str, str]) -> None:
+        """(key, time of day) each."""
+        self.files += 1
+        lines = [json.dumps({"key": key, "time": f"2020-01-01T{at}Z", "value": 1}) + "\n" for key, at in events]
+        hidden = self.directory / "in" / name / f".{self.files}.json"
+        hidden.parent.mkdir(parents=True, exist_ok=True)
+        hidden.write_text("".join(lines))
+        hidden.rename(hidden.with_name(f"{self.files}.json"))
+
+    def union(self, *sides: str, of: str = "d", columns: str = "key") -> Task:
+        """Each side is a source, a stateful vertex over it unless it is written with a `-`, and a part of the union."""
+        vertices: list[Vertex] = []
+        parts, feeding = [], []
+        for side in sides:
+            name = side.strip("-")
+            vertices.append(self.events(name))
+            held = name if side.startswith("-") else of + name
+            if held != name:
+                vertices.append(self.stateful(of, name))
+            feeding.append(held)
+            parts.append(f"SELECT '{name}' AS side, {columns} FROM {held}")
+        return task(*vertices, sql("all", " UNION ALL ".join(parts), *feeding), call("dedups:write", "all"))
+
+    def stateful(self, of: str, name: str) -> Vertex:
+        if of == "d":
+            return python(f"d{name}", f"dedups:dedup_{name}", name)
+        text = f"SELECT window(time, '1 minute') AS w, key, count(*) AS n FROM {name} GROUP BY 1, 2"
+        return Vertex(id=VertexId(f"w{name}"), inputs=inputs(name), sql=text)
+
+    async def first(self, version: Task) -> tuple[p.SnapshotTaken, Path]:
+        """Run until what is there is processed; a snapshot of that."""
+        attempt = await self.child.run(self.job, version, artifacts=self.artifacts)
+        await self.child.batches(attempt, 0)
+        return await self.again(attempt)
+
+    async def again(self, attempt: Any) -> tuple[p.SnapshotTaken, Path]:
+        taken = await snapshot(self.child, attempt, 1)
+        await self.child.ask(p.StopTask(attempt_id=attempt))
+        return taken
+
+    async def restored(
+        self, version: Task, taken: tuple[p.SnapshotTaken, Path], *, allow: bool = False
+    ) -> list[list[Any]]:
+        """The rows that this version writes of all that is there, and at the end of time."""
+        before = len(self.rows())
+        context = job(mode=RuntimeMode.BATCH)
+        attempt = await self.child.run(
+            context,
+            version,
+            artifacts=self.artifacts,
+            restored=self.point(taken[0], allow=allow),
+            directory=lay_out(self.child, taken[1]),
+        )
+        await self.child.notice(p.InputEnded, lambda notice: notice.attempt_id == attempt)
+        await self.child.ask(p.StopTask(attempt_id=attempt))
+        return sorted(self.rows()[before:])
+
+    def point(self, taken: p.SnapshotTaken, *, allow: bool = False) -> p.Restored:
+        return p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators, allow_non_restored=allow)
+
+    def rows(self) -> list[list[Any]]:
+        return [json.loads(line) for line in self.out.read_text().splitlines()]
+
+
+async def two_dedups(child: Child, directory: Path) -> tuple[Query, tuple[p.SnapshotTaken, Path]]:
+    query = Query(child, directory)
+    query.feed("a", ("x", "00:00:01"))
+    query.feed("b", ("y", "00:00:01"))
+    taken = await query.first(query.union("a", "b"))
+    assert sorted(query.rows()) == [["a", "x"], ["b", "y"]]
+    query.feed("a", ("x", "00:00:01"), ("y", "00:00:01"))
+    query.feed("b", ("x", "00:00:01"), ("y", "00:00:01"))
+    return query, taken
+
+
+async def test_two_deduplications_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
+    """C25: left to Spark, each would take the other's state, silently."""
+    query, taken = await two_dedups(child, tmp_path)
+    assert [(node.vertex, node.number) for node in taken[0].operators if node.stateful] == [("da", 0), ("db", 1)]
+    assert await query.restored(query.union("b", "a"), taken) == [["a", "y"], ["b", "x"]]
+
+
+async def test_a_snapshot_of_moved_state_restores_as_any_other(child: Child, tmp_path: Path) -> None:
+    """C25, C11: also the second time, with a further exchange."""
+    query, taken = await two_dedups(child, tmp_path)
+    moved = await child.run(
+        query.job,
+        query.union("b", "a"),
+        artifacts=query.artifacts,
+        restored=query.point(taken[0]),
+        directory=lay_out(child, taken[1]),
+    )
+    await child.batches(moved, taken[0].batch_id + 1)
+    assert sorted(query.rows()[2:]) == [["a", "y"], ["b", "x"]]
+    again = await query.again(moved)
+    query.feed("a", ("x", "00:00:01"), ("z", "00:00:01"))
+    query.feed("b", ("y", "00:00:01"), ("x", "00:00:01"))
+    assert await query.restored(query.union("a", "b"), again) == [["a", "z"]]
+
+
+async def test_a_stateful_vertex_added_before_the_others_is_refused(child: Child, tmp_path: Path) -> None:
+    """C25: nothing of it starts, and the error names the vertex and the way out."""
+    query, taken = await two_dedups(child, tmp_path)
+    query.feed("c", ("x", "00:00:01"))
+    with pytest.raises(RemoteError) as caught:
+        await query.restored(query.union("c", "a", "b"), taken, allow=True)
+    assert caught.value.info().code == "state-not-matched"
+    assert "vertex dc has state" in caught.value.message
+    assert "offsets" in caught.value.hint
+
+
+async def test_a_source_added_before_the_others_is_read_from_its_beginning(child: Child, tmp_path: Path) -> None:
+    """C25: the state stays with its vertices, and the offsets with their sources."""
+    query, taken = await two_dedups(child, tmp_path)
+    query.feed("c", ("x", "00:00:01"))
+    rows = await query.restored(query.union("-c", "a", "b"), taken)
+    assert rows == [["a", "y"], ["b", "x"], ["c", "x"]]
+
+
+async def test_a_stateful_vertex_removed_is_refused_unless_allowed(child: Child, tmp_path: Path) -> None:
+    """C25: the other one's state is its own in both cases."""
+    query, taken = await two_dedups(child, tmp_path)
+    with pytest.raises(RemoteError) as caught:
+        await query.restored(query.union("b"), taken)
+    assert caught.value.info().code == "state-not-matched"
+    assert "vertex da had state" in caught.value.message
+    assert await query.restored(query.union("b"), taken, allow=True) == [["b", "x"]]
+
+
+async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
+    """C25."""
+    query = Query(child, tmp_path)
+    query.feed("a", *[("k", "00:00:10")] * 3)
+    query.feed("b", *[("k", "00:00:10")] * 5)
+    taken = await query.first(query.union("a", "b", of="w", columns="key, n"))
+    query.feed("a", ("k", "00:00:20"))
+    query.feed("b", ("k", "00:00:20"))
+    assert query.rows() == []
+    rows = await query.restored(query.union("b", "a", of="w", columns="key, n"), taken)
+    assert rows == [["a", "k", 4], ["b", "k", 6]]
+
+
+async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child, tmp_path: Path) -> None:
+    """C25: Spark's own list of stateful operators lacks both, and a deduplication without event time."""
+    query = Query(child, tmp_path)
+    limited = sql("first", "SELECT DISTINCT key FROM (SELECT key FROM a LIMIT 5)", "a")
+    version = task(query.events("a"), limited, call("dedups:write", "first"))
+    found = await child.ask(p.AnalyzeTasks(job=query.job, tasks=(version,), artifacts=query.artifacts))
+    kinds = [node.kind for node in found.operators[version.id] if node.stateful]
+    assert kinds == ["Distinct", "GlobalLimit"], found.faults
