@@ -8,7 +8,7 @@ from minflinkd.blob.server import BlobOptions
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config import Config
 from minflinkd.config import directories as where
-from minflinkd.config.job_options import RestartStrategyType, SchedulerType
+from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrategyType, SchedulerType
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.dispatcher import DispatcherOptions
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
@@ -49,6 +49,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
     checkpoints = config.checkpointing
     return DispatcherOptions(
         checkpoint_root=where.checkpoint_uri(config, state),
+        savepoint_dir=checkpoints.savepoint_dir,
         session_timeout=config.resourcemanager.taskmanager_start_timeout,
         result_expiration=config.cluster.job_expiration_time,
         job_master=JobMasterOptions(
@@ -68,6 +69,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 min_pause=checkpoints.min_pause,
                 max_concurrent=checkpoints.max_concurrent_checkpoints,
                 num_retained=checkpoints.num_retained,
+                retain_on_cancellation=checkpoints.externalized is ExternalizedCheckpoints.RETAIN,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,
                 epoch=epoch,
                 orphan_grace=checkpoints.orphan_grace,

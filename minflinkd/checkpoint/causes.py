@@ -10,6 +10,7 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 class CheckpointKind(StrEnum):
     PERIODIC = "periodic"
     MANUAL = "manual"
+    SAVEPOINT = "savepoint"  # copied to where a user wants it, once it is complete and published (C24)
     FINAL = "final"  # all input is exhausted; the job finishes when it is complete and published (C4)
 
 
@@ -23,6 +24,7 @@ class Refusal(StrEnum):
     TOO_SOON = "too-soon"
     TOO_MANY_TO_CLEAN = "too-many-to-clean"
     NOT_ALL_TASKS_RUNNING = "not-all-tasks-running"
+    JOB_STOPS = "job-stops"
 
 
 REFUSALS = {
@@ -33,6 +35,7 @@ REFUSALS = {
     Refusal.TOO_SOON: "min-pause since the last checkpoint has not passed",
     Refusal.TOO_MANY_TO_CLEAN: "too many old checkpoints are still being published or deleted",
     Refusal.NOT_ALL_TASKS_RUNNING: "not all tasks of the job are running",
+    Refusal.JOB_STOPS: "the job is being stopped with a savepoint",
 }
 
 
@@ -48,6 +51,7 @@ class FailureCause(StrEnum):
     SUBSUMED = "subsumed"  # a later one was complete first
     SHUT_DOWN = "coordinator-shut-down"
     MASTER_HOOK = "master-hook"  # one failed, or did not answer in time; no task heard of the checkpoint
+    JOB_STOPS = "job-stops"  # the job is drained: the next cut is at the end of time
 
 
 # C23: only what says that checkpointing itself does not work; the others are counted and shown, but harm no job.

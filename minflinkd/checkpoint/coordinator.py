@@ -76,8 +76,12 @@ class _Step:
         match event:
             case e.Tick():
                 pass
-            case e.TriggerRequested(number, kind, forced):
-                self.request(Request(number, kind, forced))
+            case e.TriggerRequested(number, kind, forced, stop):
+                self.request(Request(number, kind, forced, stop))
+            case e.DrainBegun():
+                self.drain_begun()
+            case e.Unpinned(checkpoint_id):
+                self.set(pinned=self.state.pinned - {checkpoint_id})
             case e.FinalRequested():
                 if self.state.attempts and self.state.final is None:
                     self.set(final=Final(retry_at=self.now))
@@ -184,6 +188,8 @@ class _Step:
 
     def begin(self, request: Request) -> None:
         self.set(setting_up=SettingUp(request, self.now + self.state.options.timeout))
+        if request.stop:
+            self.set(stopping=request.number)
         self.commands.append(e.SetUp(request.number))
 
     def set_up_done(self, number: int, checkpoint_id: int, at_ms: int) -> None:
@@ -205,6 +211,7 @@ class _Step:
             triggered_ms=at_ms,
             triggered_at=self.now,
             deadline=self.now + self.state.options.timeout,
+            stop=request.stop,
             hooks=dict.fromkeys(self.state.options.hooks),
         )
         self.put(checkpoint)
@@ -224,7 +231,7 @@ class _Step:
         """Once all hooks have answered (C27)."""
         if not checkpoint.silent_hooks:
             number = checkpoint.checkpoint_id
-            self.commands += [e.SendTrigger(attempt, number) for attempt in checkpoint.tasks.values()]
+            self.commands += [e.SendTrigger(attempt, number, checkpoint.stop) for attempt in checkpoint.tasks.values()]
 
     def set_up_failed(self, error: ErrorInfo | None, cause: FailureCause = FailureCause.TRIGGER_FAILURE) -> None:
         setting_up = self.state.setting_up
@@ -234,7 +241,7 @@ class _Step:
         if cause in TRIGGER:
             self.set(trigger_failures=self.state.trigger_failures + 1)
             self.commands.append(e.ReportSetUpFailure(cause))
-        self.final_missed(setting_up.request.number)
+        self.missed(setting_up.request.number)
         self.answer(e.Fail(setting_up.request.number, None, cause, error))
 
     def trigger_taken(self, checkpoint_id: int, attempt: AttemptId) -> None:
@@ -245,6 +252,14 @@ class _Step:
         self.put(checkpoint)
         if len(checkpoint.triggered) == len(checkpoint.tasks):
             self.set(trigger_failures=0)
+
+    def drain_begun(self) -> None:
+        """A cut from now on might have the end of time in it, and a job that goes on from there would drop its rows."""
+        self.set(draining=True)
+        self.set_up_failed(None, FailureCause.JOB_STOPS)
+        for checkpoint in list(self.state.pending.values()):
+            if checkpoint.phase is Phase.PENDING:
+                self.abort(checkpoint, FailureCause.JOB_STOPS)
 
     # --- acknowledgements (C21) ----------------------------------------------------------------------------------
 
@@ -280,6 +295,8 @@ class _Step:
             failures=0,
             last_ended=self.now,
         )
+        if checkpoint.kind is CheckpointKind.SAVEPOINT:
+            self.set(pinned=self.state.pinned | {number})
         metadata_ms = (self.now - checkpoint.finalizing_at) * 1000
         self.commands.append(e.Report(checkpoint.record(CheckpointStatus.COMPLETED, metadata_ms=metadata_ms)))
         for older in [c for c in self.state.pending.values() if c.checkpoint_id < number]:
@@ -307,7 +324,8 @@ class _Step:
         beyond = state.completed[: -state.options.num_retained]
         confirmed = [c.checkpoint_id for c in state.completed if c.checkpoint_id not in state.unconfirmed]
         known = max(confirmed, default=0)
-        for checkpoint in [c for c in beyond if c.checkpoint_id < known and c.checkpoint_id not in state.unconfirmed]:
+        held = state.unconfirmed.keys() | state.pinned
+        for checkpoint in [c for c in beyond if c.checkpoint_id < known and c.checkpoint_id not in held]:
             number = checkpoint.checkpoint_id
             self.set(
                 completed=tuple(c for c in self.state.completed if c.checkpoint_id != number),
@@ -352,12 +370,13 @@ class _Step:
             CheckpointStatus.FAILED, failed_ms=failed_ms, cause=cause, error=error, failed_task=task
         )
         self.commands.append(e.Report(record))
-        self.final_missed(checkpoint.request)
+        self.missed(checkpoint.request)
         self.answer(e.Fail(checkpoint.request, number, cause, error))
         newest = self.state.completed[-1].checkpoint_id if self.state.completed else 0
         if cause in TRIGGER:
             self.set(trigger_failures=self.state.trigger_failures + 1)
-        elif cause in COUNTED and number > newest:  # else a later one has shown meanwhile that checkpoints work
+        elif cause in COUNTED and checkpoint.kind is not CheckpointKind.SAVEPOINT and number > newest:
+            # else a later one has shown meanwhile that checkpoints work
             self.count_failure(number, cause, error)
 
     def count_failure(self, number: int, cause: FailureCause, error: ErrorInfo | None) -> None:
@@ -397,6 +416,7 @@ class _Step:
     def tasks_stopped(self, cause: FailureCause, survivors: frozenset[AttemptId] = frozenset()) -> None:
         known = frozenset(self.state.attempts.values()) or self.state.survivors
         self.set(attempts={}, survivors=known & survivors, next_trigger=None, final=None)
+        self.set(stopping=None, draining=False)
         self.set_up_failed(None, cause)
         for checkpoint in list(self.state.pending.values()):
             if checkpoint.phase is Phase.PENDING:
@@ -440,10 +460,13 @@ class _Step:
         return Request(-self.state.own_requests, kind)
 
     def refuse(self, request: Request, reason: Refusal) -> None:
-        self.final_missed(request.number)
+        self.missed(request.number)
         self.commands.append(e.Refuse(request.number, reason))
 
-    def final_missed(self, number: int) -> None:
+    def missed(self, number: int) -> None:
+        """What this request was to bring about does not come about."""
+        if self.state.stopping == number:
+            self.set(stopping=None)
         final = self.state.final
         if final is not None and final.request == number:
             self.set(final=Final(retry_at=self.now + FINAL_RETRY))

@@ -30,6 +30,7 @@ from minflinkd.checkpoint.state import (
     State,
     all_published,
     check_invariants,
+    has_confirmed,
     holds,
     may_restore,
     next_wakeup,
@@ -55,7 +56,7 @@ WAIT_MAX = 10.0  # seconds between tries of what may not
 class TaskGateway(Protocol):
     """The running tasks, as the coordinator speaks to them. Every call may be repeated; each has its own timeout."""
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
         """Returns when the task has taken it. Raises what the task or the way to it answers."""
         ...
 
@@ -136,6 +137,19 @@ class CheckpointCoordinator(Component):
             self._statistics = statistics.restored(self._statistics, record)
         return point
 
+    async def restore_from(self, checkpoint: CompletedCheckpoint, path: str) -> None:
+        """The next attempts start from what is not this job's: a savepoint, or another job's checkpoint.
+
+        Returns when the master hooks have gone back to it; raises what they raise.
+        """
+        await self._hooks.restore(checkpoint, self.options.timeout)
+        record = RestoreRecord(checkpoint_id=checkpoint.checkpoint_id, restored_ms=self._clock.epoch_ms(), path=path)
+        self._statistics = statistics.restored(self._statistics, record)
+
+    async def first_confirmed(self) -> None:
+        """Returns when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
+        await self._until(has_confirmed, None)
+
     async def settled(self) -> CompletedCheckpoint | None:
         """The latest checkpoint once no write of metadata is under way: what the job's end publishes.
 
@@ -169,9 +183,13 @@ class CheckpointCoordinator(Component):
         kind: CheckpointKind = CheckpointKind.MANUAL,
         *,
         forced: bool = False,
+        stop: bool = False,
         timeout: float | None = None,
     ) -> CompletedCheckpoint:
         """Take a checkpoint; returns when it is in the store. Without a `timeout`: twice the checkpoints'.
+
+        A savepoint's stays there until it is unpinned. With `stop` the tasks stand still behind the cut until they end,
+        or until the checkpoint fails.
 
         Raises CheckpointRefused, CheckpointFailed.
         """
@@ -179,7 +197,7 @@ class CheckpointCoordinator(Component):
         answer: asyncio.Future[CompletedCheckpoint] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            self._feed(e.TriggerRequested(number, kind, forced))
+            self._feed(e.TriggerRequested(number, kind, forced, stop))
             async with asyncio.timeout(2 * self.options.timeout if timeout is None else timeout):
                 return await answer
         except TimeoutError as error:
@@ -198,11 +216,35 @@ class CheckpointCoordinator(Component):
         if self._state.final is None:
             raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
 
+    async def published(self, checkpoint_id: int) -> None:
+        """Returns when all tasks have published it. Raises CheckpointFailed where the tasks stop before, or after the
+
+        checkpoints' timeout; CheckpointRefused on shut-down.
+        """
+        await self._until(
+            lambda state: checkpoint_id not in state.unconfirmed or not state.attempts, self.options.timeout
+        )
+        if checkpoint_id in self._state.unconfirmed:
+            raise CheckpointFailed(checkpoint_id, FailureCause.TASK_FAILURE)
+
+    def unpin(self, checkpoint_id: int) -> None:
+        """Nobody copies it any more."""
+        self._feed(e.Unpinned(checkpoint_id))
+
+    def drain_begins(self) -> None:
+        """No checkpoint from here on but the final one, until the tasks stop."""
+        self._feed(e.DrainBegun())
+
     # --- inspection ----------------------------------------------------------------------------------------------
 
     def latest(self) -> CompletedCheckpoint | None:
         """The latest completed checkpoint, for display; a restart asks `restore_point`."""
         return metadata.restore_point(self._state.completed)
+
+    def latest_published(self) -> CompletedCheckpoint | None:
+        """The latest whose output is there in full."""
+        published = [c for c in self._state.completed if c.checkpoint_id not in self._state.unconfirmed]
+        return published[-1] if published else None
 
     def statistics(self) -> CheckpointStatistics:
         return msgspec.structs.replace(
@@ -272,8 +314,8 @@ class CheckpointCoordinator(Component):
             case e.CancelHooks(number):
                 for call in self._hook_calls.pop(number, ()):
                     call.cancel()
-            case e.SendTrigger(attempt, number):
-                self.tasks.job(f"trigger {number} at {attempt}", self._send_trigger(attempt, number))
+            case e.SendTrigger(attempt, number, stop):
+                self.tasks.job(f"trigger {number} at {attempt}", self._send_trigger(attempt, number, stop))
             case e.WriteMetadata(checkpoint):
                 self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))
             case e.NotifyComplete(attempt, _):
@@ -329,13 +371,13 @@ class CheckpointCoordinator(Component):
             if not calls:
                 self._hook_calls.pop(number, None)
 
-    async def _send_trigger(self, attempt: AttemptId, number: int) -> None:
+    async def _send_trigger(self, attempt: AttemptId, number: int, stop: bool) -> None:
         try:
             async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
                 with trial:
                     if number not in self._state.pending:
                         return  # aborted: a task that hears of it now would upload for nobody (C13)
-                    await self._gateway.send_trigger(attempt, number, self.options.epoch)
+                    await self._gateway.send_trigger(attempt, number, self.options.epoch, stop=stop)
         except Exception as error:
             self._feed(e.TriggerFailed(number, attempt, error_info(error)))
         else:

@@ -28,11 +28,24 @@ class TriggerRequested:
     request: int
     kind: CheckpointKind = CheckpointKind.MANUAL
     forced: bool = False  # skips: already queued, too many in flight, too soon
+    stop: bool = False  # the tasks publish no micro-batch behind the cut
 
 
 @dataclass(frozen=True)
 class FinalRequested:
     """All tasks have exhausted their input: one more checkpoint, then the job may finish (C4)."""
+
+
+@dataclass(frozen=True)
+class DrainBegun:
+    """The tasks are about to be told to run to their end: no cut before all of them have, but the final one."""
+
+
+@dataclass(frozen=True)
+class Unpinned:
+    """The savepoint that was made of this checkpoint is written, or was given up."""
+
+    checkpoint_id: int
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,8 @@ Event = (
     Tick
     | TriggerRequested
     | FinalRequested
+    | DrainBegun
+    | Unpinned
     | TasksRunning
     | TasksStopped
     | RestorePointTaken
@@ -189,6 +204,7 @@ class SendTrigger:
 
     attempt_id: AttemptId
     checkpoint_id: int
+    stop: bool = False
 
 
 @dataclass(frozen=True)

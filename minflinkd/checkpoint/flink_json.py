@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.statistics import (
     HISTORY,
@@ -130,8 +131,8 @@ def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
         "className": record.status.value.lower(),
         "id": record.checkpoint_id,
         "status": record.status.value,
-        "is_savepoint": False,
-        "savepointFormat": None,
+        "is_savepoint": record.kind is CheckpointKind.SAVEPOINT,
+        "savepointFormat": "CANONICAL" if record.kind is CheckpointKind.SAVEPOINT else None,
         "trigger_timestamp": record.triggered_ms,
         "latest_ack_timestamp": record.latest_ack_ms,
         "checkpointed_size": record.bytes_uploaded,

@@ -94,9 +94,12 @@ def match_tasks(
     reasons: list[Reason] = []
     found: dict[TaskId, TaskSnapshot] = {}
     for snapshot in snapshots:
-        held = {node.vertex for node in snapshot.operators if node.vertex} or {snapshot.task_id}
+        own = {node.vertex for node in snapshot.operators if node.vertex and node.vertex not in snapshot.inputs}
+        held = own or {snapshot.task_id}
         heirs = [task for task, vertices in tasks.items() if held & set(vertices)]
         names = ", ".join(sorted(held))
+        if snapshot.input_ended and any(node.stateful for node in snapshot.operators):
+            reasons.append(Reason(f"time has ended for the state of {names}: all that came later would be late"))
         if not heirs:
             if snapshot.batch_id >= 0 and not allow_non_restored:
                 reasons.append(Reason(f"there is state of {names}, and no such vertex", ALLOW))

@@ -57,6 +57,7 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     graph_digest: str = ""  # of the job graph that it was taken from
     tasks: tuple[TaskSnapshot, ...] = ()
     hooks: tuple[HookState, ...] = ()
+    self_contained: bool = False  # a savepoint: its files lie beside its metadata
 
     def physical_files(self) -> frozenset[str]:
         """Every physical file that must exist for a restore."""

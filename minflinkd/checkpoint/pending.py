@@ -42,6 +42,7 @@ class PendingCheckpoint:
     triggered_ms: int
     triggered_at: float  # monotonic seconds, as `now` everywhere
     deadline: float
+    stop: bool = False
     phase: Phase = Phase.PENDING
     hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: has not answered
     finalizing_at: float = 0.0  # since when the metadata is being written

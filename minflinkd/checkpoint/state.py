@@ -23,6 +23,7 @@ class Request:
     number: int
     kind: CheckpointKind
     forced: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,20 @@ class State:
     failures: int = 0  # counted ones in a row (C23)
     trigger_failures: int = 0  # in a row
     stopped: bool = False
+    stopping: int | None = None  # the request behind whose cut the tasks stand still
+    draining: bool = False  # until the tasks stop: the final checkpoint is the only one left
+    pinned: frozenset[int] = frozenset()  # completed, and being copied into a savepoint
 
 
 def refusal(state: State, request: Request) -> Refusal | None:
     """The checks of C20 that no request skips and no waiting cures."""
     if state.stopped:
         return Refusal.SHUT_DOWN
-    if request.kind is CheckpointKind.PERIODIC and (state.options.interval <= 0 or state.final is not None):
+    ends = state.final is not None or state.draining or state.stopping is not None
+    if request.kind is CheckpointKind.PERIODIC and (state.options.interval <= 0 or ends):
         return Refusal.PERIODIC_OFF
+    if state.stopping not in (None, request.number) or (state.draining and request.kind is not CheckpointKind.FINAL):
+        return Refusal.JOB_STOPS
     if not state.attempts:
         return Refusal.NOT_ALL_TASKS_RUNNING
     beyond = len(state.completed) - state.options.num_retained
@@ -148,6 +155,10 @@ def all_published(state: State) -> bool:
     return state.final is not None and state.final.checkpoint_id is not None and not state.unconfirmed
 
 
+def has_confirmed(state: State) -> bool:
+    return any(checkpoint.checkpoint_id not in state.unconfirmed for checkpoint in state.completed)
+
+
 def owed_to(state: State, attempt_id: AttemptId) -> int | None:
     """The oldest checkpoint that this attempt has yet to publish."""
     tasks = {task for task, attempt in state.attempts.items() if attempt == attempt_id}
@@ -189,6 +200,7 @@ def check_invariants(state: State) -> None:
         "an id is both completed and being deleted": bool(state.discarding.keys() & set(ids)),
         "an id beyond the last one": max([*ids, *state.pending, *state.discarding], default=0) > state.last_id,
         "a checkpoint unconfirmed that is not retained": not state.unconfirmed.keys() <= set(ids),
+        "pinned and not retained": not state.pinned <= set(ids),
         "unconfirmed by nobody": not all(state.unconfirmed.values()),
         "two requests queued": sum(not request.forced for request in state.queued) > 1,
         "doomed files that are referenced": bool(

@@ -5,6 +5,8 @@ Repeats what is harmless to repeat: questions, and a submission under its job id
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -19,14 +21,17 @@ from minflinkd.rest.schemas import (
     Checkpoints,
     ClusterOverview,
     ErrorAnswer,
+    FailureCause,
     Health,
     JobExceptions,
     JobInfo,
     JobsOverview,
     Logs,
+    OperationResult,
     Submitted,
     TaskManagerDetails,
     TaskManagers,
+    Triggered,
 )
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 
@@ -38,6 +43,7 @@ T = TypeVar("T")
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds
 LONGEST_PAUSE = 1.0
+POLL = 0.1  # seconds between two looks at what was triggered
 SUBMIT_TIMEOUT = 300.0  # seconds: Spark analyses the job first, perhaps on a TaskManager that is yet to start
 
 _UNAVAILABLE: Final = 503
@@ -61,6 +67,17 @@ class Refused(MinflinkError):
     def info(self) -> ErrorInfo:
         later = Consequence.RETRYABLE if self.status == _UNAVAILABLE else Consequence.REFUSED
         return ErrorInfo(code=self.answer.code, message=self.message, consequence=later, hint=self.answer.hint)
+
+
+class OperationFailed(MinflinkError):
+    """What was triggered has failed; with the code that the daemon gave it."""
+
+    def __init__(self, cause: FailureCause) -> None:
+        super().__init__(cause.stack_trace)
+        self.cause = cause
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(code=self.cause.kind, message=self.message, consequence=Consequence.REFUSED)
 
 
 class Client:
@@ -143,6 +160,38 @@ class Client:
     async def cancel(self, job_id: str) -> None:
         """Returns when the cancellation has begun."""
         await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
+
+    async def savepoint(self, job_id: str, directory: str | None) -> str:
+        """Take one; returns its URI when it is written. Raises OperationFailed too."""
+        body = {"target-directory": directory}
+        return await self._operation(f"/jobs/{job_id}/savepoints", f"/jobs/{job_id}/savepoints", body)
+
+    async def stop(self, job_id: str, directory: str | None, *, drain: bool) -> str:
+        """Stop the job with a savepoint; returns its URI when it is written. Raises OperationFailed too."""
+        body = {"targetDirectory": directory, "drain": drain}
+        return await self._operation(f"/jobs/{job_id}/stop", f"/jobs/{job_id}/savepoints", body)
+
+    async def dispose_savepoint(self, path: str) -> None:
+        """Returns when it is gone. Raises OperationFailed too."""
+        body = msgspec.json.encode({"savepoint-path": path})
+        answer = msgspec.json.decode(await self._send("POST", "/savepoint-disposal", document=body), type=Triggered)
+        await self._end_of_operation(f"/savepoint-disposal/{answer.request_id}")
+
+    async def _operation(self, trigger: str, status: str, body: dict[str, Any]) -> str:
+        """Repeated under one trigger id, which makes that harmless."""
+        trigger_id = secrets.token_hex(16)
+        document = msgspec.json.encode({**body, "triggerId": trigger_id})
+        await self._repeat("POST", trigger, document=document)
+        return await self._end_of_operation(f"{status}/{trigger_id}")
+
+    async def _end_of_operation(self, path: str) -> str:
+        while True:
+            result = await self.get(path, OperationResult)
+            if result.operation is not None:
+                if (cause := result.operation.failure_cause) is not None:
+                    raise OperationFailed(cause)
+                return result.operation.location or ""
+            await asyncio.sleep(POLL)
 
     async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:
         """Repeated until the outcome is known; harmless, as the job has its id already.

@@ -28,6 +28,8 @@ COMMANDS = {
     "list": Lazy("list_jobs:list_jobs", "List the jobs."),
     "info": Lazy("info:info", "Show a job, or the cluster."),
     "cancel": Lazy("cancel:cancel", "Cancel a job."),
+    "stop": Lazy("stop:stop", "Stop a job with a savepoint."),
+    "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
     "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
     "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
     "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),

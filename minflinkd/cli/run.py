@@ -23,9 +23,22 @@ if TYPE_CHECKING:
 @click.option("--name", help="Of the job, instead of the name in the file.")
 @click.option("--wait/--detach", default=False, help="Show the job until it has ended; or return when it is accepted.")
 @click.option("--dry-run", is_flag=True, help="Only check it: the file, the graph, and by Spark its SQL and schemas.")
+@click.option("--from-savepoint", metavar="PATH", help="Start from this savepoint, or from a checkpoint of any job.")
+@click.option("--claim", is_flag=True, help="It is the job's from now on: deleted when a later one is complete.")
+@click.option(
+    "--allow-non-restored-state", is_flag=True, help="State of vertices that the job no longer has is left behind."
+)
 @connection_options
 def run(
-    connection: Connection, file: Path, params: tuple[str, ...], name: str | None, wait: bool, dry_run: bool
+    connection: Connection,
+    file: Path,
+    params: tuple[str, ...],
+    name: str | None,
+    wait: bool,
+    dry_run: bool,
+    from_savepoint: str | None,
+    claim: bool,
+    allow_non_restored_state: bool,
 ) -> None:
     """Check the job in FILE, upload its artifacts and submit it.
 
@@ -42,15 +55,17 @@ def run(
       minflinkd run job.yaml --wait -p minutes=30
       minflinkd run job.yaml --dry-run
       minflinkd run job.yaml --json | jq -r .jobid
+      minflinkd run job.yaml --from-savepoint /savepoints/savepoint-3fa9c2-0d41ffac9e12
     """
     from minflinkd.cli.submission import RefusedJob, submit
 
     values = dict(_param(text) for text in params)
+    restore = restore_of(from_savepoint, claim=claim, allow=allow_non_restored_state)
 
     async def submitted(client: Client) -> ExitCode | None:
         tell = _quiet if connection.as_json else _tell
         try:
-            accepted = await submit(client, file, params=values, name=name, dry_run=dry_run, tell=tell)
+            accepted = await submit(client, file, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell)
         except RefusedJob as error:
             raise _failure(connection, error) from error
         if dry_run or not wait:
@@ -60,6 +75,20 @@ def run(
         return await _until_ended(connection, client, accepted.jobid)
 
     connection.run(submitted)
+
+
+def restore_of(path: str | None, *, claim: bool, allow: bool) -> dict[str, Any] | None:
+    """What stands for the job file's `restore`; a path without a scheme is this machine's."""
+    if path is None:
+        if claim or allow:
+            raise click.UsageError("--claim and --allow-non-restored-state say how to use --from-savepoint.")
+        return None
+    absolute = path if "://" in path else str(Path(path).absolute())
+    return {
+        "path": absolute,
+        "mode": "claim" if claim else "no-claim",
+        "allow-non-restored-state": allow,
+    }
 
 
 def _param(text: str) -> tuple[str, Any]:

@@ -43,10 +43,12 @@ class RefusedJob(MinflinkError):
         return found
 
 
-def read_job(file: Path, params: Mapping[str, Any], name: str | None) -> tuple[JobDocument, JobGraph]:
-    """The job that a file describes, with params and name replaced. Raises RefusedJob."""
+def read_job(
+    file: Path, params: Mapping[str, Any], name: str | None, restore: Mapping[str, Any] | None = None
+) -> tuple[JobDocument, JobGraph]:
+    """The job that a file describes, with params, name and restore replaced. Raises RefusedJob."""
     try:
-        document = read_job_file(file).with_params(params)
+        document = read_job_file(file).with_params(params).with_restore(restore)
         graph = document.job()
     except InvalidJobGraph as error:
         raise RefusedJob(file, error.faults) from error
@@ -59,6 +61,7 @@ async def submit(
     *,
     params: Mapping[str, Any],
     name: str | None = None,
+    restore: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     tell: Callable[[str], None] = click.echo,
 ) -> Submitted:
@@ -69,7 +72,7 @@ async def submit(
     """
     job_id = IdSource().job()
     try:
-        document, graph = read_job(file, params, name)
+        document, graph = read_job(file, params, name, restore)
     except RefusedJob as error:
         raise RefusedJob(file, (*error.faults, *await _more_faults(client, job_id, file, params, error))) from error
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]

@@ -10,6 +10,11 @@ from minflinkd.config.declaration import Reload, option
 from minflinkd.runtime.units import Duration, MemorySize
 
 
+class ExternalizedCheckpoints(StrEnum):
+    DELETE = "delete"
+    RETAIN = "retain"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
     """Checkpoints, where a job file does not say otherwise."""
@@ -72,6 +77,20 @@ class Checkpointing:
         reload=Reload.LIVE,
         at_least=0.01,
         aliases=("file-merging.orphan-grace",),
+    )
+    savepoint_dir: str = option(
+        "execution.checkpointing.savepoint-dir",
+        "",
+        "URI under which savepoints are written whose request names no directory. Empty: it has to name one.",
+        reload=Reload.LIVE,
+        aliases=("state.savepoints.dir",),
+    )
+    externalized: ExternalizedCheckpoints = option(
+        "execution.checkpointing.externalized-checkpoint-retention",
+        ExternalizedCheckpoints.DELETE,
+        "What becomes of the checkpoints of a job that is cancelled or fails: with retain they are their user's, and "
+        "jobs can be started from them. With delete those of a failed job stay as long as its result.",
+        reload=Reload.LIVE,
     )
     max_file_size: MemorySize = option(
         "execution.checkpointing.file-merging.max-file-size",

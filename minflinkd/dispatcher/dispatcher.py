@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.checkpoint import flink_json, statistics
+from minflinkd.checkpoint import flink_json, offsets, statistics
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.blobs import Blobs, artifact_keys
@@ -18,9 +18,11 @@ from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.restoring import RestoreCheck
+from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.model import Externalized, JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
@@ -29,6 +31,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, MinflinkError, NotFound
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
+from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
@@ -44,6 +47,7 @@ class DispatcherOptions:
     """Times in seconds."""
 
     checkpoint_root: str  # URI; every job has a directory of its own below it
+    savepoint_dir: str = ""  # URI, where a request names none; "": it has to
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
     job_master: JobMasterOptions
@@ -90,13 +94,24 @@ class Dispatcher(Component):
             network=network,
             clock=clock,
             blobs=blobs,
+            restoring=RestoreCheck(storages, runs=lambda job_id: job_id in self._runs),
             session_timeout=lambda: self.options.session_timeout,
         )
+        self._savepoints = SavepointRequests(
+            storages=storages,
+            directory=lambda: self.options.savepoint_dir,
+            checkpoints_of=self._checkpoints_of,
+            run_of=self._run,
+            runs=lambda job_id: job_id in self._runs,
+            tasks=self.tasks,
+        )
         self._mailbox = Mailbox(DISPATCHER)
+        self._savepoints.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.ListJobs, self._list)
         self._mailbox.on(j.GetJob, self._get)
         self._mailbox.on(j.GetCheckpoints, self._checkpoints)
+        self._mailbox.on(j.GetOffsets, self._offsets)
         self._mailbox.on(j.CancelJob, self._cancel)
 
     def details(self) -> tuple[j.JobDetails, ...]:
@@ -152,6 +167,7 @@ class Dispatcher(Component):
             gate=self._gate,
             insist=insist,
             on_hopeless=self._ended_without_master,
+            retain=checkpoint_options(self.options.job_master.checkpoints, stored.graph).retain_on_cancellation,
         )
 
     async def _fetch_artifacts(self, stored: StoredJob) -> None:
@@ -318,15 +334,31 @@ class Dispatcher(Component):
             shown = flink_json.to_flink_json(found)
         return j.JsonAnswer(body=msgspec.json.encode(shown))
 
+    async def _offsets(self, request: j.GetOffsets) -> j.JsonAnswer:
+        """Of a job without a JobMaster what was recorded last."""
+        self._details(request.job_id)
+        run = self._runs.get(request.job_id)
+        if run is not None and run.master is not None:
+            return j.JsonAnswer(body=offsets.encode(run.master.offsets()))
+        try:
+            recorded = await offsets.read_offsets(self._checkpoints_of(request.job_id))
+        except ObjectNotFound:
+            recorded = offsets.Offsets(job_id=request.job_id)
+        return j.JsonAnswer(body=offsets.encode(recorded))
+
     async def _cancel(self, request: j.CancelJob) -> m.Done:
         """Answered when no crash can undo it. Raises NotFound, Conflict, StorageError."""
-        details = self._details(request.job_id)
-        run = self._runs.get(request.job_id)
-        if run is None:
-            known = "cannot be read" if request.job_id in self._unreadable else f"is {details.status.value} already"
-            raise Conflict(f"job {request.job_id} {known}", hint="`minflinkd info JOB` says more")
-        await run.cancel()
+        await self._run(request.job_id).cancel()
         return m.Done()
+
+    def _run(self, job_id: JobId) -> JobRun:
+        """Raises NotFound, Conflict."""
+        details = self._details(job_id)
+        run = self._runs.get(job_id)
+        if run is None:
+            known = "cannot be read" if job_id in self._unreadable else f"is {details.status.value} already"
+            raise Conflict(f"job {job_id} {known}", hint="`minflinkd info JOB` says more")
+        return run
 
 
 def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> CheckpointOptions:
@@ -343,6 +375,9 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
         ),
         hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
         alignment_timeout=float(job.alignment_timeout or 0),
+        retain_on_cancellation=(
+            defaults.retain_on_cancellation if job.externalized is None else job.externalized is Externalized.RETAIN
+        ),
         num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
         tolerable_failed=(
             defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints

@@ -125,7 +125,8 @@ class JobResults(Component):
         """The result last: what it kept goes before it. A failure costs the others nothing, and is tried again."""
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
-                await self._checkpoints_of(job_id).delete_tree()
+                if not self._results[job_id].retained:
+                    await self._checkpoints_of(job_id).delete_tree()
                 await self._store.delete_result(job_id)
         except Exception as error:
             log.warning("a result has expired and cannot be deleted yet", job=job_id, error=str(error))
@@ -148,5 +149,8 @@ async def until_done(clock: Clock, what: str, step: Step) -> None:
 
 
 def keeps_checkpoints(result: StoredResult) -> bool:
-    """As long as the result: a person may still need them, of a failed job or to settle its sinks by hand."""
-    return result.details.status is JobStatus.FAILED or not result.details.sinks_settled
+    """As long as the result: a person may still need them, of a failed job or to settle its sinks by hand.
+
+    Longer where they are retained.
+    """
+    return result.retained or result.details.status is JobStatus.FAILED or not result.details.sinks_settled

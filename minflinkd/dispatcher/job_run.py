@@ -34,7 +34,7 @@ class JobRun(Component):
 
     `prepare` brings what a JobMaster needs, `make` makes one of the stored job, `on_down` is told of each that is lost
     or did not come up; `on_hopeless` is told of a job that was cancelled, and of which no
-    JobMaster stays up to do it.
+    JobMaster stays up to do it. `retain`: the checkpoints of a job that does not finish stay.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class JobRun(Component):
         gate: asyncio.Semaphore,
         insist: bool,
         on_hopeless: Callable[[JobRun], None],
+        retain: bool = False,
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
@@ -57,6 +58,7 @@ class JobRun(Component):
         self._store = store
         self._clock = clock
         self._on_hopeless = on_hopeless
+        self._retain = retain
         self._on_down = on_down
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
         self._hopeless = 0
@@ -144,7 +146,9 @@ class JobRun(Component):
             return False
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = replace(details, failures=tuple(failures[:KEPT_FAILURES]))
-        self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints())
+        retained = self._retain and details.status is not JobStatus.FINISHED
+        retained = retained or (self.master is not None and self.master.keeps_checkpoints)
+        self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)
         self._masters.retire()
         return True
 

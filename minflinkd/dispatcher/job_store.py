@@ -58,6 +58,7 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     dirty: bool  # something of the job may still lie around
     details: JobDetails
     checkpoints: CheckpointStatistics = CheckpointStatistics()
+    retained: bool = False  # the job's checkpoints are their user's from now on: nobody else deletes them
 
 
 class JobStore:

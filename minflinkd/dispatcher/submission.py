@@ -13,6 +13,7 @@ from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.libraries import with_units
+from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
@@ -45,6 +46,7 @@ class Analyzer:
     network: Network
     clock: Clock
     blobs: Blobs
+    restoring: RestoreCheck
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
@@ -57,7 +59,8 @@ class Analyzer:
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph))
         if not faults:
             graph = await with_units(graph, job_id, self.blobs)
-            faults = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
+            analysis = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
+            faults = analysis.faults or await self.restoring.faults(graph, analysis.operators)
         if faults:
             raise InvalidJobGraph(faults)
         return graph
@@ -88,21 +91,19 @@ class Analyzer:
         task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
         try:
             sound = sound if missing else await with_units(sound, job_id, self.blobs)
-            return (*missing, *await self._analyze(context(job_id, sound), (task,), 0.0))
+            return (*missing, *(await self._analyze(context(job_id, sound), (task,), 0.0)).faults)
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
             return missing
 
-    async def _analyze(
-        self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float
-    ) -> tuple[GraphFault, ...]:
+    async def _analyze(self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float) -> m.Analysis:
         """Raises NoSession."""
         deadline = self.clock.monotonic() + session_timeout
         request = m.AnalyzeJob(job=context, tasks=tasks)
         while True:
             address = await self._find_session(context.libraries, session_timeout, deadline)
             try:
-                return (await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)).faults
+                return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
                 taken = isinstance(error, RemoteError) and error.info().code == LIBRARY_CONFLICT
                 if not taken or self.clock.monotonic() >= deadline:

@@ -41,6 +41,12 @@ class JobDocument:
         merged = {**own, **params} if isinstance(own, Mapping) else own
         return replace(self, value={**self.value, "params": merged})
 
+    def with_restore(self, restore: Mapping[str, Any] | None) -> JobDocument:
+        """The document with another `restore`, as `minflinkd run --from-savepoint` does; None changes nothing."""
+        if restore is None or not isinstance(self.value, Mapping):
+            return self
+        return replace(self, value={**self.value, "restore": restore})
+
     def job(self) -> JobGraph:
         """The job that the file describes. Raises InvalidJobGraph with every fault."""
         faults, sound = list(self.duplicates), None

@@ -40,6 +40,18 @@ class Isolation(StrEnum):
     JOB = "job"  # TaskManagers of its own
 
 
+class Externalized(StrEnum):
+    """What becomes of the checkpoints of a job that is cancelled, or fails."""
+
+    DELETE = "delete"
+    RETAIN = "retain"  # they are their user's from then on
+
+
+class RestoreMode(StrEnum):
+    CLAIM = "claim"  # the job's from now on: deleted once a checkpoint of its own is complete
+    NO_CLAIM = "no-claim"  # only read
+
+
 class RestartKind(StrEnum):
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
@@ -120,6 +132,7 @@ class Checkpointing(Struct, frozen=True):
     tolerable_failed_checkpoints: Annotated[int, msgspec.Meta(ge=0)] | None = None
     alignment_timeout: Duration | None = None  # after it a checkpoint becomes unaligned; 0: never
     master_hooks: tuple[str, ...] = ()  # beside the daemon's (C27)
+    externalized: Externalized | None = None
 
 
 class RestartStrategy(Struct, frozen=True):
@@ -138,8 +151,12 @@ class RestartStrategy(Struct, frozen=True):
 
 
 class Restore(Struct, frozen=True):
-    path: str | None = None  # of a checkpoint's metadata
+    """From what a new job starts; later it is recovered from its own checkpoints."""
+
+    path: str | None = None  # URI of a savepoint, or of a checkpoint; with offsets: latest also a job's directory
+    mode: RestoreMode = RestoreMode.NO_CLAIM
     allow_non_restored_state: bool = False
+    offsets: dict[str, Any] | str | None = None  # with empty state: `latest`, or source -> Spark's offset
 
 
 class Artifact(Struct, frozen=True):

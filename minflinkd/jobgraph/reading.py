@@ -98,8 +98,8 @@ class Reader:
         origin, args = get_origin(kind), get_args(kind)
         if kind is Any:
             return value
-        if origin is types.UnionType:  # `X | None`, and the value is not None
-            return self.value(args[0], value, path)
+        if origin is types.UnionType:  # `X | None` or `X | str | None`, and the value is not None
+            return self.value(str if str in args and isinstance(value, str) else args[0], value, path)
         if origin is tuple:
             return self._vertices(value, path) if args[0] is Vertex else self._list(args[0], value, path)
         if origin is dict:

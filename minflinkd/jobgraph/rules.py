@@ -16,6 +16,8 @@ from minflinkd.jobgraph.model import (
     Artifact,
     CheckpointMode,
     JobGraph,
+    Restore,
+    RestoreMode,
     RuntimeMode,
     Sink,
     Source,
@@ -45,13 +47,32 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
     if graph.min_parallelism > graph.parallelism:
         faults.add("min-parallelism", f"{graph.min_parallelism} is more than parallelism, {graph.parallelism}")
     if graph.restore is not None:
-        faults.add("restore", "a start from a given checkpoint is not possible yet", "a job is recovered from its own")
+        _check_restore(graph, graph.restore, faults)
     for name in graph.params:
         if not params.is_param_name(name):
             faults.add(at("params", name), f"{show(name)} is not a name", "a letter or _, then letters, digits, _ . -")
     for name in graph.spark:
         if (why := formats.refused_setting(name)) is not None:
             faults.add(at("spark", name), f"{show(name)} is not a setting of a job", why)
+
+
+def _check_restore(graph: JobGraph, restore: Restore, faults: Faults) -> None:
+    if isinstance(restore.offsets, str) and restore.offsets != "latest":
+        faults.add("restore.offsets", f"{show(restore.offsets)} is not latest", "latest, or a mapping source -> offset")
+    if restore.offsets is not None and restore.mode is RestoreMode.CLAIM:
+        faults.add("restore.mode", "a start at offsets claims nothing", "leave the mode out")
+    if isinstance(restore.offsets, dict):
+        if restore.path is not None:
+            faults.add("restore.path", "the offsets are given, so that nothing is read", "offsets: latest, or no path")
+        sources = [vertex.id for vertex in graph.vertices if vertex.source is not None]
+        for name in restore.offsets:
+            if name.partition("#")[0] not in sources:
+                faults.add(at("restore.offsets", name), f"there is no source {show(name)}", meant(name, sources))
+    elif restore.path is None:
+        if not faults.touch("restore.path"):
+            faults.add("restore.path", "path is missing", "of a savepoint, or of a checkpoint: <directory>/chk-<n>")
+    elif not _ABSOLUTE.match(restore.path):
+        faults.add("restore.path", f"{show(restore.path)} is not absolute", "/savepoints/savepoint-..., or a URI")
 
 
 def _check_checkpointing(graph: JobGraph, faults: Faults) -> None:

@@ -120,6 +120,13 @@ class FinalCheckpointDone:
 
 
 @dataclass(frozen=True)
+class StopDone:
+    """The tasks of this round stand still behind a savepoint, which is written: the job may finish (C24)."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class RescaleCheckpointDone:
     """The job may stop and go on with another parallelism (R20)."""
 
@@ -164,6 +171,7 @@ Event = (
     | AttemptGone
     | CheckpointsFailed
     | FinalCheckpointDone
+    | StopDone
     | RescaleCheckpointDone
     | RescaleCheckpointFailed
     | CancelRequested

@@ -115,6 +115,10 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
             if not current or not state.final_checkpoint_asked or state.outcome is not None:
                 return state, ()
             return failover.end(state, JobStatus.FINISHED, now)
+        case ev.StopDone(number):
+            if state.status is not JobStatus.RUNNING or number != state.round or state.outcome is not None:
+                return state, ()
+            return failover.end(state, JobStatus.FINISHED, now)
         case ev.RescaleCheckpointDone(number):
             return growth.checkpoint_done(state, number, now)
         case ev.RescaleCheckpointFailed(number):

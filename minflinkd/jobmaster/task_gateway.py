@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minflinkd.rpc.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from minflinkd.rpc.messages import DrainTask, NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from minflinkd.rpc.network import Address, Network, Unreachable
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
 
 TRIGGER_TIMEOUT = 5.0  # seconds
+DRAIN_TIMEOUT = 20.0
 PUBLISH_TIMEOUT = 60.0  # sinks may have many files
 
 
@@ -30,15 +31,21 @@ class TaskManagerTasks:
         self._address_of = address_of
         self._timeout = timeout
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
         request = TriggerCheckpoint(
             job_id=self._job_id,
             attempt_id=attempt_id,
             checkpoint_id=checkpoint_id,
             epoch=epoch,
             timeout=self._timeout,
+            stop=stop,
         )
         await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
+
+    async def drain(self, attempt_id: AttemptId) -> None:
+        """Returns when the task has begun to run to its end."""
+        request = DrainTask(job_id=self._job_id, attempt_id=attempt_id)
+        await self._network.ask(self._find(attempt_id), request, timeout=DRAIN_TIMEOUT, fence=self._fence)
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
         request = NotifyCheckpointComplete(job_id=self._job_id, attempt_id=attempt_id, checkpoint_id=checkpoint_id)

@@ -253,3 +253,12 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             if (now := value(task)) is not None:
                 family.add_metric([job, task.task_id], now)
         yield family
+    offsets = GaugeMetricFamily(
+        "minflinkd_source_offset",
+        "Where a source stands behind the last micro-batch: the numbers in Spark's offset.",
+        labels=["job", "task", "source", "part"],
+    )
+    for job, task in samples:
+        for (source, part), number in sorted(task.offsets.items()):
+            offsets.add_metric([job, task.task_id, source, part], number)
+    yield offsets

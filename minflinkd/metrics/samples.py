@@ -32,6 +32,7 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     state_rows: int
     state_bytes: int
     watermark: float | None  # seconds since 1970
+    offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> the number there
 
 
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):

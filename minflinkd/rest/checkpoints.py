@@ -10,7 +10,7 @@ from aiohttp import web
 from minflinkd.rest.backend import Backend, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.plan import vertex_id
-from minflinkd.rpc.jobs import GetCheckpoints
+from minflinkd.rpc.jobs import GetCheckpoints, GetOffsets
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import parse_job_id
 
@@ -25,6 +25,7 @@ class CheckpointRoutes:
             web.get("/jobs/{jobid}/checkpoints/config", self.config),
             web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", self.details),
             web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}", self.subtasks),
+            web.get("/jobs/{jobid}/offsets", self.offsets),
         ]
 
     async def statistics(self, request: web.Request) -> web.Response:
@@ -46,6 +47,11 @@ class CheckpointRoutes:
             if vertex in (task_id, vertex_id(task_id)):
                 return json_bytes(msgspec.json.encode(_with_task_id(task, task_id)))
         raise NotFound(f"checkpoint {question.checkpoint_id} has no task {vertex[:80]!r}")
+
+    async def offsets(self, request: web.Request) -> web.Response:
+        """Not Flink's: where the sources stand, by task."""
+        question = GetOffsets(job_id=parse_job_id(request.match_info["jobid"]))
+        return json_bytes((await self._backend.dispatcher(question)).body)
 
     async def _ask(self, question: GetCheckpoints) -> bytes:
         return (await self._backend.dispatcher(question)).body

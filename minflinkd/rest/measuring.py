@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
+from minflinkd.checkpoint.offsets import value
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
@@ -20,6 +23,7 @@ R = TypeVar("R")
 
 MAX_JOBS = 200  # with metrics of their own: the running ones, oldest first, so that a series goes on
 MAX_TASK_MANAGERS = 1000
+MAX_OFFSET_PARTS = 64  # of a source: partitions of a topic
 TIMEOUT = 2.0  # seconds for a job's part
 
 
@@ -107,7 +111,25 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,
         watermark=None if metrics.watermark_ms is None else metrics.watermark_ms / 1000,
+        offsets=_offsets(metrics.source_offsets),
     )
+
+
+def _offsets(texts: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """`{"flights": {"0": 17}}` of Kafka: the part `flights.0` is 17. Bounded, as labels are."""
+    found: dict[tuple[str, str], float] = {}
+    for source, text in texts.items():
+        numbers = islice(_numbers(value(text), ""), MAX_OFFSET_PARTS)
+        found |= {(source, part): number for part, number in numbers}
+    return found
+
+
+def _numbers(offset: Any, part: str) -> Iterator[tuple[str, float]]:
+    if isinstance(offset, dict):
+        for key, inner in sorted(offset.items()):
+            yield from _numbers(inner, f"{part}.{key}" if part else str(key))
+    elif isinstance(offset, int | float) and not isinstance(offset, bool):
+        yield part, float(offset)
 
 
 def _checkpoint_sample(body: bytes) -> CheckpointSample | None:

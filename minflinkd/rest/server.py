@@ -32,6 +32,7 @@ from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
+from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
 from minflinkd.rpc.network import Network
@@ -89,6 +90,7 @@ class RestServer(Component):
             SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             JobRoutes(self._backend),
             CheckpointRoutes(self._backend),
+            SavepointRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             TaskManagerRoutes(self._backend),
             LogRoutes(self._backend, self._log_copies),
             HealthRoutes(self._backend, metrics, self._blobs),

@@ -146,7 +146,51 @@ class GetCheckpoints(Request[JsonAnswer], frozen=True):
     subtasks: bool = False
 
 
+class GetOffsets(Request[JsonAnswer], frozen=True):
+    """Where a job's sources stand (C26), as `offsets.json` has it. Refused: `not-found`."""
+
+    job_id: JobId
+
+
 class CancelJob(Request[Done], frozen=True):
     """Answered when the cancellation has begun. A job that has ended is refused with `conflict`."""
 
     job_id: JobId
+
+
+class TriggerSavepoint(Request[Done], frozen=True):
+    """Answered when it has begun; GetSavepoint says what became of it. A repeated trigger begins nothing.
+
+    `stop`: then the job is FINISHED; with `drain` it runs to its end before, so that all windows and timers fire.
+    Refused: `not-found`, `conflict`, `job-not-running`, `no-savepoint-directory`, and what is wrong with `directory`.
+    """
+
+    job_id: JobId
+    trigger_id: str
+    directory: str = ""  # URI; "": the configured one
+    stop: bool = False
+    drain: bool = False
+
+
+class OperationStatus(Message, frozen=True):
+    done: bool
+    location: str = ""  # of what it made
+    error: ErrorInfo | None = None
+
+
+class GetSavepoint(Request[OperationStatus], frozen=True):
+    """Refused: `not-found`."""
+
+    job_id: JobId
+    trigger_id: str
+
+
+class DisposeSavepoint(Request[Done], frozen=True):
+    """Answered when it has begun."""
+
+    trigger_id: str
+    path: str
+
+
+class GetDisposal(Request[OperationStatus], frozen=True):
+    trigger_id: str

@@ -32,7 +32,9 @@ from minflinkd.taskmanager.slot_table import SlotTable
 OFFER_TIMEOUT = 2.0  # seconds
 
 FromResourceManager = m.AllocateSlots | m.JobMasterChanged | m.RenewSession | m.ExitTaskManager
-AboutAttempts = m.CancelTask | m.TriggerCheckpoint | m.NotifyCheckpointComplete | m.NotifyCheckpointAborted
+AboutAttempts = (
+    m.CancelTask | m.DrainTask | m.TriggerCheckpoint | m.NotifyCheckpointComplete | m.NotifyCheckpointAborted
+)
 FromJobMaster = m.DeployTask | m.HeartbeatFromJobMaster | m.FreeSlots | AboutAttempts
 
 

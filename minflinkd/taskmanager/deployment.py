@@ -105,7 +105,7 @@ class Deployer:
         """Lay the snapshot's files out, from an own copy or from the storage (C14)."""
         snapshot, target = restore.snapshot, attempt.directory / "checkpoint"
         job = attempt.deployment.job
-        foreign = bool(restore.root)  # then its number, and the places of its files, mean nothing in this job
+        foreign = bool(restore.root or restore.offsets)  # its number means nothing in this job
         own = not foreign and await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
         if not own:
             wanted = {file.path: file.handle for file in snapshot.files}
@@ -131,6 +131,7 @@ class Deployer:
             transactions=tuple(owed for owed in snapshot.transactions if owed.tokens),
             operators=snapshot.operators,
             allow_non_restored=restore.allow_non_restored,
+            offsets=restore.offsets,
         )
 
     def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:

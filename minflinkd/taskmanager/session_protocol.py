@@ -74,6 +74,13 @@ class SnapshotFailed(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+class NothingToDrain(MinflinkError):
+    """Time cannot be ended in a restored query before its first micro-batch."""
+
+    code = "nothing-to-drain"
+    consequence = Consequence.REFUSED
+
+
 # --- to the child ------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +94,7 @@ class Restored(Message, frozen=True):
     output: int = 0
     transactions: tuple[SinkTransaction, ...] = ()  # owed: those with tokens are committed before the query starts
     operators: tuple[PlanNode, ...] = ()  # of the query that it was taken from (C25)
+    offsets: dict[str, str] = {}  # where sources are to start, with empty state; then only source logs are laid out
     allow_non_restored: bool = False  # what the task has no place for may be left behind
 
 
@@ -183,7 +191,13 @@ class TakeSnapshot(Request[SnapshotTaken], frozen=True):
     target_directory: str
     timeout: float = 600.0  # seconds to wait for the barriers, and for the micro-batch to be committed
     oldest: int = 0  # checkpoint that is pending; the barriers of older ones hold nothing up
-    stop: bool = False
+    stop: bool = False  # no further micro-batch of the attempt is published, until the snapshot is aborted
+
+
+class DrainAttempt(Request[Done], frozen=True):
+    """Let a running query read what its sources see now, then end time; InputEnded follows. May be repeated."""
+
+    attempt_id: AttemptId
 
 
 class ConfirmCheckpoint(Request[Done], frozen=True):

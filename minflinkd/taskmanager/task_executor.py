@@ -37,6 +37,7 @@ from minflinkd.taskmanager.snapshotting import Snapshots
 log = structlog.get_logger(__name__)
 
 ANALYSIS_TIMEOUT = 110.0  # seconds
+DRAIN_TIMEOUT = 15.0
 LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
 ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
 
@@ -109,6 +110,7 @@ class TaskExecutor(Component):
         self.mailbox.on(m.CancelTask, self._cancel)
         self.mailbox.on(m.ReadCollected, self._read_collected)
         self.mailbox.on(m.TriggerCheckpoint, self._trigger_checkpoint)
+        self.mailbox.on(m.DrainTask, self._drain_task)
         self.mailbox.on(m.NotifyCheckpointComplete, self._checkpoint_complete)
         self.mailbox.on(m.NotifyCheckpointAborted, self._checkpoint_aborted)
 
@@ -351,6 +353,10 @@ class TaskExecutor(Component):
     async def _trigger_checkpoint(self, request: m.TriggerCheckpoint) -> m.Done:
         self._snapshots.trigger(self._live(request.attempt_id), request)
         return m.Done()
+
+    async def _drain_task(self, request: m.DrainTask) -> m.Done:
+        self._live(request.attempt_id)
+        return await self._keeper.session().ask(sp.DrainAttempt(attempt_id=request.attempt_id), DRAIN_TIMEOUT)
 
     async def _checkpoint_complete(self, request: m.NotifyCheckpointComplete) -> m.Done:
         await self._snapshots.complete(self._live(request.attempt_id), request)

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode
+from minflinkd.runtime.errors import RemoteError
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, events, job, parquet, source, sql, task
 
@@ -108,3 +109,39 @@ async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tm
     attempt = await child.run(job(mode=RuntimeMode.BATCH), task(endless, parquet(tmp_path / "out", "endless")))
     await run_to_end(child, attempt)
     await child.ask(p.StopTask(attempt_id=attempt))
+
+
+async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, tmp_path: Path) -> None:
+    """C24: its sources stop at what they see, then time ends; a second request changes nothing."""
+    truth = write_events(tmp_path / "in", 6)
+    query = task(
+        events(tmp_path / "in", maxFilesPerTrigger="1"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w")
+    )
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 2)
+    await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await run_to_end(child, attempt)
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert published(tmp_path / "out", taken) == truth
+    assert taken.input_ended
+
+
+async def test_a_restored_query_without_input_is_not_drained(child: Child, tmp_path: Path) -> None:
+    """C24: Spark would fire nothing, and the windows would be lost."""
+    write_events(tmp_path / "in", 2)
+    query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 0)
+    files = tmp_path / "s"
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(files)))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    directory = child.fresh_directory()
+    shutil.copytree(files, directory / "checkpoint")
+    restored = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators)
+    attempt = await child.run(job(), query, restored=restored, directory=directory)
+    with pytest.raises(RemoteError) as refused:
+        await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert refused.value.info().code == "nothing-to-drain"

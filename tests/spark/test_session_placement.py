@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from minflinkd.jobgraph.model import RuntimeMode, Source, Task, Vertex, Watermark
+from minflinkd.jobgraph.model import OutputMode, RuntimeMode, Source, Task, Vertex, Watermark
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
-from tests.spark.session_child import EVENTS, Child, call, inputs, job, python, sql, task
+from tests.spark.session_child import EVENTS, Child, call, inputs, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
@@ -192,6 +194,31 @@ async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child
     assert rows == [["a", "k", 4], ["b", "k", 6]]
 
 
+async def test_a_join_beside_a_deduplication_keeps_its_state_when_they_are_exchanged(
+    child: Child, tmp_path: Path
+) -> None:
+    """C25: the state of a join has four stores in each partition; they move together."""
+    query = Query(child, tmp_path)
+    query.feed("a", ("x", "00:00:01"))
+    query.feed("c", ("z", "00:00:01"))
+
+    def version(*parts: str) -> Task:
+        texts = {
+            "j": "SELECT 'j' AS side, key FROM j",
+            "dc": "SELECT 'c' AS side, key FROM dc",
+        }
+        joined = sql("j", "SELECT a.key FROM a JOIN b ON a.key = b.key", "a", "b")
+        vertices = [query.events("a"), query.events("b"), joined, query.events("c"), query.stateful("d", "c")]
+        union = sql("all", " UNION ALL ".join(texts[part] for part in parts), *parts)
+        return task(*vertices, union, call("dedups:write", "all"))
+
+    taken = await query.first(version("j", "dc"))
+    assert query.rows() == [["c", "z"]]
+    query.feed("b", ("x", "00:00:01"), ("z", "00:00:01"))
+    query.feed("c", ("z", "00:00:01"), ("y", "00:00:01"))
+    assert await query.restored(version("dc", "j"), taken) == [["c", "y"], ["j", "x"]]
+
+
 async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child, tmp_path: Path) -> None:
     """C25: Spark's own list of stateful operators lacks both, and a deduplication without event time."""
     query = Query(child, tmp_path)
@@ -200,3 +227,53 @@ async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child
     found = await child.ask(p.AnalyzeTasks(job=query.job, tasks=(version,), artifacts=query.artifacts))
     kinds = [node.kind for node in found.operators[version.id] if node.stateful]
     assert kinds == ["Distinct", "GlobalLimit"], found.faults
+
+
+async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: Child, tmp_path: Path) -> None:
+    """C26: neither a row before the offset, nor one behind it is lost; the state begins anew."""
+    artifacts = artifact(tmp_path, "dedups.py", CODE % str(tmp_path / "out.jsonl"))
+    count = sql(
+        "counted", "SELECT value % 2 AS k, count(*) AS n, min(value) AS first FROM numbers GROUP BY 1", "numbers"
+    )
+    query = task(rate(10), count, call("dedups:write", "counted", OutputMode.UPDATE))
+    offset = json.dumps({"offset": 1000, "timestamp": 100_000}, separators=(",", ":"))
+    restored = p.Restored(checkpoint_id=0, batch_id=-1, offsets={"numbers": offset})
+    attempt = await child.run(job(), query, artifacts=artifacts, restored=restored)
+    await child.batches(attempt, 2)
+    taken, files = await snapshot(child, attempt, 1)
+    await child.ask(p.StopTask(attempt_id=attempt))
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert rows[:2] == [[0, 5, 1000], [1, 5, 1001]]
+    assert json.loads(taken.source_offsets["numbers"])["offset"] == 1000 + 10 * taken.batch_id
+
+    again = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators)
+    written = len(rows)
+    following = await child.run(job(), query, artifacts=artifacts, restored=again, directory=lay_out(child, files))
+    await child.batches(following, taken.batch_id + 1)
+    await child.ask(p.StopTask(attempt_id=following))
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = 5 * (taken.batch_id + 1)
+    assert [0, expected, 1000] in rows[written:], "its own snapshots restore as any other"
+
+
+async def test_file_sources_start_at_offsets_where_their_logs_are_there(child: Child, tmp_path: Path) -> None:
+    """C26: with the logs of a snapshot nothing is read twice; without them the start is refused."""
+    query, taken = await two_dedups(child, tmp_path)
+    logs = child.fresh_directory()
+    shutil.copytree(taken[1] / "sources", logs / "checkpoint" / "sources")
+    point = p.Restored(checkpoint_id=0, batch_id=-1, operators=taken[0].operators, offsets=taken[0].source_offsets)
+    attempt = await child.run(
+        job(mode=RuntimeMode.BATCH),
+        query.union("b", "a"),
+        artifacts=query.artifacts,
+        restored=point,
+        directory=logs,
+    )
+    await child.notice(p.InputEnded, lambda notice: notice.attempt_id == attempt)
+    await child.ask(p.StopTask(attempt_id=attempt))
+    assert sorted(query.rows()[2:]) == [["a", "x"], ["a", "y"], ["b", "x"], ["b", "y"]], "the state is empty"
+    with pytest.raises(RemoteError) as caught:
+        await child.run(
+            job(), query.union("a", "b"), artifacts=query.artifacts, restored=structs.replace(point, operators=())
+        )
+    assert caught.value.info().code == "offsets-not-usable"

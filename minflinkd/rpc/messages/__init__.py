@@ -10,6 +10,7 @@ from minflinkd.rpc.messages.base import Done, Message, Notice, Request, answer_t
 from minflinkd.rpc.messages.checkpoints import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
+    DrainTask,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
@@ -84,6 +85,7 @@ __all__ = [
     "DeclineCheckpoint",
     "DeployTask",
     "Done",
+    "DrainTask",
     "ExchangeSource",
     "ExitTaskManager",
     "FindSession",

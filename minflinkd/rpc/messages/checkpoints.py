@@ -16,6 +16,14 @@ class TriggerCheckpoint(Request[Done], frozen=True):
     checkpoint_id: int
     epoch: int  # of the leader; part of physical file names
     timeout: float = 600.0  # seconds; the coordinator aborts the checkpoint after them
+    stop: bool = False  # no micro-batch is published behind the cut, unless the checkpoint is aborted
+
+
+class DrainTask(Request[Done], frozen=True):
+    """The task's sources stop at what they see now, then time ends: it runs to INPUT_ENDED. May be repeated."""
+
+    job_id: JobId
+    attempt_id: AttemptId
 
 
 class NotifyCheckpointComplete(Request[Done], frozen=True):

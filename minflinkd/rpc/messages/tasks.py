@@ -41,6 +41,7 @@ class TaskRestore(Message, frozen=True):
     checkpoint_id: int
     snapshot: TaskSnapshot
     allow_non_restored: bool = False  # state and offsets that the task has no place for may be left behind (C25)
+    offsets: dict[str, str] = {}  # source -> Spark's offset: with these the task starts, and with empty state (C26)
     root: str = ""  # URI that the snapshot's physical files are relative to; "": the job's own checkpoints
 
 
@@ -105,6 +106,7 @@ class TaskMetrics(Message, frozen=True):
     state_rows: int = 0
     state_bytes: int = 0
     watermark_ms: int | None = None
+    source_offsets: dict[str, str] = {}  # source -> Spark's offset as JSON, up to the last micro-batch
     first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
 
 

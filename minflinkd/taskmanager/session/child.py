@@ -31,6 +31,7 @@ from minflinkd.taskmanager.session_protocol import (
     AnalyzeTasks,
     BatchFinished,
     ConfirmCheckpoint,
+    DrainAttempt,
     InputEnded,
     Ping,
     Pong,
@@ -60,6 +61,7 @@ class _Attempt:
         self.started = started
         self.stopped: asyncio.Future[TaskStopped] | None = None
         self.snapshots: dict[int, asyncio.Future[SnapshotTaken]] = {}  # being taken, by checkpoint
+        self.ends = False  # runs to the end of its input
 
 
 class SessionChild(Component):
@@ -75,6 +77,7 @@ class SessionChild(Component):
         self.mailbox.on(RunTask, self._run_task)
         self.mailbox.on(StopTask, self._stop_task)
         self.mailbox.on(TakeSnapshot, self._take_snapshot)
+        self.mailbox.on(DrainAttempt, self._drain)
         self.mailbox.on(ConfirmCheckpoint, self._confirm)
         self.mailbox.on(AbortSnapshot, self._abort_snapshot)
         self.mailbox.on(TellCollected, self._tell_collected)
@@ -102,7 +105,10 @@ class SessionChild(Component):
         elif attempt is not None:
             # Beside the loop, and on threads of the pool: they end when the query does.
             self._threads.submit(attempt.task.watch)
-            if request.job.mode == "batch":
+            # Behind a drain time has ended: what failed after it only ends again.
+            ended = request.restored is not None and request.restored.input_ended
+            if request.job.mode == "batch" or ended:
+                attempt.ends = True
                 self._threads.submit(attempt.task.run_to_end)
 
     def _events(self, attempt_id: AttemptId) -> Events:
@@ -168,6 +174,15 @@ class SessionChild(Component):
             taking[number] = self._blocking(lambda: task.take_snapshot(request))
             taking[number].add_done_callback(taken)
         return await asyncio.shield(taking[number])
+
+    async def _drain(self, request: DrainAttempt) -> Done:
+        task = self._task(request.attempt_id)
+        attempt = self._attempts[request.attempt_id]
+        if not attempt.ends:
+            task.check_drain()
+            attempt.ends = True
+            self._threads.submit(task.run_to_end)
+        return Done()
 
     async def _confirm(self, request: ConfirmCheckpoint) -> Done:
         task = self._task(request.attempt_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -35,6 +37,16 @@ def _watermark(progress: dict[str, Any]) -> int | None:
         return int(datetime.fromisoformat(progress["eventTime"]["watermark"]).timestamp() * 1000)
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def with_offsets(metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[int, str]) -> TaskMetrics:
+    """Where the sources stand behind this micro-batch; `names` by the sources' numbers."""
+    found = {
+        names[number]: offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))
+        for number, source in enumerate(progress.get("sources") or [])
+        if number in names and (offset := source.get("endOffset")) is not None
+    }
+    return msgspec.structs.replace(metrics, source_offsets=metrics.source_offsets | found)
 
 
 def with_output(metrics: TaskMetrics, rows_out: int, first_batch_ms: float) -> TaskMetrics:

@@ -36,6 +36,7 @@ from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, query_failure
+from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
@@ -43,6 +44,7 @@ from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
 from minflinkd.taskmanager.session.watermarks import Watermarks
 from minflinkd.taskmanager.session_protocol import (
+    NothingToDrain,
     RunTask,
     SnapshotFailed,
     SnapshotFile,
@@ -153,9 +155,14 @@ class RunningTask:
 
     def _prepare_checkpoint(self, spark: SparkSession) -> None:
         restored = self._request.restored
+        assert self._plan is not None
+        if restored is not None and restored.offsets:
+            target = self._checkpoint.with_name("at-offsets")
+            start_at(self._engine.session, self._plan, self._checkpoint, target, restored)
+            self._checkpoint, self._moved = target, True
+            return
         if restored is None or restored.batch_id < 0:
             return
-        assert self._plan is not None
         self._moved = placement.place(
             self._checkpoint,
             restored.batch_id,
@@ -232,6 +239,16 @@ class RunningTask:
             self._unforeseen(error)
         finally:
             self._watched.set()
+
+    def check_drain(self) -> None:
+        """Raises NothingToDrain: Spark fires nothing in a query that has run no micro-batch since it was restored."""
+        restored = self._request.restored is not None and self._request.restored.batch_id >= 0
+        assert self._plan is not None
+        if restored and not self._metrics.batches and any(node.stateful for node in self._plan.operators):
+            raise NothingToDrain(
+                "the task has had no input since it was restored, so that its open windows could not fire",
+                hint="stop without drain, or drain when there was input",
+            )
 
     def run_to_end(self) -> None:
         """For a bounded task, beside `watch`. The query's own failure is `watch`'s to report."""
@@ -374,6 +391,7 @@ class RunningTask:
             for report in reports:
                 if report["batchId"] <= self._finished_epoch:
                     after = metrics.advance(after, report)
+                    after = metrics.with_offsets(after, report, self._plan.source_names if self._plan else {})
             if after is before:
                 return
             first = after.first_batch_ms

@@ -151,7 +151,7 @@ class World:
                 return task
         raise NotFound(f"no attempt {attempt_id}")
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int) -> None:
+    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
         task, loop = self.task_of(attempt_id), asyncio.get_running_loop()
         self.heard.append((attempt_id, checkpoint_id))
         if all(known != checkpoint_id for _, known in self.triggered):

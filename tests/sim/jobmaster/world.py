@@ -20,7 +20,7 @@ from minflinkd.rpc.jobs import JobDetails, JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, job_master, task_manager
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, JobId, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.storage.registry import Storages
 from tests.untimed_storage import untimed_storages
@@ -54,12 +54,14 @@ class StandInTaskManager:
         self.cancelled: list[AttemptId] = []
         self.cancel_takes = 0.0
         self.free_takes = 0.0
+        self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what becomes of a task that is to be drained
         mailbox = Mailbox(task_manager(resource_id))
         mailbox.on(m.DeployTask, self._deploy)
         mailbox.on(m.CancelTask, self._cancel)
         mailbox.on(m.FreeSlots, self._free)
         mailbox.on(m.HeartbeatFromJobMaster, self._beat)
         mailbox.on(m.TriggerCheckpoint, self._trigger)
+        mailbox.on(m.DrainTask, self._drain)
         mailbox.on(m.NotifyCheckpointComplete, self._complete)
         mailbox.on(m.NotifyCheckpointAborted, self._aborted)
         self.network.attach(mailbox)
@@ -106,7 +108,7 @@ class StandInTaskManager:
         return m.JobHeartbeatAnswer(allocations=tuple(self.held), tasks=tuple(self.tasks.values()))
 
     async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:
-        self.world.story.append(f"trigger {request.checkpoint_id}")
+        self.world.story.append(f"trigger {request.checkpoint_id}" + (" and stop" if request.stop else ""))
         self.world.wire.tasks.job("ack", self._acknowledge(request))
         return m.Done()
 
@@ -124,6 +126,14 @@ class StandInTaskManager:
         )
         message = m.AcknowledgeCheckpoint(job_id=JOB, attempt_id=request.attempt_id, snapshot=snapshot)
         await self.network.ask(job_master(JOB), message, timeout=5, fence=self.world.master.leader_id)
+
+    async def _drain(self, request: m.DrainTask) -> m.Done:
+        self.world.story.append("drain")
+        if isinstance(self.drained, ErrorInfo):
+            raise RemoteError(self.drained)
+        error = BOOM if self.drained is m.TaskState.FAILED else None
+        self.world.wire.tasks.job("drained", self.report(request.attempt_id, self.drained, error))
+        return m.Done()
 
     async def _complete(self, request: m.NotifyCheckpointComplete) -> m.Done:
         self.world.story.append(f"publish {request.checkpoint_id}")

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minflinkd.checkpoint import coordinator
 from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -78,6 +79,21 @@ class CoordinatorModel(RuleBasedStateMachine):
     def all_input_ends(self, luck: int) -> None:
         if luck == 5:
             self.tell(e.FinalRequested())
+
+    @rule(stop=st.sampled_from([False, False, True]))
+    def somebody_wants_a_savepoint(self, stop: bool) -> None:
+        self.tell(e.TriggerRequested(1_000_000 + len(self.ids), CheckpointKind.SAVEPOINT, forced=True, stop=stop))
+
+    @precondition(lambda self: self.state.pinned)
+    @rule(data=st.data())
+    def a_savepoint_is_written(self, data: st.DataObject) -> None:
+        self.tell(e.Unpinned(data.draw(st.sampled_from(sorted(self.state.pinned)))))
+
+    @precondition(lambda self: self.attempts)
+    @rule(luck=RARELY)
+    def the_job_is_drained(self, luck: int) -> None:
+        if luck == 5:
+            self.tell(e.DrainBegun())
 
     @precondition(lambda self: self.todo)
     @rule(data=st.data(), works=st.sampled_from([True, True, True, False]), landed=st.booleans())
@@ -248,7 +264,8 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @invariant()
     def never_more_in_flight_than_allowed(self) -> None:
-        assert len(self.state.pending) <= self.options.max_concurrent
+        ordinary = [c for c in self.state.pending.values() if c.kind is not CheckpointKind.SAVEPOINT]
+        assert len(ordinary) <= self.options.max_concurrent
 
     @invariant()
     def no_id_comes_twice(self) -> None:

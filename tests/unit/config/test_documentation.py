@@ -179,7 +179,14 @@ def test_every_command_and_option_of_the_command_line_is_documented() -> None:
 def a_whole_cluster() -> ClusterSample:
     """A sample of which no metric is left out."""
     task = TaskSample(
-        task_id="out", rows_in=1, rows_out=1, batch_duration=0.1, state_rows=1, state_bytes=1, watermark=1.0
+        task_id="out",
+        rows_in=1,
+        rows_out=1,
+        batch_duration=0.1,
+        state_rows=1,
+        state_bytes=1,
+        watermark=1.0,
+        offsets={("flights", "flights.0"): 17.0},
     )
     checkpoints = CheckpointSample(
         failed=1, failed_by_cause={"expired": 1}, refused={"too-soon": 1}, durations={"0.5": 1.0}, last_completed=1.0

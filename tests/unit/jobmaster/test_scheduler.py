@@ -383,3 +383,20 @@ TestRandomWalk = RandomWalk.TestCase
 TestRandomWalk.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_a_job_whose_tasks_stand_still_behind_a_savepoint_finishes() -> None:
+    """C24: stop with savepoint."""
+    job = Job()
+    job.run()
+    commands = job.feed(ev.StopDone(job.state.round))
+    assert job.state.outcome is JobStatus.FINISHED
+    assert any(isinstance(command, ev.Cancel) for command in commands)
+
+
+def test_a_savepoint_of_an_earlier_round_stops_nothing() -> None:
+    """C24: the tasks have started again meanwhile, and may have published more than it covers."""
+    job = Job()
+    job.run()
+    job.feed(ev.StopDone(job.state.round - 1))
+    assert job.state.outcome is None

@@ -1,0 +1,92 @@
+"""A checkpoint or savepoint that is named by its path, whoever took it (C24, C25).
+
+<directory>/chk-<n>/_metadata    a checkpoint: its files lie in <directory>, beside those of others
+<savepoint>/_metadata            a savepoint: its files lie beside its metadata, wherever it was moved to
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, replace
+
+from minflinkd.checkpoint import layout
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew, decode
+from minflinkd.runtime.errors import NotFound
+from minflinkd.storage.interface import ObjectNotFound
+from minflinkd.storage.location import Location
+from minflinkd.storage.registry import Storages
+
+
+class NoCheckpointThere(NotFound):
+    """The path leads to no checkpoint and no savepoint."""
+
+    code = "no-checkpoint-there"
+
+
+@dataclass(frozen=True)
+class External:
+    """`root`: what the files of its snapshots are relative to."""
+
+    checkpoint: CompletedCheckpoint
+    metadata: Location
+    root: Location
+
+    @property
+    def directory(self) -> Location:
+        return parent(self.metadata)
+
+
+async def read_external(storages: Storages, path: str) -> External:
+    """The one at `path`: its directory, or the `_metadata` in it.
+
+    Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, StorageError.
+    """
+    place = storages.at(path.rstrip("/"))
+    metadata = place if place.name == layout.METADATA else place.child(layout.METADATA)
+    try:
+        checkpoint = decode(await metadata.read_bytes())
+    except ObjectNotFound as error:
+        raise NoCheckpointThere(
+            f"there is no {metadata.uri}", hint="the path of a savepoint, or of a checkpoint's chk-<n> directory"
+        ) from error
+    directory = parent(metadata)
+    return External(checkpoint, metadata, directory if checkpoint.self_contained else parent(directory))
+
+
+async def discard_external(external: External) -> None:
+    """Its metadata first, then what no other checkpoint in the same directory refers to. Idempotent.
+
+    Raises InvalidPhysicalFile before anything is deleted, StorageError.
+    """
+    names = external.checkpoint.physical_files()
+    for name in names:
+        layout.parse_physical_file(name)
+    await external.metadata.delete()
+    if external.checkpoint.self_contained:
+        await external.directory.delete_children(names)
+        await external.directory.storage.delete([external.directory.path], below=external.directory.path)
+        return
+    others, readable = await _others(external.root)
+    if not readable:
+        return  # what cannot be read may refer to them
+    kept = frozenset[str]().union(*(other.physical_files() for other in others))
+    await external.root.delete_children(names - kept)
+
+
+async def _others(root: Location) -> tuple[list[CompletedCheckpoint], bool]:
+    found, readable = [], True
+    async for entry in root.list():
+        name = root.relative(entry.path)
+        if layout.parse_metadata_file(name) is None:
+            continue
+        try:
+            found.append(decode(await root.child(name).read_bytes()))
+        except ObjectNotFound:
+            continue  # deleted since it was listed
+        except (CorruptMetadata, MetadataTooNew):
+            readable = False
+    return found, readable
+
+
+def parent(place: Location) -> Location:
+    return replace(place, path=posixpath.dirname(place.path.rstrip("/")) or "/")

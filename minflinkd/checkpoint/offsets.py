@@ -1,0 +1,121 @@
+"""Where each source of a job stands, in plain form and apart from checkpoints (C26).
+
+`offsets.json` beside the checkpoints of a job:
+
+    {"version": 1, "job_id": ..., "recorded_ms": ..., "tasks": {<task>: {
+        "processed": {<source>: <Spark's offset>},     up to the last micro-batch that has ended
+        "published": {<source>: <Spark's offset>},     up to the last checkpoint that its sinks have published
+        "checkpoint_id": ...,                          that one; null before the first
+        "staged": true}}}                              whether the task's sinks publish with checkpoints
+
+What was processed, and is not published, is lost with the state where sinks publish with checkpoints. So a job that
+begins anew begins there at what is published, else at what is processed. Pure but for reading the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.storage.location import Location
+
+FILE = "offsets.json"
+VERSION = 1
+
+
+class OffsetsUnreadable(MinflinkError):
+    """The recorded offsets are damaged, or were written by a later version."""
+
+    code = "offsets-unreadable"
+
+
+class TaskOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Source (the id of its vertex) -> Spark's offset, as a JSON value."""
+
+    processed: dict[str, Any] = {}
+    published: dict[str, Any] = {}
+    checkpoint_id: int | None = None
+    staged: bool = False
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """From where nothing of the output is missing."""
+        return self.published if self.staged else self.published | self.processed
+
+
+class Offsets(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: JobId
+    recorded_ms: int = 0
+    version: int = VERSION
+    tasks: dict[TaskId, TaskOffsets] = {}
+
+    def latest(self) -> dict[str, Any]:
+        return {source: offset for task in self.tasks.values() for source, offset in task.latest.items()}
+
+
+def advanced(
+    offsets: Offsets,
+    processed: Mapping[TaskId, Mapping[str, str]],
+    published: CompletedCheckpoint | None,
+    sources: Mapping[TaskId, frozenset[str]],
+    staged: Mapping[TaskId, bool],
+    now_ms: int,
+) -> Offsets:
+    """With what is known now; the same object where nothing is new. What is not known (any more) stays as it was.
+
+    `sources`: the vertices of each task that are sources; what else has an offset is an exchange, and begins anew.
+    """
+    snapshots = {task.task_id: task for task in published.tasks} if published is not None else {}
+    tasks: dict[TaskId, TaskOffsets] = {}
+    for task, holds in staged.items():
+        before = offsets.tasks.get(task, TaskOffsets())
+        snapshot = snapshots.get(task)
+        tasks[task] = TaskOffsets(
+            processed=before.processed | _values(processed.get(task, {}), sources[task]),
+            published=before.published
+            | (_values(snapshot.source_offsets, sources[task]) if snapshot is not None else {}),
+            checkpoint_id=snapshot.checkpoint_id if snapshot is not None else before.checkpoint_id,
+            staged=holds,
+        )
+    if tasks == offsets.tasks:
+        return offsets
+    return msgspec.structs.replace(offsets, tasks=tasks, recorded_ms=now_ms)
+
+
+def _values(texts: Mapping[str, str], sources: frozenset[str]) -> dict[str, Any]:
+    return {source: value(text) for source, text in texts.items() if source.partition("#")[0] in sources}
+
+
+def value(text: str) -> Any:
+    """Most offsets are JSON; one that is not stands for itself."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def text(offset: Any) -> str:
+    """As Spark wrote it."""
+    return offset if isinstance(offset, str) else msgspec.json.encode(offset).decode()
+
+
+def encode(offsets: Offsets) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(offsets), indent=1)
+
+
+async def read_offsets(directory: Location) -> Offsets:
+    """Of the job whose checkpoints lie in `directory`. Raises ObjectNotFound, OffsetsUnreadable, StorageError."""
+    place = directory.child(FILE)
+    data = await place.read_bytes()
+    try:
+        found = msgspec.json.decode(data, type=Offsets)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise OffsetsUnreadable(f"{place.uri} cannot be read: {error}") from error
+    if found.version > VERSION:
+        raise OffsetsUnreadable(f"{place.uri} has version {found.version}", hint="read it with a later minflinkd")
+    return found

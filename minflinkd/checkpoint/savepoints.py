@@ -1,0 +1,115 @@
+"""Savepoints (C24): a completed checkpoint, copied so that nothing of it is shared with anybody (docs/savepoints.md).
+
+    <directory>/savepoint-<job>-<random>/_metadata
+    <directory>/savepoint-<job>-<random>/<epoch>-<n>-tm-savepoint-<random>-<k>.seg
+
+What its sinks had staged is published before it is written, so it owes nothing to anybody. It is there once its
+metadata is; a copy that fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from msgspec.structs import replace
+
+from minflinkd.checkpoint import layout
+from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
+from minflinkd.filemerging.segments import RangedRead, checksum, physical_file_name, plan_reads
+from minflinkd.filemerging.writer import DEFAULT_MAX_FILE_SIZE, PhysicalFileWriter
+from minflinkd.rpc.snapshot import StateFile, StateHandle
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import AttemptId, ResourceId
+from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
+from minflinkd.storage.location import Location
+
+_WRITER = ResourceId("tm-savepoint")  # stands in its files' names where checkpoints have the TaskManager
+
+
+class SavepointNotWritten(MinflinkError):
+    """The checkpoint that it was to be made of is complete; the copy could not be made."""
+
+    code = "savepoint-not-written"
+    consequence = Consequence.RETRYABLE
+
+
+async def write_savepoint(
+    root: Location, checkpoint: CompletedCheckpoint, directory: Location, *, max_file_size: int = DEFAULT_MAX_FILE_SIZE
+) -> Location:
+    """Copy what `checkpoint` refers to below `root` into a new directory below `directory`; returns that.
+
+    The caller sees to it that the checkpoint is published, and stays for so long. Memory: one request's, 64 MiB, or the
+    largest state file. Raises StorageError.
+    """
+    token = secrets.token_hex(16)
+    target = directory.child(f"savepoint-{checkpoint.job_id[:6]}-{token[:12]}")
+
+    def name(sequence: int) -> str:
+        return physical_file_name(checkpoint.epoch, checkpoint.checkpoint_id, AttemptId(token), _WRITER, sequence)
+
+    async with PhysicalFileWriter(target, name, max_file_size=max_file_size) as writer:
+        handles = await _copy(root, checkpoint, writer)
+        names = await writer.commit()
+        try:
+            savepoint = _relocated(checkpoint, handles, names)
+            await target.child(layout.METADATA).write_bytes(encode(savepoint))
+        except BaseException:
+            await target.delete_children([layout.METADATA, *names])
+            raise
+    return target
+
+
+async def verify(root: Location, checkpoint: CompletedCheckpoint) -> int:
+    """Read every segment; returns the bytes. Raises StorageCorrupt for the first that is missing or damaged."""
+    total = 0
+    for read in _reads(checkpoint):
+        for _, data in await _segments(root, read):
+            total += len(data)
+    return total
+
+
+def _reads(checkpoint: CompletedCheckpoint) -> list[RangedRead]:
+    return plan_reads({f"{task.task_id}/{file.path}": file.handle for task in checkpoint.tasks for file in task.files})
+
+
+async def _copy(
+    root: Location, checkpoint: CompletedCheckpoint, writer: PhysicalFileWriter
+) -> dict[StateHandle, StateHandle]:
+    handles: dict[StateHandle, StateHandle] = {}
+    for read in _reads(checkpoint):
+        for handle, data in await _segments(root, read):
+            handles[handle] = await writer.append(data)
+    empty = {file.handle for task in checkpoint.tasks for file in task.files if not file.handle.length}
+    for handle in empty:
+        handles[handle] = await writer.append(b"")
+    return handles
+
+
+async def _segments(root: Location, read: RangedRead) -> list[tuple[StateHandle, bytes]]:
+    try:
+        data = b"".join([piece async for piece in root.child(read.file).open_read(read.offset, read.length)])
+    except ObjectNotFound as error:
+        raise StorageCorrupt(f"the physical file {read.file} is missing in {root.uri}") from error
+    found = []
+    for segment in read.segments:
+        handle = segment.handle
+        start = handle.offset - read.offset
+        piece = data[start : start + handle.length]
+        if checksum(piece) != handle.checksum:
+            raise StorageCorrupt(
+                f"physical file {handle.file} in {root.uri}, segment {segment.paths[0]}: its checksum differs"
+            )
+        found.append((handle, piece))
+    return found
+
+
+def _relocated(
+    checkpoint: CompletedCheckpoint, handles: dict[StateHandle, StateHandle], names: tuple[str, ...]
+) -> CompletedCheckpoint:
+    tasks = []
+    for task in checkpoint.tasks:
+        files = tuple(StateFile(file.path, handles[file.handle]) for file in task.files)
+        mine = {file.handle.file for file in files}
+        tasks.append(replace(task, files=files, transactions=(), physical_files=tuple(n for n in names if n in mine)))
+    return replace(checkpoint, kind=CheckpointKind.SAVEPOINT, tasks=tuple(tasks), self_contained=True)

@@ -1,0 +1,57 @@
+"""`minflinkd stop`: end a job with a savepoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode
+from minflinkd.cli.find import find_job
+from minflinkd.cli.text import print_json
+from minflinkd.rest.schemas import JobStatusInfo
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+_ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
+_PAUSE = 0.1  # seconds between two looks
+
+
+@click.command()
+@click.argument("job")
+@click.argument("directory", required=False)
+@click.option(
+    "--drain", is_flag=True, help="Let all open windows and timers fire first. For a job that does not come back."
+)
+@connection_options
+def stop(connection: Connection, job: str, directory: str | None, drain: bool) -> None:
+    """Take a savepoint, then end the job as FINISHED. Its sinks publish what the savepoint covers, and nothing else.
+
+    JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine; without it
+    execution.checkpointing.savepoint-dir counts. Prints where the savepoint lies.
+
+    \b
+    Examples:
+      minflinkd stop carrier-delays /data/savepoints
+      minflinkd stop carrier-delays --drain
+      minflinkd run job.yaml --from-savepoint "$(minflinkd stop carrier-delays)"
+    """
+
+    async def end(client: Client) -> ExitCode:
+        job_id = await find_job(client, job)
+        path = await client.stop(job_id, directory, drain=drain)
+        status = ""
+        while status not in _ENDED:
+            status = (await client.get(f"/jobs/{job_id}/status", JobStatusInfo)).status
+            if status not in _ENDED:
+                await asyncio.sleep(_PAUSE)
+        if connection.as_json:
+            print_json({"jobid": job_id, "state": status, "savepoint": path})
+        else:
+            click.echo(path)
+        return ExitCode.OK if status == "FINISHED" else ExitCode.JOB_ENDED_BADLY
+
+    connection.run(end)

@@ -1,0 +1,88 @@
+"""Whether a submitted job can start from the checkpoint that it names (C25), said before anything starts (J4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minflinkd.checkpoint.external import External, NoCheckpointThere, read_external
+from minflinkd.checkpoint.matching import StateNotMatched, match_nodes, match_tasks
+from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
+from minflinkd.checkpoint.offsets import OffsetsUnreadable
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode
+from minflinkd.jobmaster.origin import Origin, latest_offsets
+from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.storage.interface import InvalidPath, PermissionDenied
+from minflinkd.storage.registry import Storages, UnknownScheme
+
+PATH = "restore.path"
+_WRONG = (NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, InvalidPath, PermissionDenied)
+
+
+@dataclass(frozen=True)
+class RestoreCheck:
+    """`runs`: whether a job with this id is to run here."""
+
+    storages: Storages
+    runs: Callable[[JobId], bool]
+
+    async def faults(self, graph: JobGraph, operators: Mapping[TaskId, tuple[PlanNode, ...]]) -> tuple[GraphFault, ...]:
+        """`operators`: of each task, as Spark analysed it. Raises StorageError where the storage does not answer."""
+        restore = graph.restore
+        if restore is None or restore.path is None:
+            return ()
+        if restore.offsets is not None:
+            return await self._offsets(graph, restore.path)
+        try:
+            found = await read_external(self.storages, restore.path)
+        except _WRONG as error:
+            return (_fault(PATH, error),)
+        return (*self._claim(restore, found), *_mismatches(graph, restore, found, operators))
+
+    async def _offsets(self, graph: JobGraph, path: str) -> tuple[GraphFault, ...]:
+        try:
+            start = await latest_offsets(self.storages, path, Origin(self.storages, graph))
+        except (*_WRONG, OffsetsUnreadable) as error:
+            return (_fault(PATH, error),)
+        if start.restores:
+            return ()
+        return (GraphFault(path=PATH, problem="it has no offset of any source of this job", hint="leave restore out"),)
+
+    def _claim(self, restore: Restore, found: External) -> tuple[GraphFault, ...]:
+        owner = found.checkpoint.job_id
+        if restore.mode is not RestoreMode.CLAIM or found.checkpoint.self_contained or not self.runs(owner):
+            return ()
+        problem = f"the checkpoint belongs to job {owner}, which runs, and would be deleted"
+        return (GraphFault(path="restore.mode", problem=problem, hint="no-claim, or a savepoint of that job"),)
+
+
+def _mismatches(
+    graph: JobGraph, restore: Restore, found: External, operators: Mapping[TaskId, tuple[PlanNode, ...]]
+) -> list[GraphFault]:
+    allow = restore.allow_non_restored_state
+    vertices = {task.id: [vertex.id for vertex in task.vertices] for task in chain(graph)}
+    faults: list[GraphFault] = []
+    try:
+        matched = match_tasks(found.checkpoint.tasks, vertices, allow_non_restored=allow)
+    except StateNotMatched as error:
+        return _faults(error)
+    for task, snapshot in matched.items():
+        if snapshot.batch_id < 0 or not snapshot.operators or task not in operators:
+            continue
+        try:
+            match_nodes(snapshot.operators, operators[task], allow_non_restored=allow)
+        except StateNotMatched as error:
+            faults += _faults(error)
+    return faults
+
+
+def _faults(error: StateNotMatched) -> list[GraphFault]:
+    return [GraphFault(path=PATH, problem=reason.problem, hint=reason.hint) for reason in error.reasons]
+
+
+def _fault(path: str, error: MinflinkError) -> GraphFault:
+    return GraphFault(path=path, problem=error.message, hint=error.hint)

@@ -1,0 +1,114 @@
+"""Savepoints as they are asked for: of which job, where to, and which to delete (C24)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from minflinkd.checkpoint.external import discard_external, read_external
+from minflinkd.dispatcher.job_run import JobRun
+from minflinkd.dispatcher.operations import Operations
+from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
+from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.location import Location
+from minflinkd.storage.registry import Storages
+
+_DISPOSAL = "savepoint-disposal"
+
+
+class NoSavepointDirectory(MinflinkError):
+    """Neither the request nor the configuration says where to."""
+
+    code = "no-savepoint-directory"
+    consequence = Consequence.REFUSED
+
+
+class JobNotRunning(MinflinkError):
+    """Not all of its tasks run now."""
+
+    code = "job-not-running"
+    consequence = Consequence.RETRYABLE
+
+
+class SavepointRequests:
+    """`run_of` raises NotFound and, for a job that has ended, Conflict."""
+
+    def __init__(
+        self,
+        *,
+        storages: Storages,
+        directory: Callable[[], str],
+        checkpoints_of: Callable[[JobId], Location],
+        run_of: Callable[[JobId], JobRun],
+        runs: Callable[[JobId], bool],
+        tasks: TaskOwner,
+    ) -> None:
+        self._storages = storages
+        self._directory = directory
+        self._checkpoints_of = checkpoints_of
+        self._run_of = run_of
+        self._runs = runs
+        self._operations = Operations(tasks)
+
+    def attach(self, mailbox: Mailbox) -> None:
+        mailbox.on(j.TriggerSavepoint, self._trigger)
+        mailbox.on(j.GetSavepoint, self._status)
+        mailbox.on(j.DisposeSavepoint, self._dispose)
+        mailbox.on(j.GetDisposal, self._disposal)
+
+    async def _trigger(self, request: j.TriggerSavepoint) -> m.Done:
+        """What is wrong with the request is said at once. Raises NotFound, Conflict, JobNotRunning, StorageError."""
+        run = self._run_of(request.job_id)
+        master = run.master
+        if master is None or master.status is not JobStatus.RUNNING:
+            status = JobStatus.INITIALIZING if master is None else master.status
+            raise JobNotRunning(f"job {request.job_id} is {status.value}", hint="a savepoint is of a job that RUNNING")
+        directory = self._place(request.directory)
+        checkpoints = self._checkpoints_of(request.job_id)
+        if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
+            raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
+        self._operations.begin((request.job_id, request.trigger_id), self._work(master, request, directory))
+        return m.Done()
+
+    def _work(
+        self, master: JobMaster, request: j.TriggerSavepoint, directory: Location
+    ) -> Callable[[], Awaitable[str]]:
+        if request.drain:
+            return partial(master.drain, directory)
+        return partial(master.stop_with_savepoint if request.stop else master.savepoint, directory)
+
+    def _place(self, wanted: str) -> Location:
+        """Raises NoSavepointDirectory, UnknownScheme, InvalidPath."""
+        directory = wanted or self._directory()
+        if not directory:
+            raise NoSavepointDirectory(
+                "it is not said where the savepoint is to lie",
+                hint="name a directory, or set execution.checkpointing.savepoint-dir",
+            )
+        return self._storages.at(directory)
+
+    async def _status(self, request: j.GetSavepoint) -> j.OperationStatus:
+        return self._operations.status((request.job_id, request.trigger_id))
+
+    async def _dispose(self, request: j.DisposeSavepoint) -> m.Done:
+        self._storages.at(request.path)
+        self._operations.begin((_DISPOSAL, request.trigger_id), partial(self._discard, request.path))
+        return m.Done()
+
+    async def _disposal(self, request: j.GetDisposal) -> j.OperationStatus:
+        return self._operations.status((_DISPOSAL, request.trigger_id))
+
+    async def _discard(self, path: str) -> str:
+        """Raises NoCheckpointThere, Conflict for a checkpoint that its own job still needs, StorageError."""
+        found = await read_external(self._storages, path)
+        owner = found.checkpoint.job_id
+        if not found.checkpoint.self_contained and self._runs(owner):
+            raise Conflict(f"{found.directory.uri} is a checkpoint of job {owner}, which runs", hint="cancel it first")
+        await discard_external(found)
+        return ""

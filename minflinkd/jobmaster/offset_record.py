@@ -1,0 +1,66 @@
+"""Keeps the record of a job's offsets (C26): from what tasks report and what checkpoints publish."""
+
+from __future__ import annotations
+
+import structlog
+
+from minflinkd.checkpoint import offsets as record
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.offsets import Offsets
+from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.jobgraph.model import Delivery
+from minflinkd.jobmaster.job_state import JobState
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import ObjectNotFound
+from minflinkd.storage.location import Location
+
+log = structlog.get_logger(__name__)
+
+INTERVAL = 5.0  # seconds between two writes
+
+
+class OffsetRecord:
+    """`root`: of the job's checkpoints."""
+
+    def __init__(self, root: Location, *, job_id: JobId, clock: Clock, turn: StorageTurn) -> None:
+        self._root = root
+        self._clock = clock
+        self._turn = turn
+        self._written: Offsets | None = None
+        self.offsets = Offsets(job_id=job_id)
+
+    async def load(self) -> None:
+        """What an earlier JobMaster recorded. One that cannot be read is begun anew."""
+        try:
+            self.offsets = self._written = await record.read_offsets(self._root)
+        except ObjectNotFound:
+            return
+        except MinflinkError as error:
+            log.warning("the recorded offsets cannot be read", directory=self._root.uri, error=str(error))
+
+    def update(self, state: JobState, published: CompletedCheckpoint | None) -> None:
+        sources = {
+            task_id: frozenset(v.id for v in task.vertices if v.source is not None)
+            for task_id, task in state.tasks.items()
+        }
+        processed = {task: execution.metrics.source_offsets for task, execution in state.executions.items()}
+        staged = {
+            task_id: any(v.sink is not None and v.sink.delivery is Delivery.EXACTLY_ONCE for v in task.vertices)
+            for task_id, task in state.tasks.items()
+        }
+        self.offsets = record.advanced(self.offsets, processed, published, sources, staged, self._clock.epoch_ms())
+
+    async def write(self) -> None:
+        """Where anything is new. Raises StorageError."""
+        offsets = self.offsets
+        if offsets is self._written or not any(task.latest or task.processed for task in offsets.tasks.values()):
+            return
+        data = record.encode(offsets)
+
+        async def work() -> None:
+            await self._root.child(record.FILE).write_bytes(data)
+
+        await self._turn.take(work)
+        self._written = offsets

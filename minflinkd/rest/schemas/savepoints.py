@@ -1,0 +1,50 @@
+"""Requests for savepoints, and the answers to them: Flink's, with its names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minflinkd.rest.schemas.answer import Answer
+
+
+class SavepointTrigger(Answer, frozen=True, kw_only=True):
+    """`formatType` is taken and ignored: there is one format."""
+
+    target_directory: str | None = msgspec.field(name="target-directory", default=None)
+    cancel_job: bool = msgspec.field(name="cancel-job", default=False)
+    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+
+
+class StopWithSavepoint(Answer, frozen=True, kw_only=True):
+    target_directory: str | None = msgspec.field(name="targetDirectory", default=None)
+    drain: bool = False
+    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+
+
+class SavepointDisposal(Answer, frozen=True, kw_only=True):
+    savepoint_path: str = msgspec.field(name="savepoint-path")
+
+
+class Triggered(Answer, frozen=True, kw_only=True):
+    request_id: str = msgspec.field(name="request-id")
+
+
+class QueueStatus(Answer, frozen=True, kw_only=True):
+    id: str  # IN_PROGRESS, COMPLETED
+
+
+class FailureCause(Answer, frozen=True, kw_only=True):
+    """`class` is the error's code."""
+
+    kind: str = msgspec.field(name="class")
+    stack_trace: str = msgspec.field(name="stack-trace")
+
+
+class Operation(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    location: str | None = None
+    failure_cause: FailureCause | None = msgspec.field(name="failure-cause", default=None)
+
+
+class OperationResult(Answer, frozen=True, kw_only=True):
+    status: QueueStatus
+    operation: Operation | None = None

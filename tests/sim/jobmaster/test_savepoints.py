@@ -1,0 +1,147 @@
+"""Savepoints of a job, and its end with one, also where something fails on the way (C24)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.external import read_external
+from minflinkd.checkpoint.savepoints import SavepointNotWritten
+from minflinkd.jobgraph.model import Restore, RestoreMode
+from minflinkd.jobmaster.savepoints import StopFailed
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.errors import Conflict, ErrorInfo
+from minflinkd.storage.location import Location
+from tests.sim.jobmaster.world import World, graph, running, until
+from tests.untimed_storage import untimed_storages
+
+pytestmark = pytest.mark.looptime
+
+
+def place(path: Path) -> Location:
+    return untimed_storages().at(str(path))
+
+
+def nowhere(path: Path) -> Location:
+    """A directory that cannot be made."""
+    path.write_text("a file is in the way")
+    return place(path / "savepoints")
+
+
+async def runs_again(world: World) -> None:
+    """Another attempt, from the last checkpoint."""
+    await until(lambda: [d.attempt_number for d in world.tm.deployed] == [0, 1])
+    await until(lambda: world.master.status is JobStatus.RUNNING)
+
+
+async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> None:
+    """C24: once what it covers is published."""
+    async with running(tmp_path) as world:
+        path = await world.master.savepoint(place(tmp_path / "savepoints"))
+        assert world.story == ["deploy 0", "trigger 1", "publish 1"]
+        found = await read_external(untimed_storages(), path)
+        assert (found.checkpoint.checkpoint_id, found.checkpoint.self_contained) == (1, True)
+        assert world.master.status is JobStatus.RUNNING
+
+
+async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
+    """C24: trigger, publication, savepoint, end."""
+    async with running(tmp_path) as world:
+        path = await world.master.stop_with_savepoint(place(tmp_path / "savepoints"))
+        await read_external(untimed_storages(), path)
+        await until(lambda: world.ended)
+        assert world.story[:3] == ["deploy 0", "trigger 1 and stop", "publish 1"]
+        assert world.story[-1] == "end FINISHED"
+
+
+async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_path: Path) -> None:
+    """C24: its tasks stand still, and nobody else would let them go on."""
+    async with running(tmp_path) as world:
+        with pytest.raises(StopFailed):
+            await world.master.stop_with_savepoint(nowhere(tmp_path / "file"))
+        await runs_again(world)
+        assert world.tm.deployed[-1].restore is not None
+        await world.master.coordinator.trigger()
+
+
+async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_path: Path) -> None:
+    """C24."""
+    async with running(tmp_path, graph("a", "b")) as world:
+        path = await world.master.drain(place(tmp_path / "savepoints"))
+        found = await read_external(untimed_storages(), path)
+        assert [task.input_ended for task in found.checkpoint.tasks] == [True, True]
+        await until(lambda: world.ended)
+        assert world.story.count("drain") == 2
+        assert world.story[-1] == "end FINISHED"
+
+
+async def test_a_second_drain_is_a_conflict(tmp_path: Path) -> None:
+    """C24."""
+    async with running(tmp_path) as world:
+        world.tm.drained = m.TaskState.RUNNING
+        first = world.wire.tasks.job("drain", drain(world, tmp_path), on_error=lambda _: None)
+        await until(lambda: "drain" in world.story)
+        with pytest.raises(Conflict):
+            await world.master.drain(place(tmp_path / "savepoints"))
+        first.cancel()
+
+
+async def drain(world: World, directory: Path) -> None:
+    await world.master.drain(place(directory / "savepoints"))
+
+
+async def test_a_drain_that_a_task_refuses_restarts_the_job_and_says_why(tmp_path: Path) -> None:
+    """C24: other tasks may be at the end of time already."""
+    async with running(tmp_path) as world:
+        world.tm.drained = ErrorInfo(code="nothing-to-drain", message="there was no input")
+        with pytest.raises(StopFailed, match="there was no input"):
+            await world.master.drain(place(tmp_path / "savepoints"))
+        await runs_again(world)
+        await world.master.savepoint(place(tmp_path / "savepoints"))
+
+
+async def test_a_task_that_fails_while_it_is_drained_fails_the_drain_and_not_the_job(tmp_path: Path) -> None:
+    """C24: it goes on as if it had not been asked."""
+    async with running(tmp_path) as world:
+        world.tm.drained = m.TaskState.FAILED
+        with pytest.raises(StopFailed, match="ended before"):
+            await world.master.drain(place(tmp_path / "savepoints"))
+        await runs_again(world)
+        await world.master.coordinator.trigger()
+
+
+async def test_a_drained_job_whose_savepoint_cannot_be_written_ends_and_keeps_its_checkpoints(tmp_path: Path) -> None:
+    """C24: there is no way back from the end of time."""
+    async with running(tmp_path) as world:
+        with pytest.raises(SavepointNotWritten):
+            await world.master.drain(nowhere(tmp_path / "file"))
+        await until(lambda: world.ended)
+        assert world.story[-1] == "end FINISHED"
+        assert world.master.keeps_checkpoints
+
+
+@pytest.mark.parametrize("mode", list(RestoreMode))
+async def test_a_job_starts_from_a_savepoint_until_it_has_a_checkpoint_of_its_own(
+    tmp_path: Path, mode: RestoreMode
+) -> None:
+    """C24, C25: claimed, it is deleted then."""
+    async with running(tmp_path / "old") as world:
+        path = await world.master.savepoint(place(tmp_path / "savepoints"))
+    job = replace(graph(), restore=Restore(path=path, mode=mode))
+    async with running(tmp_path / "new", job) as world:
+        restore = world.tm.deployed[0].restore
+        assert restore is not None
+        assert (restore.root, restore.snapshot.checkpoint_id) == (path, 1)
+        restored = world.master.coordinator.statistics().latest_restored
+        assert restored is not None
+        assert restored.path == path
+        assert Path(path.removeprefix("file://")).exists()
+        await world.master.coordinator.trigger()
+        if mode is RestoreMode.CLAIM:
+            await until(lambda: not Path(path.removeprefix("file://")).exists())
+        await world.tm.report(world.tm.deployed[0].attempt_id, m.TaskState.FAILED, ErrorInfo(code="x", message="x"))
+    if mode is RestoreMode.NO_CLAIM:
+        await read_external(untimed_storages(), path)

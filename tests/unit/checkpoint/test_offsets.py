@@ -1,0 +1,75 @@
+"""The plain record of where the sources of a job stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.offsets import FILE, Offsets, OffsetsUnreadable, advanced, encode, read_offsets, text
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
+from minflinkd.storage.interface import ObjectNotFound
+from minflinkd.storage.registry import Storages
+
+JOB, TASK = JobId("0" * 32), TaskId("flights")
+SOURCES = {TASK: frozenset({"flights"})}
+KAFKA = '{"flights":{"0":17}}'
+
+
+def published(offset: str) -> CompletedCheckpoint:
+    snapshot = TaskSnapshot(
+        task_id=TASK,
+        attempt_id=AttemptId("0" * 32),
+        resource_id=ResourceId("tm-000000000000"),
+        checkpoint_id=4,
+        batch_id=3,
+        source_offsets={"flights": offset},
+    )
+    return CompletedCheckpoint(
+        job_id=JOB,
+        checkpoint_id=4,
+        epoch=1,
+        kind=CheckpointKind.PERIODIC,
+        triggered_ms=0,
+        completed_ms=0,
+        tasks=(snapshot,),
+    )
+
+
+def test_a_sink_that_publishes_with_checkpoints_begins_again_at_what_is_published() -> None:
+    """C26, J12: what was only processed is lost with the state."""
+    record = advanced(
+        Offsets(job_id=JOB), {TASK: {"flights": '{"offset":9}'}}, published('{"offset":5}'), SOURCES, {TASK: True}, 7
+    )
+    assert record.latest() == {"flights": {"offset": 5}}
+    assert record.tasks[TASK].processed == {"flights": {"offset": 9}}
+    assert (record.tasks[TASK].checkpoint_id, record.recorded_ms) == (4, 7)
+
+
+def test_other_sinks_begin_again_at_what_is_processed_also_without_any_checkpoint() -> None:
+    """C26: also while checkpoints fail."""
+    record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
+    assert record.latest() == {"flights": {"flights": {"0": 17}}}
+    assert text(record.latest()["flights"]) == KAFKA
+
+
+def test_a_restarted_task_that_has_not_reported_yet_takes_nothing_back() -> None:
+    """C26."""
+    record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
+    assert advanced(record, {TASK: {}}, None, SOURCES, {TASK: False}, 8) is record
+
+
+async def test_the_record_is_read_as_it_was_written(tmp_path: object) -> None:
+    """C26."""
+    storages = Storages({})
+    directory = storages.at(str(tmp_path))
+    with pytest.raises(ObjectNotFound):
+        await read_offsets(directory)
+    record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, published(KAFKA), SOURCES, {TASK: True}, 7)
+    await directory.child(FILE).write_bytes(encode(record))
+    assert await read_offsets(directory) == record
+    await directory.child(FILE).write_bytes(b"{")
+    with pytest.raises(OffsetsUnreadable):
+        await read_offsets(directory)
+    await storages.aclose()

@@ -1,0 +1,100 @@
+"""Savepoints in a real directory: written, read, verified, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.external import NoCheckpointThere, discard_external, read_external
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
+from minflinkd.checkpoint.savepoints import verify, write_savepoint
+from minflinkd.filemerging.reader import read_segments
+from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.rpc.snapshot import StateFile
+from minflinkd.storage.interface import StorageCorrupt
+from minflinkd.storage.registry import Storages
+from tests.files import files_below
+from tests.unit.checkpoint.builders import A1, A, completed, name, snapshot
+
+CONTENTS = {"offsets/3": b"v1\n{}\n{}", "state/0/0/4_x.zip": b"z" * 5000, "state/0/1/4_y.changelog": b""}
+
+
+@pytest.fixture
+async def storages() -> AsyncIterator[Storages]:
+    storages = Storages({})
+    yield storages
+    await storages.aclose()
+
+
+async def checkpoint(storages: Storages, root: Path, number: int = 7) -> CompletedCheckpoint:
+    """One task's, with two physical files, as it lies in the storage."""
+    place = storages.at(str(root))
+    async with PhysicalFileWriter(place, lambda n: name(number, A1, n), max_file_size=64) as writer:
+        files = tuple([StateFile(path, await writer.append(data)) for path, data in CONTENTS.items()])
+        written = await writer.commit()
+    task = replace(snapshot(number, A, A1), files=files, physical_files=written)
+    found = completed(number, task)
+    await place.child(f"chk-{number}/_metadata").write_bytes(encode(found))
+    return found
+
+
+async def test_a_savepoint_stands_for_itself_wherever_it_is_moved(storages: Storages, tmp_path: Path) -> None:
+    """C24: it has all the files of the checkpoint, and none of them is the checkpoint's."""
+    found = await checkpoint(storages, tmp_path / "job")
+    target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
+    Path(target.path).rename(tmp_path / "moved")
+    await storages.at(str(tmp_path / "job")).delete_tree()
+
+    savepoint = await read_external(storages, str(tmp_path / "moved"))
+    assert savepoint.checkpoint.self_contained
+    assert savepoint.checkpoint.tasks[0].transactions == ()
+    assert await verify(savepoint.root, savepoint.checkpoint) == sum(map(len, CONTENTS.values()))
+    wanted = {file.path: file.handle for file in savepoint.checkpoint.tasks[0].files}
+    await read_segments(savepoint.root, wanted, tmp_path / "laid out")
+    assert {path: (tmp_path / "laid out" / path).read_bytes() for path in CONTENTS} == CONTENTS
+
+
+async def test_a_savepoint_of_a_damaged_checkpoint_is_not_written(storages: Storages, tmp_path: Path) -> None:
+    """C24: what is copied is what was written; a failed copy leaves nothing."""
+    found = await checkpoint(storages, tmp_path / "job")
+    file = tmp_path / "job" / found.tasks[0].files[1].handle.file
+    file.write_bytes(file.read_bytes().replace(b"zz", b"xx"))
+    with pytest.raises(StorageCorrupt, match="checksum"):
+        await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
+    assert list(files_below(tmp_path / "saved")) == []
+
+
+async def test_a_damaged_savepoint_is_found_out(storages: Storages, tmp_path: Path) -> None:
+    """C24: inspect --verify."""
+    found = await checkpoint(storages, tmp_path / "job")
+    await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path)))
+    (directory,) = tmp_path.glob("savepoint-*")
+    (file,) = directory.glob("*.seg")
+    file.write_bytes(file.read_bytes()[:-10])
+    savepoint = await read_external(storages, str(directory))
+    with pytest.raises(StorageCorrupt):
+        await verify(savepoint.root, savepoint.checkpoint)
+
+
+async def test_a_savepoint_is_deleted_with_its_directory(storages: Storages, tmp_path: Path) -> None:
+    """C24: disposal."""
+    found = await checkpoint(storages, tmp_path / "job")
+    target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
+    await discard_external(await read_external(storages, target.uri))
+    assert not Path(target.path).exists()
+    assert len(list(files_below(tmp_path / "job"))) == 1 + len(found.tasks[0].physical_files)
+    with pytest.raises(NoCheckpointThere):
+        await read_external(storages, target.uri)
+
+
+async def test_a_checkpoint_is_deleted_without_what_others_refer_to(storages: Storages, tmp_path: Path) -> None:
+    """C24: a claimed one leaves the retained ones beside it whole."""
+    first = await checkpoint(storages, tmp_path / "job", 7)
+    second = completed(8, replace(snapshot(8, A, A1), files=first.tasks[0].files[:1], physical_files=()))
+    await storages.at(str(tmp_path / "job")).child("chk-8/_metadata").write_bytes(encode(second))
+    await discard_external(await read_external(storages, str(tmp_path / "job" / "chk-7")))
+    left = {str(path.relative_to(tmp_path / "job")) for path in files_below(tmp_path / "job")}
+    assert left == {"chk-8/_metadata", *second.physical_files()}

@@ -1,0 +1,127 @@
+"""A submission that names a checkpoint to start from is looked at before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
+from minflinkd.checkpoint.offsets import Offsets, TaskOffsets
+from minflinkd.checkpoint.offsets import encode as encode_offsets
+from minflinkd.dispatcher.restoring import RestoreCheck
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.validation import parse_job
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
+from minflinkd.storage.registry import Storages
+
+OLD = JobId("0" * 31 + "1")
+TASK = TaskId("numbers")
+
+
+def node(vertex: str, kind: str, *, stateful: bool) -> PlanNode:
+    return PlanNode(number=0, stateful=stateful, vertex=vertex, kind=kind)
+
+
+NODES = (node("totals", "Aggregate", stateful=True), node("numbers", "rate", stateful=False))
+
+
+def job(**restore: Any) -> JobGraph:
+    return parse_job(
+        {
+            "name": "job",
+            "restore": restore,
+            "vertices": {
+                "numbers": {"source": {"format": "rate"}},
+                "totals": {"inputs": ["numbers"], "sql": "SELECT count(*) AS n FROM numbers"},
+                "out": {"inputs": ["totals"], "sink": {"format": "parquet", "path": "/nowhere/out"}},
+            },
+        }
+    )
+
+
+def store(path: Path, *, self_contained: bool = False) -> str:
+    snapshot = TaskSnapshot(
+        task_id=TASK,
+        attempt_id=AttemptId("0" * 32),
+        resource_id=ResourceId("tm-000000000000"),
+        checkpoint_id=3,
+        batch_id=3,
+        operators=NODES,
+        source_offsets={"numbers": '{"offset":30}'},
+    )
+    checkpoint = CompletedCheckpoint(
+        job_id=OLD,
+        checkpoint_id=3,
+        epoch=1,
+        kind=CheckpointKind.PERIODIC,
+        triggered_ms=0,
+        completed_ms=0,
+        tasks=(snapshot,),
+        self_contained=self_contained,
+    )
+    path.mkdir(parents=True)
+    (path / "_metadata").write_bytes(encode(checkpoint))
+    return str(path)
+
+
+async def faults(graph: JobGraph, nodes: tuple[PlanNode, ...] = NODES, running: JobId | None = None) -> list[str]:
+    storages = Storages({})
+    try:
+        check = RestoreCheck(storages, runs=lambda job_id: job_id == running)
+        return [f"{fault.path}: {fault.problem}" for fault in await check.faults(graph, {TASK: nodes})]
+    finally:
+        await storages.aclose()
+
+
+async def test_a_job_that_fits_is_accepted(tmp_path: Path) -> None:
+    """C25."""
+    path = store(tmp_path / "chk-3")
+    assert await faults(job(path=path)) == []
+    assert await faults(job(path=f"{path}/_metadata")) == []
+
+
+async def test_a_path_without_a_checkpoint_is_a_fault(tmp_path: Path) -> None:
+    """J4; a damaged one, and a scheme that nobody knows, too."""
+    assert await faults(job(path=str(tmp_path))) == [f"restore.path: there is no file://{tmp_path}/_metadata"]
+    (tmp_path / "_metadata").write_bytes(b"minflinkd")
+    assert "this is no checkpoint metadata" in (await faults(job(path=str(tmp_path))))[0]
+    assert (await faults(job(path="nothing://x/y")))[0].startswith("restore.path: ")
+
+
+async def test_state_without_a_place_is_a_fault_with_every_reason(tmp_path: Path) -> None:
+    """C25."""
+    path = store(tmp_path / "chk-3")
+    found = await faults(job(path=path), (node("others", "Aggregate", stateful=True), NODES[1]))
+    assert found == [
+        "restore.path: vertex others has state (Aggregate), for which there is no state",
+        "restore.path: vertex totals had state (Aggregate), and has none any more",
+    ]
+    assert await faults(job(path=path, **{"allow-non-restored-state": True}), NODES[1:]) == []
+
+
+async def test_a_checkpoint_of_a_job_that_runs_is_not_claimed(tmp_path: Path) -> None:
+    """C24; its savepoint may be."""
+    path = store(tmp_path / "chk-3")
+    (fault,) = await faults(job(path=path, mode="claim"), running=OLD)
+    assert fault.startswith(f"restore.mode: the checkpoint belongs to job {OLD}")
+    assert await faults(job(path=path, mode="claim")) == []
+    savepoint = store(tmp_path / "savepoint", self_contained=True)
+    assert await faults(job(path=savepoint, mode="claim"), running=OLD) == []
+
+
+async def test_the_latest_offsets_are_those_recorded_or_a_checkpoints(tmp_path: Path) -> None:
+    """C26: state that does not fit is no matter then."""
+    path = store(tmp_path / "chk-3")
+    changed = (node("others", "Aggregate", stateful=True), NODES[1])
+    assert await faults(job(path=path, offsets="latest"), changed) == []
+    (fault,) = await faults(job(path=str(tmp_path), offsets="latest"))
+    assert fault.startswith("restore.path: there is no")
+    record = Offsets(job_id=OLD, tasks={TASK: TaskOffsets(processed={"numbers": {"offset": 40}})})
+    (tmp_path / "offsets.json").write_bytes(encode_offsets(record))
+    assert await faults(job(path=str(tmp_path), offsets="latest")) == []
+    (tmp_path / "offsets.json").write_bytes(encode_offsets(Offsets(job_id=OLD)))
+    assert await faults(job(path=str(tmp_path), offsets="latest")) == [
+        "restore.path: it has no offset of any source of this job"
+    ]

@@ -1,0 +1,86 @@
+"""Flink's endpoints for savepoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc.messages import Done
+from minflinkd.runtime.errors import ErrorInfo
+from tests.unit.rest.parties import RUNNING, Dispatcher
+
+TRIGGER = "0" * 31 + "7"
+
+
+@pytest.fixture
+def asked(dispatcher: Dispatcher) -> list[Any]:
+    """What the Dispatcher was asked; savepoints are done at once, disposals fail."""
+    asked: list[Any] = []
+
+    async def trigger(request: Any) -> Done:
+        asked.append(request)
+        return Done()
+
+    async def status(request: Any) -> j.OperationStatus:
+        asked.append(request)
+        return j.OperationStatus(done=True, location="file:///savepoints/savepoint-1")
+
+    async def disposal(request: Any) -> j.OperationStatus:
+        asked.append(request)
+        return j.OperationStatus(done=True, error=ErrorInfo(code="no-checkpoint-there", message="there is none"))
+
+    dispatcher.mailbox.on(j.TriggerSavepoint, trigger)
+    dispatcher.mailbox.on(j.GetSavepoint, status)
+    dispatcher.mailbox.on(j.DisposeSavepoint, trigger)
+    dispatcher.mailbox.on(j.GetDisposal, disposal)
+    return asked
+
+
+async def test_a_savepoint_is_triggered_and_followed(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """C24: Flink's fields."""
+    body = {"target-directory": "/savepoints", "cancel-job": False, "formatType": "CANONICAL", "triggerId": TRIGGER}
+    async with http.post(f"/jobs/{RUNNING}/savepoints", json=body) as answer:
+        assert (answer.status, await answer.json()) == (202, {"request-id": TRIGGER})
+    async with http.get(f"/jobs/{RUNNING}/savepoints/{TRIGGER}") as answer:
+        assert await answer.json() == {
+            "status": {"id": "COMPLETED"},
+            "operation": {"location": "file:///savepoints/savepoint-1"},
+        }
+    assert asked[0] == j.TriggerSavepoint(job_id=RUNNING, trigger_id=TRIGGER, directory="/savepoints")
+
+
+async def test_a_job_is_stopped_with_a_savepoint(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """C24: an empty body is enough."""
+    async with http.post(f"/jobs/{RUNNING}/stop", json={"targetDirectory": "/s", "drain": True}) as answer:
+        assert answer.status == 202
+    async with http.post(f"/jobs/{RUNNING}/stop") as answer:
+        assert answer.status == 202
+    assert [(request.directory, request.stop, request.drain) for request in asked] == [
+        ("/s", True, True),
+        ("", True, False),
+    ]
+
+
+async def test_a_disposal_says_why_it_failed(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """C24: `class` is the error's code."""
+    async with http.post("/savepoint-disposal", json={"savepoint-path": "/savepoints/x"}) as answer:
+        trigger = (await answer.json())["request-id"]
+    async with http.get(f"/savepoint-disposal/{trigger}") as answer:
+        cause = (await answer.json())["operation"]["failure-cause"]
+    assert cause["class"] == "no-checkpoint-there"
+    assert "there is none" in cause["stack-trace"]
+    assert asked[0].path == "/savepoints/x"
+
+
+@pytest.mark.parametrize("body", [{"cancel-job": True}, {"triggerId": "../x"}, {"target-directory": 7}])
+async def test_what_is_not_understood_is_refused(
+    http: aiohttp.ClientSession, asked: list[Any], body: dict[str, Any]
+) -> None:
+    """E3."""
+    async with http.post(f"/jobs/{RUNNING}/savepoints", json=body) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["code"] == "invalid-request"
+    assert asked == []
