@@ -45,7 +45,7 @@ class Pace:
 
 async def measure(base: Path, quick: bool) -> Row:
     row = Row("beside_plain", "A stream beside plain PySpark with a local checkpoint directory")
-    turns, files = (1, 50) if quick else (4, 80)
+    turns, files = (1, 50) if quick else (3, 60)
     settings = {"taskmanager.numberOfTaskSlots": PARTITIONS, "resourcemanager.max-taskmanagers": 1}
     async with running_cluster(base / "cluster", **settings) as cluster:
         await cluster.await_ready(1)

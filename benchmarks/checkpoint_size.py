@@ -161,9 +161,6 @@ def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
     tasks = [*checkpoint["tasks"].values()]
     whole = checkpoint["end_to_end_duration"]
     sync, upload = max(_of(task, "sync") for task in tasks), max(_of(task, "async") for task in tasks)
-    if any("minflinkd" not in task for task in tasks):  # it does not tell the wait apart
-        left = max(0.0, whole - sync - upload)
-        return {"trigger -> complete": whole, "wait, messages, metadata": left, "sync: links": sync, "upload": upload}
     own, wait = checkpoint["minflinkd"], max(_of(task, "wait") for task in tasks)
     parts = {
         "trigger -> complete": whole,
@@ -178,7 +175,7 @@ def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
 
 
 def _of(task: dict[str, Any], part: str) -> float:
-    return float(task["minflinkd"][part] if "minflinkd" in task else task[f"{part}_duration"])
+    return float(task["minflinkd"][part])
 
 
 def _upload(checkpoint: dict[str, Any]) -> tuple[float, float]:
