@@ -113,7 +113,7 @@ async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) ->
 
 
 def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
-    whole = checkpoint["end_to_end_duration"]
+    whole = checkpoint["end_to_end_duration"] + checkpoint["minflinkd"]["metadata"]
     sync = max(task["minflinkd"]["sync"] for task in checkpoint["tasks"].values())
     upload = max(task["minflinkd"]["async"] for task in checkpoint["tasks"].values())
     return {
