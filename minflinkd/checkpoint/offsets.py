@@ -6,7 +6,7 @@
         "processed": {<source>: <Spark's offset>},     up to the last micro-batch that has ended
         "published": {<source>: <Spark's offset>},     up to the last checkpoint that its sinks have published
         "checkpoint_id": ...,                          that one; null before the first
-        "staged": true}}}                              whether the task's sinks publish with checkpoints
+        "staged": true}}}                              whether a sink of the job publishes with checkpoints
 
 What was processed, and is not published, is lost with the state where sinks publish with checkpoints. So a job that
 begins anew begins there at what is published, else at what is processed. Pure but for reading the file.

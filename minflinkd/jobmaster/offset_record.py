@@ -8,7 +8,7 @@ from minflinkd.checkpoint import offsets as record
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.turn import StorageTurn
-from minflinkd.jobgraph.model import Delivery
+from minflinkd.jobgraph import delivery
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
@@ -46,10 +46,9 @@ class OffsetRecord:
             for task_id, task in state.tasks.items()
         }
         processed = {task: execution.metrics.source_offsets for task, execution in state.executions.items()}
-        staged = {
-            task_id: any(v.sink is not None and v.sink.delivery is Delivery.EXACTLY_ONCE for v in task.vertices)
-            for task_id, task in state.tasks.items()
-        }
+        sinks = [v.sink for task in state.tasks.values() for v in task.vertices if v.sink is not None]
+        # A source may be exchanges away from the sinks that publish what it read.
+        staged = dict.fromkeys(state.tasks, any(delivery.stages(sink) for sink in sinks))
         self.offsets = record.advanced(self.offsets, processed, published, sources, staged, self._clock.epoch_ms())
 
     async def write(self) -> None:

@@ -87,7 +87,6 @@ class Origin:
                 snapshot,
                 files=logs,
                 batch_id=-1,
-                transactions=(),
                 input_ended=False,
                 inputs={},
                 output=0,
@@ -96,6 +95,10 @@ class Origin:
             own = {name: text for name, text in snapshot.source_offsets.items() if name not in snapshot.inputs}
             for task, restore in self._at_offsets(own):
                 restores[task] = copy(restore, snapshot=kept, root=origin.root.uri)
+            owing = {transaction.sink for transaction in snapshot.transactions}
+            for other in chain(self.graph):  # what its sinks owe is committed also where no source is beside them
+                if other.id not in restores and owing & {vertex.id for vertex in other.vertices}:
+                    restores[other.id] = TaskRestore(checkpoint_id=0, snapshot=kept, root=origin.root.uri)
         return Start(origin.directory.uri, restores, origin.checkpoint)
 
     def at_record(self, path: str, offsets: record.Offsets) -> Start:
