@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.dataset
 import pytest
+import pytest_asyncio
 
 from minflinkd.checkpoint.metadata import decode
 from minflinkd.rest.schemas import Checkpoints
@@ -80,11 +81,11 @@ async def goes_on(cluster: Cluster, job_id: str) -> None:
 
 
 @pytest.fixture
-async def disk(tmp_path: Path) -> Disk:
+def disk(tmp_path: Path) -> Disk:
     return Disk(tmp_path)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def faulty(disk: Disk, tmp_path: Path) -> AsyncIterator[Cluster]:
     settings = {
         "execution.checkpointing.dir": f"faulty://{disk.objects}",

@@ -61,6 +61,7 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_checkpoints_total", (job, "completed")] == 7
     assert found["minflinkd_checkpoint_failures_total", ("expired", job)] == 1
     assert found["minflinkd_checkpoint_last_duration_seconds", (job,)] == 0.3
+    assert ("minflinkd_checkpoint_last_completed_timestamp_seconds", (job,)) not in found, "there was none"
     assert found["minflinkd_slots_free", ()] == 2
     assert found["minflinkd_taskmanager_heartbeat_age_seconds", ("tm-0123456789ab",)] == 1.5
     assert found["minflinkd_task_rows_in", (job, "out")] == 5
