@@ -142,12 +142,14 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def running(base: Path, **options: Any) -> AsyncIterator[World]:
+async def running(base: Path, *, seen_to_work: bool = True, **options: Any) -> AsyncIterator[World]:
+    """Two tasks that run; `seen_to_work`: with one checkpoint in the storage, and ids reserved."""
     world = World(base, **{"interval": 0.05, "timeout": 5.0, "orphan_grace": 0.4, **options})
     with capture_logs():
         async with world.coordinator as coordinator:
             coordinator.tasks_running(TASKS)
-            await coordinator.trigger()  # the storage works, and ids are reserved
+            if seen_to_work:
+                await coordinator.trigger()
             yield world
         await world.owner.aclose()
         await world.storages.aclose()
@@ -216,8 +218,8 @@ async def test_a_slow_storage_makes_checkpoints_slow_and_no_more(tmp_path: Path)
 
 async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path) -> None:
     """C21, C13: their uploads end with them, and what they wrote is gone."""
-    async with running(tmp_path, timeout=0.3, tolerable_failed=1) as world:
-        world.storage.latency = 0.1
+    async with running(tmp_path, seen_to_work=False, timeout=0.3, tolerable_failed=1) as world:
+        world.storage.latency = 0.1  # twelve files of each task, one after the other
         await until(lambda: bool(world.failures))
         [failure] = world.failures
         assert failure.cause is FailureCause.EXPIRED
@@ -230,14 +232,15 @@ async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path
 @pytest.mark.parametrize("ending", ["another task declines", "it expires", "the tasks are stopped"])
 async def test_an_aborted_checkpoint_writes_nothing_more_and_its_files_are_gone(tmp_path: Path, ending: str) -> None:
     """C13: as the recording storage sees it."""
-    async with running(tmp_path, interval=0.0, timeout=0.5, tolerable_failed=5, orphan_grace=3600.0) as world:
-        world.storage.latency = 0.1
-        before = world.names()
+    options = {"interval": 0.0, "timeout": 1.5, "tolerable_failed": 5, "orphan_grace": 3600.0}
+    async with running(tmp_path, seen_to_work=False, **options) as world:
+        world.storage.latency = 0.2
         request = asyncio.create_task(world.coordinator.trigger())
-        await until(lambda: len(world.names() - before) >= 2)  # in the midst of the upload
+        await until(lambda: any(name.endswith(".seg") for name in world.names()))  # in the midst of the upload
+        before = {name for name in world.names() if name.startswith("ids/")}
         match ending:
             case "another task declines":
-                world.coordinator.decline(B1, 2, ErrorInfo(code="user-code", message="it broke"))
+                world.coordinator.decline(B1, 1, ErrorInfo(code="user-code", message="it broke"))
             case "the tasks are stopped":
                 world.coordinator.tasks_stopped(frozenset({A1, B1}))  # they run on
         with pytest.raises(CheckpointFailed):
