@@ -372,7 +372,9 @@ class RunningTask:
     def _tell_watermark(self, java_query: Any) -> None:
         """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
         with suppress(PySparkException, Py4JError):
-            now = int(self._execution.watermarkTracker().currentWatermark())
+            if (tracker := self._execution.watermarkTracker()) is None:  # the query's thread has still to make it
+                return
+            now = int(tracker.currentWatermark())
             if now > 0 and str(java_query.status().message()).startswith("Waiting for data"):
                 assert self._watermarks is not None
                 promised = self._watermarks.promised(self._execution, now)

@@ -74,10 +74,9 @@ class Watermarks:
 
     def promised(self, execution: Any, processed_ms: int) -> int | None:
         """What the output of a micro-batch may promise that was processed with the watermark `processed_ms`."""
-        if processed_ms <= 0:
+        if processed_ms <= 0 or (last := execution.lastExecution()) is None:  # restored, and nothing came since
             return None
-        plan = execution.lastExecution().executedPlan()
-        return _output_watermark(self._session, plan, processed_ms)
+        return _output_watermark(self._session, last.executedPlan(), processed_ms)
 
 
 def _output_watermark(session: Session, plan: Any, processed_ms: int) -> int | None:
