@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Task, Vertex
-from minflinkd.rpc.messages import JobContext
-from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
+from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Vertex
+from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.taskmanager import session_protocol as p
+from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, events, job, parquet, source
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
@@ -56,66 +53,6 @@ def truth(fast: int, slow: int) -> dict[str, list[int]]:
             n, total = found.get(str(value % KEYS), [0, 0])
             found[str(value % KEYS)] = [n + 1, total + value]
     return found
-
-
-class Run:
-    """One deployment of all tasks of a graph."""
-
-    def __init__(self, child: Child, context: JobContext, tasks: tuple[Task, ...], artifacts: dict[str, str]) -> None:
-        self.child = child
-        self.context = context
-        self.tasks = tasks
-        self.artifacts = artifacts
-        self.attempts: dict[TaskId, AttemptId] = {}
-        self.directories = {task.id: child.fresh_directory() for task in tasks}
-
-    async def start(self, restored: Mapping[TaskId, tuple[p.SnapshotTaken, Path]] | None = None) -> None:
-        await asyncio.gather(*(self._start(task, (restored or {}).get(task.id)) for task in self.tasks))
-
-    async def _start(self, task: Task, restored: tuple[p.SnapshotTaken, Path] | None) -> None:
-        owner = {vertex.id: other.id for other in self.tasks for vertex in other.vertices}
-        inputs = tuple(
-            p.InputChannel(vertex_id=edge.id, directory=str(self.directories[owner[edge.id]] / "exchange"))
-            for edge in task.inputs
-        )
-        directory = self.directories[task.id]
-        output = p.OutputChannel(directory=str(directory / "exchange"), readers=task.readers) if task.readers else None
-        before = None
-        if restored is not None:
-            taken, files = restored
-            if files.exists():
-                shutil.copytree(files, directory / "checkpoint")
-            before = p.Restored(
-                checkpoint_id=1,
-                batch_id=taken.batch_id,
-                inputs=taken.inputs,
-                output=taken.output,
-                input_ended=taken.input_ended,
-            )
-        self.attempts[task.id] = await self.child.run(
-            self.context,
-            task,
-            directory=directory,
-            artifacts=self.artifacts,
-            restored=before,
-            inputs=inputs,
-            output=output,
-        )
-
-    async def checkpoint(self, number: int) -> dict[TaskId, tuple[p.SnapshotTaken, Path]]:
-        async def take(task: TaskId, attempt: AttemptId) -> tuple[p.SnapshotTaken, Path]:
-            target = self.child.directory / "snapshots" / f"{attempt}-{number}"
-            target.parent.mkdir(exist_ok=True)
-            request = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=number, target_directory=str(target))
-            return await self.child.ask(request), target
-
-        taken = await asyncio.gather(*(take(task, attempt) for task, attempt in self.attempts.items()))
-        return dict(zip(self.attempts, taken, strict=True))
-
-    async def stop(self) -> None:
-        for attempt in self.attempts.values():
-            stopped = await self.child.ask(p.StopTask(attempt_id=attempt))
-            assert stopped.ended
 
 
 async def test_cuts_through_three_running_queries_are_exact_through_crashes(child: Child, tmp_path: Path) -> None:

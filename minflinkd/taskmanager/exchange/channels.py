@@ -35,6 +35,11 @@ from minflinkd.taskmanager.exchange.log import (
 RELEASED = "released"
 RESTORED = "restored"
 UNREAD = "inputs"  # in a snapshot's directory
+WATERMARK = ".watermark"  # in there: the last one of the output
+
+
+class CheckpointEnded(Exception):
+    """It was aborted, or a later one was cut: this attempt has no part in it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class CutState:
     output: int  # the sequence number of the barrier in the output, where there is one
     files: tuple[tuple[str, int], ...]  # unread entries and their data: path in the snapshot, bytes
     input_ended: bool  # nothing of the input follows
+    watermark_ms: int | None = None  # the last one in the output
 
 
 class Input:
@@ -74,7 +80,9 @@ class Input:
         self.ended = False
         self._reader = reader
         self._idle_timeout = idle_timeout
-        self._last_entry: float | None = None
+        self._active_at: float | None = None  # something that tells of rows or of event time came, or was taken in
+        self._active_until = 0  # the entry behind the last such
+        self._position = position
         self._news: deque[tuple[int, Entry]] = deque()  # entries with something to say, not taken in yet
         self._restored = LogReader(control / RESTORED, position) if position < first else None
         self._log = LogReader(directory, first)
@@ -83,6 +91,7 @@ class Input:
     def scan(self, now: float) -> list[g.Arrived]:
         """What was written since. Raises ExchangeDamaged."""
         found: list[tuple[int, Entry]] = []
+        left_over = self._restored is not None  # among what a snapshot brought are barriers of earlier attempts
         if self._restored is not None:
             found += self._restored.read()
             if self._restored.position < self.first:
@@ -91,18 +100,24 @@ class Input:
                 )
             self._restored = None
         found += self._log.read()
-        if found or self._last_entry is None:
-            self._last_entry = now
+        if self._active_at is None:
+            self._active_at = now
         arrived = []
         for sequence, entry in found:
             if entry.watermark_ms is not None or entry.kind is EntryKind.END:
                 self._news.append((sequence, entry))
+            if entry.size or entry.kind is EntryKind.WATERMARK:
+                self._active_at, self._active_until = now, sequence + 1
             barrier = entry.checkpoint_id if entry.kind is EntryKind.BARRIER else None
-            arrived.append(g.Arrived(self.vertex, sequence, entry.size, barrier))
+            void = left_over and sequence < self.first
+            arrived.append(g.Arrived(self.vertex, sequence, entry.size, barrier, void))
         return arrived
 
-    def take_in(self, position: int) -> None:
+    def take_in(self, position: int, now: float) -> None:
         """The task has everything below `position`."""
+        if self._position < self._active_until:
+            self._active_at = now
+        self._position = position
         while self._news and self._news[0][0] < position:
             _, entry = self._news.popleft()
             if entry.kind is EntryKind.END:
@@ -111,12 +126,15 @@ class Input:
             elif entry.watermark_ms is not None:
                 self.watermark_ms = max(entry.watermark_ms, self.watermark_ms or entry.watermark_ms)
 
-    def effective_watermark(self, now: float) -> int | None:
-        """The end of time while the input is idle for longer than it may hold the others back."""
-        idle = self._idle_timeout is not None and self._last_entry is not None
-        if idle and now - (self._last_entry or now) > (self._idle_timeout or 0.0):
-            return END_OF_TIME_MS
-        return self.watermark_ms
+    @property
+    def may_idle(self) -> bool:
+        return self._idle_timeout is not None
+
+    def is_idle(self, now: float) -> bool:
+        """For longer than it may hold the others back. Rows that wait to be processed are no idleness."""
+        if self._idle_timeout is None or self._active_at is None or self._position < self._active_until:
+            return False
+        return now - self._active_at > self._idle_timeout
 
     def consumed(self, position: int) -> None:
         mark_consumed(self.directory, self._reader, position)
@@ -149,7 +167,8 @@ class Input:
 class TaskChannels:
     """Thread-safe: micro-batches come from the query's thread, snapshots from others.
 
-    `batch_id`: the micro-batch that the attempt was restored at, -1 for a fresh one.
+    `batch_id`: the micro-batch that the attempt was restored at, -1 for a fresh one; `promised`: the watermark that its
+    output had there.
     """
 
     def __init__(
@@ -162,6 +181,7 @@ class TaskChannels:
         hold: bool,
         aligned_timeout: float | None,
         clock: Callable[[], float],
+        promised: int | None = None,
     ) -> None:
         self.inputs = inputs
         self.output = output
@@ -170,7 +190,6 @@ class TaskChannels:
         self._clock = clock
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._watermark_ms: int | None = None  # the last one in the output
         self._targets: dict[int, Path] = {}
         self._stops: set[int] = set()
         self._ended = False
@@ -181,6 +200,9 @@ class TaskChannels:
             hold=hold,
             aligned_timeout=aligned_timeout,
         )
+        self._watermark_ms = promised
+        if output is not None and promised is not None:  # before the attempt: an idle task would not say it again
+            output.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=promised))
         for i in inputs:  # what lies between is skipped: barriers that were passed before
             if positions[i.vertex] < i.first and not (i.control / RESTORED).exists():
                 raise ExchangeDamaged(f"input {i.vertex} stands at {positions[i.vertex]} and begins at {i.first}")
@@ -192,24 +214,35 @@ class TaskChannels:
 
     # --- micro-batches -------------------------------------------------------------------------------------------
 
-    def publish(self, batch_id: int, positions: Mapping[VertexId, int], entry: Entry | None) -> None:
+    def publish(self, batch_id: int, positions: Mapping[VertexId, int], entry: Entry | None) -> bool:
         """A micro-batch was processed: `positions` are where it ends in the inputs, `entry` is its output.
 
-        A repeated one appears only once (J9). Raises ExchangeDamaged.
+        A repeated one appears only once (J9). False, and nothing happens, while the attempt is `closed`. Raises
+        ExchangeDamaged.
         """
         with self._changed:
             if batch_id <= self.published:
-                return
+                return True
+            if self._closed_after is not None:
+                return False
             self._scan()
             if self.output is not None and entry is not None:
                 self.output.append(entry)
                 self._watermark_ms = entry.watermark_ms or self._watermark_ms
             self.published = batch_id
+            now = self._clock()
             for i in self.inputs:
-                i.take_in(positions[i.vertex])
+                i.take_in(positions[i.vertex], now)
                 i.consumed(positions[i.vertex])
             self._feed(g.Advanced(positions))
             self._changed.notify_all()
+        return True
+
+    def poll(self) -> None:
+        """Look at the inputs, also while no micro-batch and no checkpoint does. Raises ExchangeDamaged."""
+        with self._lock:
+            self._scan()
+            self._feed(g.Tick())
 
     def put_watermark(self, watermark_ms: int) -> None:
         """Tell the readers of an idle task that event time goes on."""
@@ -226,11 +259,21 @@ class TaskChannels:
                 self.output.append(Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS))
 
     def watermarks(self) -> dict[VertexId, int]:
-        """Of each input that has one."""
+        """Of each input that has one. One that is idle holds the others back no more: it goes along with them."""
         with self._lock:
             now = self._clock()
-            known = {i.vertex: i.effective_watermark(now) for i in self.inputs}
-        return {vertex: value for vertex, value in known.items() if value is not None}
+            idle = {i.vertex for i in self.inputs if i.is_idle(now)}
+            known = {i.vertex: i.watermark_ms for i in self.inputs if i.watermark_ms is not None}
+            active = [i.vertex for i in self.inputs if i.vertex not in idle and not i.ended]
+        if active and all(vertex in known for vertex in active):
+            together = min(known[vertex] for vertex in active)
+            known |= {vertex: max(together, known.get(vertex, together)) for vertex in idle}
+        return known
+
+    @property
+    def may_idle(self) -> bool:
+        """Whether time alone may move the watermarks."""
+        return any(i.may_idle for i in self.inputs)
 
     def all_ended(self) -> bool:
         with self._lock:
@@ -255,15 +298,24 @@ class TaskChannels:
             if stop:
                 self._stops.add(checkpoint_id)
             self._feed(g.Triggered(checkpoint_id, oldest))
+            for ended in [number for number in self._targets if g.has_ended(self._gate, number)]:
+                del self._targets[ended]
+                self._stops.discard(ended)
+            self._changed.notify_all()
 
     def await_cut(self, checkpoint_id: int, timeout: float) -> CutState | None:
-        """The cut of a triggered checkpoint; None: not within `timeout` seconds. Raises ExchangeDamaged."""
+        """The cut of a triggered checkpoint; None: not within `timeout` seconds.
+
+        Raises ExchangeDamaged, OSError, CheckpointEnded.
+        """
         with self._changed:
             self._scan()
             self._feed(g.Tick())
-            if checkpoint_id not in self._cuts:
+            if checkpoint_id not in self._cuts and not g.has_ended(self._gate, checkpoint_id):
                 self._changed.wait(timeout)
             made = self._cuts.pop(checkpoint_id, None)
+            if made is None and g.has_ended(self._gate, checkpoint_id):
+                raise CheckpointEnded(f"checkpoint {checkpoint_id} was aborted, or a later one overtook it")
         if isinstance(made, Exception):
             raise made
         return made
@@ -274,6 +326,7 @@ class TaskChannels:
             self._feed(g.Aborted(checkpoint_id))
             self._cuts.pop(checkpoint_id, None)
             self._targets.pop(checkpoint_id, None)
+            self._stops.discard(checkpoint_id)
             if self._closed_after == checkpoint_id:
                 self._closed_after = None
             self._changed.notify_all()
@@ -314,7 +367,7 @@ class TaskChannels:
         if number in self._stops:
             self._stops.discard(number)
             self._closed_after = number
-        self._cuts[number] = CutState(cut, self.published, sequence, tuple(files), self._ended)
+        self._cuts[number] = CutState(cut, self.published, sequence, tuple(files), self._ended, self._watermark_ms)
         self._changed.notify_all()
 
 

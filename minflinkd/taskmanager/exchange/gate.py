@@ -3,7 +3,7 @@
 Asynchronous barrier snapshotting (Carbone et al., "Lightweight Asynchronous Snapshots for Distributed Dataflows",
 2015), with micro-batches as the units. The reading side holds at every barrier by itself, and passes it when it is
 released; so nothing here has to be in time, and whatever is lost or late can at worst hold an input until a checkpoint
-is aborted.
+is aborted. Checkpoints are cut in the order of their numbers: one that is triggered behind a later cut has ended.
 
 Exactly-once: a checkpoint is cut when the task stands exactly at its barrier in all inputs (C2). At-least-once: when it
 has everything up to the barriers, and perhaps more (C3). Unaligned: once all barriers are written and a time is over,
@@ -25,10 +25,8 @@ class Channel:
 
     position: int
     written: int  # the first entry that is not there yet
-    barriers: Mapping[int, int] = field(default_factory=dict)  # checkpoint -> sequence number; none below `position`
-    unread: tuple[
-        tuple[int, int], ...
-    ] = ()  # (sequence number, bytes) of entries that are no barriers, from `position`
+    barriers: Mapping[int, int] = field(default_factory=dict)  # checkpoint -> sequence number
+    unread: tuple[tuple[int, int], ...] = ()  # (sequence number, bytes) from `position`, of what is no barrier
 
     def stands_at(self, sequence: int) -> bool:
         """Nothing but barriers lies between."""
@@ -69,12 +67,13 @@ class Aborted:
 
 @dataclass(frozen=True)
 class Arrived:
-    """An entry was written. `barrier`: the checkpoint of a barrier."""
+    """An entry was written. `barrier`: the checkpoint of a barrier; `void`: nobody waits there any more."""
 
     channel: VertexId
     sequence: int
     size: int = 0
     barrier: int | None = None
+    void: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,18 +122,15 @@ def step(gate: Gate, event: Event, now: float) -> tuple[Gate, tuple[Command, ...
     commands: list[Command] = []
     match event:
         case Triggered(number, oldest):
-            gate = replace(gate, floor=max(gate.floor, oldest))
+            gate, released = _raise_floor(gate, oldest)
+            commands += released
             if number >= gate.floor and number not in gate.void and number not in gate.waiting:
                 gate = replace(gate, waiting={**gate.waiting, number: now})
-            passed = {n for n in {*gate.waiting, *_known_barriers(gate)} if n < gate.floor}
-            for ended in sorted(passed):
-                gate = _forget(gate, ended)
-                commands.append(Release(ended))
         case Aborted(number):
             gate = _forget(gate, number)
             commands.append(Release(number))
-        case Arrived(name, sequence, size, barrier):
-            gate = _arrived(gate, name, sequence, size, barrier, now)
+        case Arrived(barrier=barrier):
+            gate = _arrived(gate, event, now)
             if barrier is not None and barrier < gate.floor:
                 commands.append(Release(barrier))
         case Advanced(positions):
@@ -148,10 +144,16 @@ def step(gate: Gate, event: Event, now: float) -> tuple[Gate, tuple[Command, ...
         cut = _cut(gate, number, now)
         if cut is None:
             break
-        # What is cut is not to be cut again; its barriers are released, those of inputs that did not align as well.
-        gate = _forget(gate, number)
-        commands += [cut, Release(number)]
+        # What is cut is not to be cut again, nor anything older: its barrier would come out behind this one. Their
+        # barriers are released, those of inputs that did not align as well.
+        gate, released = _raise_floor(gate, number + 1)
+        commands += [cut, *released]
     return gate, tuple(commands)
+
+
+def has_ended(gate: Gate, number: int) -> bool:
+    """Whether a checkpoint that was triggered is not going to be cut (any more)."""
+    return number not in gate.waiting
 
 
 def next_wakeup(gate: Gate) -> float | None:
@@ -181,7 +183,8 @@ def _cut(gate: Gate, number: int, now: float) -> Cut | None:
     )
 
 
-def _arrived(gate: Gate, name: VertexId, sequence: int, size: int, barrier: int | None, now: float) -> Gate:
+def _arrived(gate: Gate, entry: Arrived, now: float) -> Gate:
+    name, sequence, barrier = entry.channel, entry.sequence, entry.barrier
     channel = gate.channels[name]
     if sequence < channel.written:
         return gate
@@ -189,11 +192,11 @@ def _arrived(gate: Gate, name: VertexId, sequence: int, size: int, barrier: int 
         raise InvariantViolated(f"channel {name}: entry {sequence} came before entry {channel.written}")
     channel = replace(channel, written=sequence + 1)
     if barrier is None:
-        channel = replace(channel, unread=(*channel.unread, (sequence, size)))
-    else:
+        if sequence >= channel.position:
+            channel = replace(channel, unread=(*channel.unread, (sequence, entry.size)))
+    elif not entry.void and barrier >= gate.floor and barrier not in gate.void:
         channel = replace(channel, barriers={**channel.barriers, barrier: sequence})
-        if barrier >= gate.floor and barrier not in gate.void:
-            gate = replace(gate, arrived={barrier: now, **gate.arrived})
+        gate = replace(gate, arrived={barrier: now, **gate.arrived})
     return replace(gate, channels={**gate.channels, name: channel})
 
 
@@ -219,5 +222,12 @@ def _forget(gate: Gate, number: int) -> Gate:
     )
 
 
-def _known_barriers(gate: Gate) -> set[int]:
-    return {number for channel in gate.channels.values() for number in channel.barriers}
+def _raise_floor(gate: Gate, floor: int) -> tuple[Gate, tuple[Release, ...]]:
+    """Everything below it has ended; what held because of it goes on."""
+    floor = max(gate.floor, floor)
+    gate = replace(gate, floor=floor, void=frozenset(n for n in gate.void if n >= floor))
+    barriers = {number for channel in gate.channels.values() for number in channel.barriers}
+    ended = sorted(n for n in {*gate.waiting, *barriers} if n < floor)
+    for number in ended:
+        gate = _forget(gate, number)
+    return gate, tuple(Release(number) for number in ended)

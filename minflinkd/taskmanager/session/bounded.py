@@ -8,7 +8,8 @@ set so far ahead that every open window, join and timer fires in a micro-batch w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -49,14 +50,21 @@ def _end_time(session: Session, execution: Any) -> None:
     When it looks for something to do, an idle query has already derived the watermarks of its operators for the next
     micro-batch, and insists that they stay. So what it derived is forgotten, under the lock that it looks under.
     """
+    with between_batches(session, execution) as forget:
+        execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
+        forget()
+
+
+@contextmanager
+def between_batches(session: Session, execution: Any) -> Iterator[Callable[[], None]]:
+    """An idle query looks for nothing meanwhile. Gives what makes it forget the watermarks that it has derived."""
     kind = session.jvm.org.apache.spark.util.Utils.classForName(_EXECUTION, True, False)
     member = kind.getDeclaredField("watermarkPropagator")
     member.setAccessible(True)
     lock = execution.awaitProgressLock()
     lock.lock()
     try:
-        execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
-        member.get(execution).purge(_EVERY_BATCH)
+        yield lambda: member.get(execution).purge(_EVERY_BATCH)
     finally:
         lock.unlock()
 

@@ -54,7 +54,8 @@ class ExchangeReader(DataSourceStreamReader):
         position = end = int(start["position"])
         while (entry := self._entry(position)) is not None:
             if entry["kind"] == "barrier":
-                if self._hold and not self._is_released(entry["checkpoint_id"]):
+                left_over = position < self._first  # of an earlier attempt: nobody releases it any more
+                if self._hold and not left_over and not self._is_released(entry["checkpoint_id"]):
                     break
                 position += 1
             else:

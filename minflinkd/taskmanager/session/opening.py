@@ -11,7 +11,7 @@ from pathlib import Path
 from minflinkd.jobgraph.model import CheckpointMode
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import RESTORED, UNREAD, Input, TaskChannels
+from minflinkd.taskmanager.exchange.channels import RESTORED, UNREAD, WATERMARK, Input, TaskChannels
 from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, read_schema
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.plan import ExchangeInput
@@ -40,6 +40,10 @@ class Opening:
             self._control(channel).mkdir(parents=True, exist_ok=True)
             if (unread / channel.vertex_id).exists():  # no business of Spark's
                 (unread / channel.vertex_id).rename(self._control(channel) / RESTORED)
+        self._promised = None
+        if (unread / WATERMARK).exists():
+            self._promised = int((unread / WATERMARK).read_text("utf-8"))
+            (unread / WATERMARK).unlink()
         if unread.exists():
             unread.rmdir()
 
@@ -82,6 +86,7 @@ class Opening:
             hold=checkpointing.mode is CheckpointMode.EXACTLY_ONCE,
             aligned_timeout=checkpointing.alignment_timeout or None,
             clock=time.monotonic,
+            promised=self._promised,
         )
 
     def _input(self, channel: InputChannel, position: int) -> Input:

@@ -59,6 +59,8 @@ class _Walk:
         vertex, route = (inside[-1], "/".join(reversed(inside[:-1]))) if inside else ("", "")
         children = _all(node.children())
         if not children:
+            if not node.isStreaming():
+                return  # a table that is joined with: no source to Spark
             # The relations of one source are told apart by the ids of their columns: equal ones are one source.
             key = str(node.output().toString())
             if key not in self._sources:

@@ -129,8 +129,9 @@ def _build(
         _choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
         plan.source_names = operators.source_names(plan.operators)
-        read = {edge.id for edge in task.inputs}
-        plan.exchanges = {n: VertexId(name) for n, name in plan.source_names.items() if name in read}
+        read = {edge.id for edge in task.inputs}  # an exchange that is read twice is two sources to Spark
+        leaves = [node for node in plan.operators if not node.stateful and node.vertex in read]
+        plan.exchanges = {leaf.number: VertexId(leaf.vertex) for leaf in leaves}
     return plan
 
 

@@ -29,7 +29,7 @@ from minflinkd.rpc.messages import Collected, TaskMetrics
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import UNREAD, CutState, no_channels
+from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, CheckpointEnded, CutState, no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
 from minflinkd.taskmanager.session import bounded, metrics, placement, plan, snapshot
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
@@ -42,7 +42,7 @@ from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, rec
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
-from minflinkd.taskmanager.session.watermarks import Watermarks
+from minflinkd.taskmanager.session.watermarks import Watermarks, is_idle
 from minflinkd.taskmanager.session_protocol import (
     NothingToDrain,
     RunTask,
@@ -231,8 +231,7 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
-                if self._exchange is not None:
-                    self._tell_watermark(java_query)
+                self._look_at_exchanges()
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
         except Exception as error:
@@ -346,7 +345,9 @@ class RunningTask:
                 processed = int(offsets.metadata.get("batchWatermarkMs", 0))
                 promised = self._watermarks.promised(self._execution, processed)
                 entry = Entry(kind=EntryKind.DATA, files=self._exchange.files, batch_id=epoch, watermark_ms=promised)
-        self._channels.publish(epoch, positions, entry)
+        while not self._channels.publish(epoch, positions, entry):
+            if self._stopping.wait(0.02):
+                raise QueryEnded("the attempt stopped with a checkpoint that does not cover this micro-batch")
         if self._plan.watermarks:
             self._watermarks.take_in(self._execution, self._channels.watermarks())
         with self._lock:
@@ -369,13 +370,23 @@ class RunningTask:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
-    def _tell_watermark(self, java_query: Any) -> None:
+    def _look_at_exchanges(self) -> None:
+        """What happens to them while no micro-batch is there to see it."""
+        self._channels.poll()
+        if self._channels.may_idle:
+            assert self._watermarks is not None
+            with suppress(PySparkException, Py4JError):
+                self._watermarks.take_in_idle(self._execution, self._channels.watermarks())
+        if self._exchange is not None:
+            self._tell_watermark()
+
+    def _tell_watermark(self) -> None:
         """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
         with suppress(PySparkException, Py4JError):
             if (tracker := self._execution.watermarkTracker()) is None:  # the query's thread has still to make it
                 return
             now = int(tracker.currentWatermark())
-            if now > 0 and str(java_query.status().message()).startswith("Waiting for data"):
+            if now > 0 and is_idle(self._execution):
                 assert self._watermarks is not None
                 promised = self._watermarks.promised(self._execution, now)
                 if promised is not None:
@@ -437,7 +448,9 @@ class RunningTask:
             if made.files:
                 target.mkdir(parents=True, exist_ok=True)
                 unread.rename(target / UNREAD)
-        except (ExchangeDamaged, SnapshotFailed, OSError) as error:
+            if made.watermark_ms is not None:
+                files.append(_save_watermark(target, made.watermark_ms))
+        except (CheckpointEnded, ExchangeDamaged, SnapshotFailed, OSError) as error:
             self._channels.abort(number)
             for directory in (unread, target):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -509,6 +522,13 @@ class RunningTask:
             self._aborted.add(checkpoint_id)
             self._snapshots.pop(checkpoint_id, None)
         self._channels.abort(checkpoint_id)
+
+
+def _save_watermark(target: Path, watermark_ms: int) -> SnapshotFile:
+    place = target / UNREAD / WATERMARK
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(str(watermark_ms), "utf-8")
+    return SnapshotFile(f"{UNREAD}/{WATERMARK}", place.stat().st_size)
 
 
 def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:

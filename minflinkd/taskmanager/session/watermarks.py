@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session import bounded
 from minflinkd.taskmanager.session.spark import Session
 
 NEVER = "36500 days"
@@ -36,6 +37,11 @@ def without_marks(schema: str) -> tuple[StructType, str | None]:
         if field.get("metadata", {}).pop(_MARK, None) is not None:
             marked = marked or field["name"]
     return StructType.fromJson(fields), marked
+
+
+def is_idle(execution: Any) -> bool:
+    """The query has looked for something to do, and found nothing."""
+    return str(execution.status().message()).startswith("Waiting for data")
 
 
 def mark(frame: DataFrame, column: str) -> tuple[DataFrame, Any]:
@@ -55,10 +61,32 @@ class Watermarks:
 
     def take_in(self, execution: Any, watermarks: Mapping[VertexId, int]) -> None:
         """From the next micro-batch on the query knows how far its inputs have come."""
-        news = {v: ms for v, ms in watermarks.items() if v in self._keys and self._told.get(v) != ms}
+        self._put(execution.watermarkTracker(), self._news(watermarks))
+
+    def take_in_idle(self, execution: Any, watermarks: Mapping[VertexId, int]) -> None:
+        """The same for a query that waits for data, from another thread: what the watermarks fire, fires now.
+
+        As at the end of input, what the query derived for its next micro-batch is forgotten.
+        """
+        news, last = self._news(watermarks), execution.lastExecution()
+        if not news or last is None:
+            return
+        with bounded.between_batches(self._session, execution) as forget:
+            if not is_idle(execution):
+                return
+            tracker = execution.watermarkTracker()
+            self._put(tracker, news)
+            before = int(tracker.currentWatermark())
+            tracker.updateWatermark(last.executedPlan())
+            if int(tracker.currentWatermark()) != before:
+                forget()
+
+    def _news(self, watermarks: Mapping[VertexId, int]) -> dict[VertexId, int]:
+        return {v: ms for v, ms in watermarks.items() if v in self._keys and self._told.get(v) != ms}
+
+    def _put(self, tracker: Any, news: Mapping[VertexId, int]) -> None:
         if not news:
             return
-        tracker = execution.watermarkTracker()
         member = tracker.getClass().getDeclaredField("operatorToWatermarkMap")
         member.setAccessible(True)
         table = member.get(tracker)

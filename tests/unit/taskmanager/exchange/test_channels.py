@@ -1,0 +1,354 @@
+"""A task's channels on a real disk: what a cut covers, what event time does, and what a snapshot brings back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.exchange.channels import RELEASED, RESTORED, CheckpointEnded, CutState, Input, TaskChannels
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    END_OF_TIME_MS,
+    DataFile,
+    Entry,
+    EntryKind,
+    ExchangeDamaged,
+    LogReader,
+    LogWriter,
+    consumed,
+    entry_path,
+)
+
+A, B = VertexId("a"), VertexId("b")
+
+
+class World:
+    """Logs of inputs, an output, and the time."""
+
+    def __init__(self, root: Path, *names: VertexId, first: int = 0) -> None:
+        self.root = root
+        self.now = 0.0
+        self.first = first
+        self.logs = {name: LogWriter(root / name, ("task",), first=first) for name in names}
+        self.output = LogWriter(root / "output", ("next",))
+
+    def channels(self, position: int | None = None, idle: float | None = None, **fields: Any) -> TaskChannels:
+        at = self.first if position is None else position
+        values = {"batch_id": -1, "hold": True, "aligned_timeout": None} | fields
+        return TaskChannels(
+            tuple(self.input(name, at, idle) for name in self.logs),
+            self.output,
+            positions=dict.fromkeys(self.logs, at),
+            clock=lambda: self.now,
+            **values,
+        )
+
+    def input(self, name: VertexId, position: int, idle: float | None) -> Input:
+        return Input(
+            name,
+            self.root / name,
+            self.control(name),
+            reader="task",
+            position=position,
+            first=self.first,
+            idle_timeout=idle,
+        )
+
+    def control(self, name: VertexId) -> Path:
+        return self.root / "control" / name
+
+    def data(self, name: VertexId, file: str = "f", watermark_ms: int | None = None) -> int:
+        (self.root / name / DATA / file).write_bytes(b"rows")
+        entry = Entry(kind=EntryKind.DATA, files=(DataFile(file, 1, 4),), watermark_ms=watermark_ms)
+        return self.logs[name].append(entry)
+
+    def barrier(self, name: VertexId, number: int) -> int:
+        return self.logs[name].append(Entry(kind=EntryKind.BARRIER, checkpoint_id=number))
+
+    def target(self, number: int = 1) -> Path:
+        return self.root / f"snapshot-{number}"
+
+    def written(self) -> list[Entry]:
+        return [entry for _, entry in LogReader(self.root / "output", 0).read()]
+
+
+def batch(number: int, watermark_ms: int | None = None) -> Entry:
+    return Entry(kind=EntryKind.DATA, batch_id=number, watermark_ms=watermark_ms)
+
+
+def cut(channels: TaskChannels, number: int) -> CutState:
+    made = channels.await_cut(number, 0.0)
+    assert made is not None
+    return made
+
+
+def test_a_barrier_lies_behind_exactly_the_micro_batches_of_its_cut(tmp_path: Path) -> None:
+    """C1, J8: also while micro-batches are published all the time."""
+    world = World(tmp_path)
+    channels, cuts = world.channels(), dict[int, int]()
+
+    def publish() -> None:
+        for number in range(300):
+            channels.publish(number, {}, batch(number))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    for number in range(1, 30):
+        channels.trigger(number, world.target(number))
+        cuts[number] = cut(channels, number).batch_id
+    thread.join()
+    last = -1
+    for entry in world.written():
+        if entry.kind is EntryKind.BARRIER:
+            assert cuts.pop(entry.checkpoint_id) == last
+        else:
+            last = entry.batch_id
+    assert cuts == {}
+
+
+def test_a_repeated_micro_batch_appears_once(tmp_path: Path) -> None:
+    """J9."""
+    world = World(tmp_path)
+    channels = world.channels(batch_id=4)
+    for number in (4, 5, 5, 3, 6):
+        channels.publish(number, {}, batch(number))
+    assert [entry.batch_id for entry in world.written()] == [5, 6]
+
+
+def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None:
+    """C2."""
+    world = World(tmp_path, A, B)
+    channels = world.channels()
+    channels.trigger(1, world.target())
+    world.data(A)
+    world.barrier(A, 1)
+    world.barrier(B, 1)
+    assert channels.await_cut(1, 0.0) is None
+    assert not (world.control(A) / RELEASED / "1").exists()
+    channels.publish(0, {A: 1, B: 0}, batch(0))
+    made = cut(channels, 1)
+    assert (made.cut.barriers, made.batch_id, made.output, made.files) == ({A: 1, B: 0}, 0, 1, ())
+    assert (world.control(A) / RELEASED / "1").exists()
+    assert (world.control(B) / RELEASED / "1").exists()
+    assert consumed(tmp_path / A, "task") == 1
+
+
+def test_who_waits_for_a_checkpoint_that_is_aborted_is_told(tmp_path: Path) -> None:
+    """C13."""
+    world = World(tmp_path, A)
+    channels = world.channels()
+    channels.trigger(1, world.target())
+    channels.abort(1)
+    with pytest.raises(CheckpointEnded):
+        channels.await_cut(1, 0.0)
+    channels.trigger(2, world.target())
+    channels.trigger(3, world.target(), oldest=3)
+    with pytest.raises(CheckpointEnded):
+        channels.await_cut(2, 0.0)
+
+
+def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_checkpoint(tmp_path: Path) -> None:
+    """C13: nobody takes one, and no micro-batch comes as long as the reader holds."""
+    world = World(tmp_path, A)
+    channels = world.channels()
+    channels.trigger(1, world.target())
+    channels.trigger(2, world.target(), oldest=2)
+    channels.abort(2)
+    world.barrier(A, 1)
+    channels.poll()
+    assert (world.control(A) / RELEASED / "1").exists()
+
+
+def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Path) -> None:
+    """C5: and a task that is restored from them finds a log."""
+    world = World(tmp_path, A)
+    channels = world.channels(aligned_timeout=1.0)
+    for name in ("x", "y", "z"):
+        world.data(A, name)
+    world.barrier(A, 1)
+    world.data(A, "behind")
+    channels.publish(0, {A: 1}, None)
+    channels.trigger(1, world.target())
+    assert channels.await_cut(1, 0.0) is None
+    world.now = 2.0
+    made = cut(channels, 1)
+    assert made.cut.unread == {A: 1}
+    assert (made.cut.overtaken, made.cut.held) == (8, 4)
+    assert {name for name, _ in made.files} == {
+        "inputs/a/entries/000000000001",
+        "inputs/a/entries/000000000002",
+        "inputs/a/data/y",
+        "inputs/a/data/z",
+    }
+    again = World(tmp_path / "again", A, first=3)
+    (again.control(A)).mkdir(parents=True)
+    (world.target() / A).rename(again.control(A) / RESTORED)
+    channels = again.channels(position=1, batch_id=0)
+    assert again.barrier(A, 2) == 3
+    channels.trigger(2, again.target())
+    assert channels.await_cut(2, 0.0) is None
+    channels.publish(1, {A: 3}, None)
+    assert cut(channels, 2).cut.barriers == {A: 3}
+
+
+def test_barriers_among_restored_entries_belong_to_nobody(tmp_path: Path) -> None:
+    """C5: a checkpoint that was aborted before, overtaken by the one that is restored."""
+    world = World(tmp_path, A, first=2)
+    left = LogWriter(world.control(A) / RESTORED, ())
+    left.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=7))
+    left.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=5))
+    channels = world.channels(position=0, batch_id=0)
+    world.barrier(A, 8)
+    channels.trigger(8, world.target(), oldest=8)
+    channels.publish(1, {A: 2}, None)
+    assert cut(channels, 8).cut.barriers == {A: 2}
+
+
+def test_entries_that_were_not_restored_are_missed_at_once(tmp_path: Path) -> None:
+    """C5: nothing is skipped in silence."""
+    with pytest.raises(ExchangeDamaged, match="stands at 3 and begins at 5"):
+        World(tmp_path, A, first=5).channels(position=3)
+
+
+def test_unread_entries_that_are_gone_fail_the_checkpoint_and_not_the_task(tmp_path: Path) -> None:
+    """C5."""
+    world = World(tmp_path, A)
+    channels = world.channels(aligned_timeout=1.0)
+    world.data(A)
+    world.barrier(A, 1)
+    channels.trigger(1, world.target())
+    channels.poll()
+    entry_path(tmp_path / A, 0).unlink()
+    world.now = 5.0
+    with pytest.raises(ExchangeDamaged, match="gone before it could be saved"):
+        channels.await_cut(1, 0.0)
+    assert world.written() == [], "no barrier for what was not cut"
+    assert channels.publish(0, {A: 1}, batch(0))
+
+
+def test_nothing_is_published_behind_the_cut_that_the_job_stops_with(tmp_path: Path) -> None:
+    """C24: until that checkpoint is aborted."""
+    world = World(tmp_path)
+    channels = world.channels()
+    assert channels.publish(0, {}, batch(0))
+    channels.trigger(1, world.target(), stop=True)
+    assert cut(channels, 1).batch_id == 0
+    assert channels.closed()
+    assert not channels.publish(1, {}, batch(1))
+    assert channels.publish(0, {}, batch(0)), "what is in the cut is published"
+    channels.trigger(2, world.target(2))
+    assert cut(channels, 2).batch_id == 0
+    channels.abort(1)
+    assert channels.publish(1, {}, batch(1))
+
+
+def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> None:
+    """J8a."""
+    world = World(tmp_path, A)
+    channels = world.channels()
+    world.data(A)
+    world.logs[A].append(Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS))
+    channels.publish(0, {A: 1}, None)
+    assert not channels.all_ended()
+    channels.publish(1, {A: 2}, None)
+    assert channels.all_ended()
+    assert channels.watermarks() == {A: END_OF_TIME_MS}
+
+
+def test_a_watermark_counts_when_the_task_has_what_is_before_it(tmp_path: Path) -> None:
+    """J8a."""
+    world = World(tmp_path, A, B)
+    channels = world.channels()
+    world.data(A, "x", watermark_ms=100)
+    world.data(A, "y", watermark_ms=200)
+    channels.publish(0, {A: 1, B: 0}, None)
+    assert channels.watermarks() == {A: 100}
+    channels.publish(1, {A: 2, B: 0}, None)
+    assert channels.watermarks() == {A: 200}
+
+
+def test_an_idle_input_goes_along_with_the_others(tmp_path: Path) -> None:
+    """J8a: and never beyond them, so that what it brings later is as late as theirs would be."""
+    world = World(tmp_path, A, B)
+    channels = world.channels(idle=10.0)
+    world.data(A, "x", watermark_ms=100)
+    world.data(B, "x", watermark_ms=50)
+    channels.publish(0, {A: 1, B: 1}, None)
+    assert channels.watermarks() == {A: 100, B: 50}
+    world.now = 11.0
+    world.data(A, "y", watermark_ms=300)
+    world.barrier(B, 1)  # a checkpoint is no sign of life
+    channels.publish(1, {A: 2, B: 1}, None)
+    assert channels.watermarks() == {A: 300, B: 300}
+    world.data(B, "y", watermark_ms=60)
+    channels.publish(2, {A: 2, B: 3}, None)
+    assert channels.watermarks() == {A: 300, B: 60}
+
+
+def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path) -> None:
+    """J8a."""
+    world = World(tmp_path, A, B)
+    channels = world.channels(idle=10.0)
+    world.data(A, watermark_ms=100)
+    channels.publish(0, {A: 1, B: 0}, None)
+    assert channels.watermarks() == {A: 100}
+    world.now = 9.0
+    channels.poll()
+    assert channels.watermarks() == {A: 100}
+    world.data(A, watermark_ms=110)
+    channels.publish(1, {A: 2, B: 0}, None)
+    world.now = 10.5
+    assert channels.watermarks() == {A: 110, B: 110}
+
+
+def test_where_all_inputs_are_idle_time_stands_still(tmp_path: Path) -> None:
+    """J8a."""
+    world = World(tmp_path, A, B)
+    channels = world.channels(idle=1.0)
+    world.data(A, watermark_ms=100)
+    world.data(B, watermark_ms=50)
+    channels.publish(0, {A: 1, B: 1}, None)
+    world.now = 100.0
+    assert channels.watermarks() == {A: 100, B: 50}
+
+
+def test_rows_that_wait_for_a_slow_task_are_no_idleness(tmp_path: Path) -> None:
+    """J8a: a micro-batch that takes longer than the idle timeout drops nothing as late."""
+    world = World(tmp_path, A, B)
+    channels = world.channels(idle=1.0)
+    world.data(A, watermark_ms=100)
+    world.data(B, "x", watermark_ms=50)
+    channels.publish(0, {A: 1, B: 1}, None)
+    world.data(B, "y", watermark_ms=60)
+    channels.poll()
+    world.now = 60.0
+    world.data(A, "z", watermark_ms=900)
+    channels.publish(1, {A: 2, B: 1}, None)
+    assert channels.watermarks() == {A: 900, B: 50}
+
+
+def test_an_idle_task_tells_a_watermark_only_when_it_moves(tmp_path: Path) -> None:
+    """J8a."""
+    world = World(tmp_path)
+    channels = world.channels()
+    channels.publish(0, {}, batch(0, watermark_ms=10))
+    for told in (10, 20, 20, 15):
+        channels.put_watermark(told)
+    assert [entry.watermark_ms for entry in world.written()] == [10, 20]
+
+
+def test_a_restored_task_tells_its_last_watermark_again(tmp_path: Path) -> None:
+    """J8a: its readers began anew, and it may have nothing more to say."""
+    world = World(tmp_path / "before")
+    channels = world.channels()
+    channels.publish(0, {}, batch(0, watermark_ms=10))
+    channels.trigger(1, world.target())
+    promised = cut(channels, 1).watermark_ms
+    world = World(tmp_path / "after")
+    channels = world.channels(batch_id=0, promised=promised)
+    channels.put_watermark(10)
+    assert [(entry.kind, entry.watermark_ms) for entry in world.written()] == [(EntryKind.WATERMARK, 10)]

@@ -1,0 +1,126 @@
+"""The log on a real disk: entries appear whole and in order, and go when nobody needs them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    ENTRIES,
+    DataFile,
+    Entry,
+    EntryKind,
+    ExchangeDamaged,
+    LogReader,
+    LogWriter,
+    entry_path,
+    mark_consumed,
+    read_entry,
+    read_schema,
+)
+
+
+def data(directory: Path, name: str, content: bytes = b"0123456789") -> Entry:
+    """An entry whose file is there."""
+    (directory / DATA / name).write_bytes(content)
+    return Entry(kind=EntryKind.DATA, files=(DataFile(name, 1, len(content)),))
+
+
+def test_entries_are_numbered_without_gaps_from_where_a_snapshot_left_them(tmp_path: Path) -> None:
+    """J8, J9."""
+    log = LogWriter(tmp_path, (), first=7)
+    barrier = Entry(kind=EntryKind.BARRIER, checkpoint_id=3)
+    assert [log.append(data(tmp_path, "a")), log.append(barrier)] == [7, 8]
+    assert list(LogReader(tmp_path, 7).read())[1] == (8, barrier)
+    assert read_entry(tmp_path, 6) is None
+
+
+def test_a_reader_gets_every_entry_once(tmp_path: Path) -> None:
+    """J8."""
+    log, reader = LogWriter(tmp_path, ("r",)), LogReader(tmp_path, 0)
+    log.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=1))
+    assert [n for n, _ in reader.read()] == [0]
+    assert list(reader.read()) == []
+    log.append(Entry(kind=EntryKind.END))
+    assert [n for n, _ in reader.read()] == [1]
+
+
+def test_entries_appear_whole_while_somebody_reads(tmp_path: Path) -> None:
+    """J8: an entry is there after all of its data, and never in part."""
+    count, read, failures = 300, list[int](), list[BaseException]()
+    log = LogWriter(tmp_path, ("r",))
+
+    def follow() -> None:
+        reader = LogReader(tmp_path, 0)
+        try:
+            while len(read) < count:
+                for sequence, entry in reader.read():
+                    (file,) = entry.files
+                    assert (tmp_path / DATA / file.name).stat().st_size == file.size
+                    read.append(sequence)
+                    mark_consumed(tmp_path, "r", sequence + 1)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for number in range(count):
+        log.append(data(tmp_path, f"f{number}", b"x" * (number * 37 % 5000)))
+        log.backlog()
+    thread.join(60)
+    assert failures == []
+    assert read == list(range(count))
+    assert log.backlog() == 0
+    assert list((tmp_path / ENTRIES).iterdir()) == list((tmp_path / DATA).iterdir()) == []
+
+
+def test_an_entry_is_kept_until_all_readers_have_consumed_it(tmp_path: Path) -> None:
+    """J10."""
+    log = LogWriter(tmp_path, ("a", "b"))
+    for name in ("x", "y"):
+        log.append(data(tmp_path, name))
+    assert log.backlog() == 20
+    mark_consumed(tmp_path, "a", 2)
+    assert log.backlog() == 20, "the other one has not said anything"
+    mark_consumed(tmp_path, "b", 1)
+    assert log.backlog() == 10
+    assert not (tmp_path / DATA / "x").exists()
+    assert (tmp_path / DATA / "y").exists()
+    mark_consumed(tmp_path, "b", 2)
+    assert log.backlog() == 0
+
+
+def test_the_backlog_is_that_of_the_slowest_reader(tmp_path: Path) -> None:
+    """J10: barriers and watermarks weigh nothing."""
+    log = LogWriter(tmp_path, ("a",))
+    log.append(data(tmp_path, "x", b"x" * 100))
+    log.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=1))
+    log.append(data(tmp_path, "y", b"y" * 50))
+    mark_consumed(tmp_path, "a", 1)
+    assert log.backlog() == 50
+
+
+def test_what_cannot_be_read_is_damage_and_not_absence(tmp_path: Path) -> None:
+    """J9: the tasks begin again from a checkpoint, and nothing is skipped."""
+    log = LogWriter(tmp_path, ())
+    log.append(Entry(kind=EntryKind.END))
+    entry_path(tmp_path, 0).write_bytes(b'{"kind": "da')
+    with pytest.raises(ExchangeDamaged, match="entry 0"):
+        list(LogReader(tmp_path, 0).read())
+
+
+def test_the_schema_says_that_the_exchange_is_open(tmp_path: Path) -> None:
+    """J8."""
+    log = LogWriter(tmp_path, ())
+    assert read_schema(tmp_path) is None
+    log.describe('{"type": "struct"}')
+    assert read_schema(tmp_path) == '{"type": "struct"}'
+
+
+def test_to_consume_a_log_that_is_gone_harms_nothing(tmp_path: Path) -> None:
+    """C10a: a stopped query may go on for a moment."""
+    mark_consumed(tmp_path / "gone", "a", 1)
+    assert not (tmp_path / "gone").exists()
