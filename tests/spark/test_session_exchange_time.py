@@ -1,0 +1,193 @@
+"""Event time through exchanges (J8a): what holds it back, what lets it go, and who passes it on."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Source, Vertex, Watermark
+from minflinkd.runtime.ids import TaskId, VertexId
+from minflinkd.runtime.units import Duration
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.deployment import Run
+from tests.spark.session_child import Child, call, job, parquet, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+WINDOWS = """
+SELECT unix_timestamp(window(time, '1 minute').start) AS start, count(*) AS n
+FROM ({}) GROUP BY window(time, '1 minute')
+"""
+SINK = """
+import json
+def write(batch, epoch):
+    rows = [list(r) for r in batch.collect()]
+    with open(%r, "a") as out:
+        out.write(json.dumps(rows) + "\\n")
+"""
+
+
+class Events:
+    """A directory that a source reads: rows by their second after `begin`."""
+
+    def __init__(self, directory: Path, begin: datetime = NOON) -> None:
+        self.directory, self._begin, self._files = directory, begin, 0
+        directory.mkdir()
+
+    def put(self, *seconds: int) -> None:
+        """In one file, which appears whole."""
+        times = [self._begin + timedelta(seconds=second) for second in seconds]
+        rows = [{"key": f"k{n}", "time": time.isoformat(), "value": n} for n, time in zip(seconds, times, strict=True)]
+        self._files += 1
+        new = self.directory / f".{self._files}"
+        new.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(new, (1_700_000_000 + self._files,) * 2)
+        new.rename(self.directory / f"{self._files:03d}.json")
+
+    def vertex(self, name: str) -> Vertex:
+        files = Source(format="json", path=str(self.directory), schema="key STRING, time TIMESTAMP, value LONG")
+        return Vertex(id=VertexId(name), source=files, watermark=Watermark(column="time", delay="0 seconds"))
+
+
+def exchange(name: str, **fields: Any) -> Input:
+    return Input(id=VertexId(name), exchange=True, **fields)
+
+
+class Fired:
+    """The windows that came out, by the minute after `begin`."""
+
+    def __init__(self, directory: Path, begin: datetime = NOON) -> None:
+        self._out, self._begin = directory / "windows.jsonl", begin
+        (directory / "time_sink.py").write_text(SINK % str(self._out))
+        self.artifacts = {"time_sink.py": str(directory / "time_sink.py")}
+
+    def windows(self) -> dict[int, int]:
+        lines = self._out.read_text().splitlines() if self._out.exists() else []
+        rows = [row for line in lines for row in json.loads(line)]
+        found = {int(start - self._begin.timestamp()) // 60: n for start, n in rows}
+        assert len(found) == len(rows), "a window fires once"
+        return found
+
+    async def are(self, windows: dict[int, int]) -> None:
+        assert await until(lambda: self.windows() == windows, 60.0), self.windows()
+
+
+def union(a: Events, b: Events, **of_b: Any) -> JobGraph:
+    both = "SELECT time FROM a UNION ALL SELECT time FROM b"
+    return JobGraph(
+        name="time",
+        vertices=(
+            a.vertex("a"),
+            b.vertex("b"),
+            Vertex(
+                id=VertexId("windows"), inputs=(exchange("a", **of_b), exchange("b", **of_b)), sql=WINDOWS.format(both)
+            ),
+            call("time_sink:write", "windows", OutputMode.APPEND),
+        ),
+    )
+
+
+async def started(child: Child, graph: JobGraph, fired: Fired) -> Run:
+    run = Run(child, job("time"), chain(graph), fired.artifacts)
+    await run.start()
+    return run
+
+
+async def test_an_idle_input_holds_the_watermark_back(child: Child, tmp_path: Path) -> None:
+    """J8a: until it has something to say, also across a restore."""
+    a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
+    graph = union(a, b)
+    run = await started(child, graph, fired)
+    a.put(0, 1, 70)
+    b.put(2)
+    await run.batches("windows", 1)
+    a.put(130, 190)
+    done = (await run.batches("a", 1)).metrics.batch_id
+    await run.batches("windows", 2)
+    cuts = await run.checkpoint(1)
+    assert cuts[TaskId("a")][0].batch_id >= done
+    assert fired.windows() == {}
+    await run.stop()
+    run = Run(child, job("time"), chain(graph), fired.artifacts)
+    await run.start(cuts)
+    b.put(125)  # the other one has nothing more to say, and what it said before the restore still counts
+    await fired.are({0: 3, 1: 1})
+    await run.stop()
+
+
+async def test_an_input_that_is_idle_for_too_long_lets_it_go(child: Child, tmp_path: Path) -> None:
+    """J8a: by the time alone, without another row anywhere; and the input still counts when it comes back."""
+    a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
+    run = await started(child, union(a, b, idle_timeout=Duration(2.0)), fired)
+    a.put(0, 1, 70)
+    await run.batches("windows", 0)
+    a.put(130)
+    await fired.are({0: 2, 1: 1})
+    b.put(131, 132)
+    await run.batches("b", 0)
+    a.put(200)
+    await fired.are({0: 2, 1: 1, 2: 3})
+    await run.stop()
+
+
+async def test_a_task_without_state_passes_watermarks_on(child: Child, tmp_path: Path) -> None:
+    """J8a: also those of the first minutes of 1970, which are small numbers."""
+    begin = datetime(1970, 1, 1, tzinfo=UTC)
+    a, fired = Events(tmp_path / "a", begin), Fired(tmp_path, begin)
+    middle = "SELECT time, value * 2 AS value FROM a WHERE value >= 0"
+    graph = JobGraph(
+        name="through",
+        vertices=(
+            a.vertex("a"),
+            Vertex(id=VertexId("middle"), inputs=(exchange("a"),), sql=middle),
+            Vertex(id=VertexId("windows"), inputs=(exchange("middle"),), sql=WINDOWS.format("SELECT time FROM middle")),
+            call("time_sink:write", "windows", OutputMode.APPEND),
+        ),
+    )
+    run = await started(child, graph, fired)
+    a.put(0, 1, 2, 61)
+    await fired.are({0: 3})
+    a.put(125)
+    await fired.are({0: 3, 1: 1})
+    await run.stop()
+
+
+async def test_a_join_behind_two_exchanges_gives_up_waiting(child: Child, tmp_path: Path) -> None:
+    """J8a: an outer join's rows without a partner come when the watermarks of both sides are past them."""
+    a, b = Events(tmp_path / "a"), Events(tmp_path / "b")
+    for second in range(0, 600, 60):
+        a.put(*(second + n for n in range(10)))
+        b.put(*(second + n for n in range(0, 10, 2)))
+    join = """
+        SELECT a.value AS left, b.value AS right FROM a LEFT JOIN b
+        ON a.value = b.value AND b.time BETWEEN a.time AND a.time + INTERVAL 1 MINUTE
+    """
+    graph = JobGraph(
+        name="join",
+        mode=RuntimeMode.BATCH,
+        vertices=(
+            a.vertex("a"),
+            b.vertex("b"),
+            Vertex(id=VertexId("join"), inputs=(exchange("a"), exchange("b")), sql=join),
+            parquet(tmp_path / "out", "join"),
+        ),
+    )
+    run = Run(child, job("join", mode=RuntimeMode.BATCH), chain(graph), {})
+    await run.start()
+    await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("join")])
+    cuts = await run.checkpoint(1)
+    staged = [t for taken, _ in cuts.values() for t in taken.transactions]
+    files = [tmp_path / "out" / file.staged for transaction in staged for file in transaction.files]
+    rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+    truth = {(s + n, s + n if n % 2 == 0 else None) for s in range(0, 600, 60) for n in range(10)}
+    assert {(row["left"], row["right"]) for row in rows} == truth
+    assert len(rows) == len(truth)
+    await run.stop()
