@@ -71,6 +71,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 num_retained=checkpoints.num_retained,
                 retain_on_cancellation=checkpoints.externalized is ExternalizedCheckpoints.RETAIN,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,
+                alignment_timeout=checkpoints.aligned_checkpoint_timeout,
                 epoch=epoch,
                 orphan_grace=checkpoints.orphan_grace,
                 hooks=master_hooks(config),

@@ -56,8 +56,13 @@ WAIT_MAX = 10.0  # seconds between tries of what may not
 class TaskGateway(Protocol):
     """The running tasks, as the coordinator speaks to them. Every call may be repeated; each has its own timeout."""
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
-        """Returns when the task has taken it. Raises what the task or the way to it answers."""
+    async def send_trigger(
+        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+    ) -> None:
+        """Returns when the task has taken it. Raises what the task or the way to it answers.
+
+        `oldest`: of the checkpoints that are pending; an abort of an older one may have been lost.
+        """
         ...
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
@@ -377,7 +382,8 @@ class CheckpointCoordinator(Component):
                 with trial:
                     if number not in self._state.pending:
                         return  # aborted: a task that hears of it now would upload for nobody (C13)
-                    await self._gateway.send_trigger(attempt, number, self.options.epoch, stop=stop)
+                    oldest = min(self._state.pending)
+                    await self._gateway.send_trigger(attempt, number, self.options.epoch, oldest=oldest, stop=stop)
         except Exception as error:
             self._feed(e.TriggerFailed(number, attempt, error_info(error)))
         else:

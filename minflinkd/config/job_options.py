@@ -64,6 +64,14 @@ class Checkpointing:
         reload=Reload.LIVE,
         at_least=0,
     )
+    aligned_checkpoint_timeout: Duration = option(
+        "execution.checkpointing.aligned-checkpoint-timeout",
+        Duration(0),
+        "A checkpoint whose barriers align for longer than this takes the unread entries of exchanges into the "
+        "snapshot and completes without them being processed; 0: never. At-least-once checkpoints do not align, "
+        "and ignore it.",
+        reload=Reload.LIVE,
+    )
     master_hooks: str = option(
         "execution.checkpointing.master-hooks",
         "",

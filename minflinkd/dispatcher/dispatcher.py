@@ -22,7 +22,7 @@ from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import Externalized, JobGraph
+from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
@@ -31,6 +31,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, MinflinkError, NotFound
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
+from minflinkd.runtime.units import Duration
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
@@ -262,7 +263,7 @@ class Dispatcher(Component):
             name=graph.name,
             params=graph.params,
             mode=graph.mode,
-            checkpointing=graph.checkpointing,
+            checkpointing=checkpointing_of_tasks(self.options.job_master.checkpoints, graph),
             checkpoint_root=self._checkpoint_root(job_id),
             artifacts=tuple(m.ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
             spark=graph.spark,
@@ -374,7 +375,7 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
             defaults.max_concurrent if job.max_concurrent_checkpoints is None else job.max_concurrent_checkpoints
         ),
         hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
-        alignment_timeout=float(job.alignment_timeout or 0),
+        alignment_timeout=defaults.alignment_timeout if job.alignment_timeout is None else float(job.alignment_timeout),
         retain_on_cancellation=(
             defaults.retain_on_cancellation if job.externalized is None else job.externalized is Externalized.RETAIN
         ),
@@ -383,6 +384,12 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
             defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints
         ),
     )
+
+
+def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Checkpointing:
+    """What the job says, and of the daemon's options what tasks act upon."""
+    settled = checkpoint_options(defaults, graph)
+    return msgspec.structs.replace(graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout))
 
 
 def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:

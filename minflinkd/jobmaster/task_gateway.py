@@ -31,7 +31,9 @@ class TaskManagerTasks:
         self._address_of = address_of
         self._timeout = timeout
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
+    async def send_trigger(
+        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+    ) -> None:
         request = TriggerCheckpoint(
             job_id=self._job_id,
             attempt_id=attempt_id,
@@ -39,6 +41,7 @@ class TaskManagerTasks:
             epoch=epoch,
             timeout=self._timeout,
             stop=stop,
+            oldest=oldest,
         )
         await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
 

@@ -156,6 +156,7 @@ class Snapshots:
                     checkpoint_id=number,
                     target_directory=str(directory),
                     timeout=request.timeout,
+                    oldest=request.oldest,
                     stop=request.stop,
                 ),
                 request.timeout + CONFIRM_TIMEOUT,

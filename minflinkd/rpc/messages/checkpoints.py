@@ -16,6 +16,7 @@ class TriggerCheckpoint(Request[Done], frozen=True):
     checkpoint_id: int
     epoch: int  # of the leader; part of physical file names
     timeout: float = 600.0  # seconds; the coordinator aborts the checkpoint after them
+    oldest: int = 0  # checkpoint that is pending: what is older has ended, whether its abort came or not
     stop: bool = False  # no micro-batch is published behind the cut, unless the checkpoint is aborted
 
 

@@ -101,6 +101,16 @@ async def test_a_task_that_cannot_be_told_is_told_again_until_it_confirms() -> N
         assert world.published == [(A1, 1), (B1, 1)]
 
 
+async def test_a_trigger_names_the_oldest_checkpoint_that_is_pending() -> None:
+    """C13: so that a task whose abort was lost lets go of what is older."""
+    world = World(interval=10.0, timeout=15.0, max_concurrent=2, tolerable_failed=9)
+    world.snapshot_takes[A] = None
+    async with world.coordinator:
+        world.run(TASKS)
+        await asyncio.sleep(31)
+    assert world.oldest == {1: 1, 2: 1, 3: 2}
+
+
 async def test_a_final_checkpoint_returns_when_all_tasks_have_published_it() -> None:
     """C4: complete is not enough."""
     world = World(interval=10.0)

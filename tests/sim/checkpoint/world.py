@@ -122,6 +122,7 @@ class World:
         self.incremental = False  # a snapshot refers to a file of the one confirmed before
         self.confirmed: dict[TaskId, str] = {}
         self.heard: list[tuple[AttemptId, int]] = []  # triggers that reached their task
+        self.oldest: dict[int, int] = {}  # checkpoint -> the oldest pending one, as its trigger said
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
         self.failures: list[CheckpointFailed] = []
@@ -151,7 +152,10 @@ class World:
                 return task
         raise NotFound(f"no attempt {attempt_id}")
 
-    async def send_trigger(self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, stop: bool = False) -> None:
+    async def send_trigger(
+        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+    ) -> None:
+        self.oldest[checkpoint_id] = oldest
         task, loop = self.task_of(attempt_id), asyncio.get_running_loop()
         self.heard.append((attempt_id, checkpoint_id))
         if all(known != checkpoint_id for _, known in self.triggered):

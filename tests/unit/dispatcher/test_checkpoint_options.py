@@ -7,11 +7,13 @@ from dataclasses import asdict
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config.load import parse_config
 from minflinkd.daemon_options import master_hooks
-from minflinkd.dispatcher.dispatcher import checkpoint_options
+from minflinkd.dispatcher.dispatcher import checkpoint_options, checkpointing_of_tasks
 from minflinkd.jobgraph.model import Checkpointing, CheckpointMode, JobGraph
 from minflinkd.runtime.units import Duration
 
-DEFAULTS = CheckpointOptions(interval=10.0, min_pause=3.0, max_concurrent=2, tolerable_failed=4, hooks=("a",), epoch=7)
+DEFAULTS = CheckpointOptions(
+    interval=10.0, min_pause=3.0, max_concurrent=2, tolerable_failed=4, alignment_timeout=2.0, hooks=("a",), epoch=7
+)
 
 
 def test_a_job_that_says_nothing_is_checkpointed_as_the_daemon_says() -> None:
@@ -44,6 +46,14 @@ def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
         "alignment_timeout": 4.0,
         "hooks": ("a", "b"),
     }
+
+
+def test_tasks_are_told_after_what_time_checkpoints_become_unaligned() -> None:
+    """C5: a job may say that they never do."""
+    mode, never = CheckpointMode.AT_LEAST_ONCE, Duration(0.0)
+    for own, told in ((Checkpointing(mode=mode), 2.0), (Checkpointing(mode=mode, alignment_timeout=never), 0.0)):
+        found = checkpointing_of_tasks(DEFAULTS, JobGraph(name="j", vertices=(), checkpointing=own))
+        assert found == Checkpointing(mode=mode, alignment_timeout=Duration(told))
 
 
 def test_the_daemons_hooks_are_names_separated_by_commas() -> None:

@@ -36,9 +36,11 @@ async def test_a_trigger_says_how_long_the_task_may_take() -> None:
         address_of=lambda attempt: TM if attempt == HERE else None,
         timeout=3600.0,
     )
-    await tasks.send_trigger(HERE, 7, 2)
+    await tasks.send_trigger(HERE, 7, 2, oldest=6)
     [(target, request, fence)] = wire.asked
     assert (target, fence) == (TM, LEADER)
-    assert request == m.TriggerCheckpoint(job_id=JOB, attempt_id=HERE, checkpoint_id=7, epoch=2, timeout=3600.0)
+    assert request == m.TriggerCheckpoint(
+        job_id=JOB, attempt_id=HERE, checkpoint_id=7, epoch=2, timeout=3600.0, oldest=6
+    )
     with pytest.raises(Unreachable):
         await tasks.send_trigger(GONE, 7, 2)
