@@ -234,6 +234,8 @@ class RunningTask:
                 self._look_at_exchanges()
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
+        except ExchangeDamaged as error:
+            self._failed(error.info())
         except Exception as error:
             self._unforeseen(error)
         finally:
