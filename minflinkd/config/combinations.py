@@ -54,7 +54,11 @@ def _counts(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    bound = {"rest.bind-address": config.rest.bind_address, "jobmanager.bind-host": config.jobmanager.bind_host}
+    bound = {
+        "rest.bind-address": config.rest.bind_address,
+        "jobmanager.bind-host": config.jobmanager.bind_host,
+        "taskmanager.bind-host": config.taskmanager.bind_host,
+    }
     for key, address in bound.items():
         if not config.security.allow_unauthenticated and not _is_loopback(address):
             yield (
@@ -67,6 +71,12 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             ("jobmanager.bind-host", "jobmanager.rpc.address"),
             f"nobody can connect to {reached!r}: jobmanager.rpc.address must say how TaskManagers reach the daemon",
+        )
+    reached = config.taskmanager.host or config.taskmanager.bind_host
+    if config.security.allow_unauthenticated and _is_unspecified(reached):
+        yield (
+            ("taskmanager.bind-host", "taskmanager.host"),
+            f"nobody can connect to {reached!r}: taskmanager.host must say how TaskManagers reach each other",
         )
 
 

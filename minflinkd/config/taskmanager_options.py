@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from minflinkd.config.declaration import Reload, option
+from minflinkd.config.values import PortRange
 from minflinkd.runtime.units import Duration, MemorySize
 
 
@@ -141,6 +142,34 @@ class TaskManager:
         4,
         "Slots of a TaskManager: how many Spark tasks its session runs at a time.",
         at_least=1,
+    )
+    bind_host: str = option(
+        "taskmanager.bind-host",
+        "127.0.0.1",
+        "Address on which TaskManagers serve the exchanges of their tasks to each other; a request must carry a token "
+        "that is made of the cluster's secret. It is not encrypted.",
+    )
+    host: str = option(
+        "taskmanager.host",
+        "",
+        "Host name or address under which other TaskManagers reach this one. Empty: taskmanager.bind-host. A job whose "
+        "tasks run on TaskManagers of several hosts needs both.",
+    )
+    data_port: PortRange = option(
+        "taskmanager.data.port", PortRange(), "Port on which a TaskManager serves the exchanges of its tasks."
+    )
+    exchange_max_backlog: MemorySize = option(
+        "taskmanager.exchange.max-backlog",
+        MemorySize(256 << 20),
+        "A task starts no micro-batch while the slowest reader of its exchange has more than this still to read; so "
+        "much, and the output of one micro-batch, lies on disk at most, on another TaskManager as well.",
+        at_least=1,
+    )
+    exchange_timeout: Duration = option(
+        "taskmanager.exchange.timeout",
+        Duration(30),
+        "A task that could not read its exchange from another TaskManager for this long fails, and is restarted.",
+        at_least=0.1,
     )
     slot_timeout: Duration = option(
         "taskmanager.slot.timeout",

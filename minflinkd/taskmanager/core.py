@@ -353,7 +353,6 @@ class TaskManagerCore:
             address=self._hello.address,
             offers=command.offers,
             version=command.version,
-            data_url=self._hello.data_url,
         )
         about = _Offer(command.job_id, command.version)
         return Ask(Address(command.address), request, OFFER_TIMEOUT, fence=command.leader, about=about)

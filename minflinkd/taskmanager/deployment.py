@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_process import SessionProcess
 
@@ -42,6 +44,7 @@ class Deployer:
     storages: Storages
     blobs: BlobCache
     snapshots: LocalSnapshots
+    mirrors: Mirrors
 
     async def bring_up(self, attempt: Attempt, session: SessionProcess) -> dict[str, float]:
         """Returns when the query is active: seconds spent in each phase. Raises MinflinkError of any kind."""
@@ -135,10 +138,17 @@ class Deployer:
         )
 
     def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:
-        edge = next(edge for edge in attempt.deployment.task.inputs if edge.id == source.vertex_id)
+        """Raises ExchangeUnreachable."""
+        deployment, restore = attempt.deployment, attempt.deployment.restore
+        edge = next(edge for edge in deployment.task.inputs if edge.id == source.vertex_id)
+        directory = exchange_directory(attempt.directory.parent.parent, source.attempt_id)
+        if self.mirrors.is_elsewhere(source):
+            directory = attempt.directory / "mirrors" / source.vertex_id
+            first = restore.snapshot.inputs.get(source.vertex_id, 0) if restore is not None else 0
+            self.mirrors.open(deployment.attempt_id, source, directory, reader=deployment.task.id, first=first)
         return sp.InputChannel(
             vertex_id=source.vertex_id,
-            directory=str(exchange_directory(attempt.directory.parent.parent, source.attempt_id)),
+            directory=str(directory),
             idle_timeout=edge.idle_timeout or 0.0,
         )
 
@@ -147,7 +157,9 @@ class Deployer:
         if not deployment.task.readers:
             return None
         directory = exchange_directory(attempt.directory.parent.parent, deployment.attempt_id)
-        return sp.OutputChannel(directory=str(directory), readers=deployment.task.readers)
+        return sp.OutputChannel(
+            directory=str(directory), readers=deployment.task.readers, max_backlog=self.mirrors.max_backlog
+        )
 
 
 def _is_rescaled(deployment: DeployTask) -> bool:
@@ -161,12 +173,22 @@ def attempt_directory(root: Path, attempt_id: str) -> Path:
 
 
 def exchange_directory(root: Path, attempt_id: str) -> Path:
-    """The log that an attempt writes, or a copy of one that an attempt elsewhere writes."""
-    return root / "exchanges" / attempt_id
+    """The log that an attempt writes."""
+    return exchanges(root) / attempt_id
 
 
-def remove_exchanges(root: Path, live: frozenset[AttemptId]) -> None:
-    """Delete the logs that nobody here writes or reads. Blocking, idempotent."""
-    for directory in (root / "exchanges").glob("*"):
-        if directory.name not in live:
-            shutil.rmtree(directory, ignore_errors=True)
+def exchanges(root: Path) -> Path:
+    """Where all logs lie that attempts here write."""
+    return root / "exchanges"
+
+
+async def remove_exchanges(root: Path, live: Callable[[], frozenset[AttemptId]]) -> None:
+    """Delete the logs that nobody here writes or reads; `live` is asked for them when it is known which there are.
+
+    Idempotent. A log is begun by an attempt that is live already, so none of those that are deleted is a new one.
+    """
+    found = await asyncio.to_thread(lambda: list(exchanges(root).glob("*")))
+    kept = live()
+    for directory in found:
+        if directory.name not in kept:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)

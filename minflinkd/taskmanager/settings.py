@@ -55,6 +55,11 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_max_memory: int = 3 * 1024**3
     slot_timeout: float = 10.0  # of a reservation that no JobMaster accepts
     slot_hold_timeout: float = 30.0
+    bind_host: str = "127.0.0.1"  # of the data endpoint
+    host: str = ""  # under which other TaskManagers reach it; empty: bind_host
+    data_ports: tuple[int, int] = (0, 0)  # the first and the last to try
+    exchange_max_backlog: int = 256 * 1024**2
+    exchange_timeout: float = 30.0  # without an answer from another TaskManager's data endpoint
     registration_timeout: float = 0.0  # 0: never gives up
     task_cancellation_timeout: float = 30.0
     file_merging_max_file_size: int = 256 * 1024**2
@@ -112,6 +117,11 @@ def settings_of(
         session_max_memory=session.max_memory or session.memory_heap_size + BESIDE_HEAP,
         slot_timeout=options.slot_timeout,
         slot_hold_timeout=config.jobmanager.slot_hold_timeout,
+        bind_host=options.bind_host,
+        host=options.host,
+        data_ports=(options.data_port.first, options.data_port.last),
+        exchange_max_backlog=options.exchange_max_backlog,
+        exchange_timeout=options.exchange_timeout,
         registration_timeout=options.registration_timeout or registration_timeout,
         task_cancellation_timeout=options.cancellation_timeout,
         file_merging_max_file_size=config.checkpointing.max_file_size,

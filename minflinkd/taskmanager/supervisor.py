@@ -26,7 +26,10 @@ from minflinkd.runtime.ids import IdSource
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.core import TaskManagerOptions
-from minflinkd.taskmanager.deployment import Deployer
+from minflinkd.taskmanager.deployment import Deployer, exchanges
+from minflinkd.taskmanager.exchange.access import data_token
+from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
+from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.logs import Logs
 from minflinkd.taskmanager.process_metrics import process_metrics
@@ -88,6 +91,20 @@ class TaskManager(Component):
             on_start_failed=self._session_start_failed,
         )
         copies = LocalSnapshots(state / "snapshots", settings.local_recovery_max_size)
+        self._endpoint = DataEndpoint(
+            root=exchanges(state),
+            token=data_token(secret),
+            host=settings.bind_host,
+            ports=range(settings.data_ports[0], settings.data_ports[1] + 1),
+            reached_as=settings.host,
+        )
+        self._mirrors = Mirrors(
+            resource_id=settings.resource_id,
+            token=data_token(secret),
+            max_backlog=settings.exchange_max_backlog,
+            patience=settings.exchange_timeout,
+            on_lost=lambda attempt_id, error: self.executor.input_lost(attempt_id, error),
+        )
         self.executor = TaskExecutor(
             hello=self._hello(),
             slots=settings.slots,
@@ -102,7 +119,7 @@ class TaskManager(Component):
             network=self._offloading,
             clock=clock,
             keeper=self._keeper,
-            deployer=Deployer(self._storages, self._blobs, copies),
+            deployer=Deployer(self._storages, self._blobs, copies, self._mirrors),
             state_directory=state,
             max_file_size=settings.file_merging_max_file_size,
             num_retained=settings.checkpoints_retained,
@@ -110,6 +127,7 @@ class TaskManager(Component):
             on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),
             on_registered=self._registered,
             metrics=self._metrics,
+            data_url=lambda: self._endpoint.url,
         )
         logs = Logs(
             Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
@@ -119,6 +137,8 @@ class TaskManager(Component):
         self._parts: tuple[Component, ...] = (
             self._blobs,
             self._offloading,
+            self._endpoint,
+            self._mirrors,
             self.executor,
             self._uplink,
             self._keeper,

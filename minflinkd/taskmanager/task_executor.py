@@ -65,6 +65,7 @@ class TaskExecutor(Component):
         on_exit: Callable[[str, bool], None],
         on_registered: Callable[[m.Registered], None],
         metrics: Callable[[], dict[str, float]],
+        data_url: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__("task executor")
         self.resource_id = hello.report.resource_id
@@ -79,6 +80,7 @@ class TaskExecutor(Component):
         self._patience = options.slots.heartbeat_timeout + options.slots.hold_timeout  # with silent JobMasters
         self._on_exit = on_exit
         self._metrics = metrics
+        self._data_url = data_url
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._collected = CollectedRows(keeper.session)
@@ -145,7 +147,9 @@ class TaskExecutor(Component):
     def _with_metrics(self, request: m.Request[Any]) -> m.Request[Any]:
         match request:
             case m.RegisterTaskManager(report=report):
-                return copy(request, report=copy(report, metrics=self._metrics()))
+                return copy(request, report=copy(report, metrics=self._metrics()), data_url=self._data_url())
+            case m.OfferSlots():
+                return copy(request, data_url=self._data_url())
             case m.HeartbeatFromTaskManager(report=report):
                 report = copy(report, metrics=self._metrics())
                 return copy(request, report=report, start_phases=self._keeper.phases)
@@ -217,6 +221,12 @@ class TaskExecutor(Component):
             if attempt.input_ended:
                 attempt.to(m.TaskState.INPUT_ENDED)
 
+    def input_lost(self, attempt_id: AttemptId, error: ErrorInfo) -> None:
+        """What an attempt reads from another TaskManager comes no more."""
+        attempt = self.attempts.get(attempt_id)
+        if attempt is not None:
+            self._begin_end(attempt, error)
+
     async def _cancel(self, request: m.CancelTask) -> m.Done:
         attempt = self.attempts.get(request.attempt_id)
         if attempt is not None:
@@ -262,9 +272,7 @@ class TaskExecutor(Component):
             self._release_artifacts_of(attempt)
             self._driver.decide(lambda now: self.core.attempt_ended(attempt_id, now))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
-            self.tasks.job(
-                "remove exchanges", asyncio.to_thread(remove_exchanges, self._state_directory, self._exchanges())
-            )
+            self.tasks.job("remove exchanges", remove_exchanges(self._state_directory, self._exchanges))
 
     def _exchanges(self) -> frozenset[AttemptId]:
         """Whose logs are written or read here."""
@@ -280,6 +288,7 @@ class TaskExecutor(Component):
             rising.cancel()
             await asyncio.wait({rising}, timeout=max(0.0, deadline - self._clock.monotonic()))
             self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
+        await self._deployer.mirrors.close(attempt_id)
         if attempt.generation != self._keeper.generation:
             return  # its child is gone, and its directory with it
         await self._collected.keep(attempt)

@@ -37,6 +37,7 @@ from minflinkd.storage.publication import SinkTransaction, StagedToken
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.core import TaskManagerOptions
 from minflinkd.taskmanager.deployment import Deployer
+from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.task_executor import TaskExecutor
@@ -183,6 +184,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         report=m.TaskManagerReport(resource_id=TM, slots=(), session=m.SessionPhase.STARTING),
     )
     exits: list[tuple[str, bool]] = []
+    mirrors = Mirrors(resource_id=TM, token="", max_backlog=1, patience=1.0, on_lost=lambda attempt_id, error: None)
     executor = TaskExecutor(
         hello=hello,
         slots=2,
@@ -190,7 +192,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         network=wire.party("tm"),
         clock=SystemClock(),
         keeper=cast(SessionKeeper, session),
-        deployer=deployer(storages, cast(Any, blobs), snapshots),
+        deployer=deployer(storages, cast(Any, blobs), snapshots, mirrors),
         state_directory=tmp_path,
         max_file_size=1024,
         cancellation_timeout=30.0,

@@ -1,0 +1,183 @@
+"""The data endpoint of a TaskManager (J11): serves the logs that tasks here write to readers on other TaskManagers.
+
+    GET /exchanges/<attempt>/schema               404 while, or since, there is no such log
+    GET /exchanges/<attempt>/entries?from=k&wait=s   a JSON list of entries from k on; empty after so many seconds
+    GET /exchanges/<attempt>/data/<name>
+    PUT /exchanges/<attempt>/consumed/<reader>    the position below which the reader needs nothing any more
+
+410 says that an entry is gone or damaged. Everything is parsed before it becomes a path. The logs are files that the
+session child writes, so there is nobody to tell of a new entry: it is looked for, while somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import structlog
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import InvalidId, MinflinkError
+from minflinkd.runtime.ids import parse_attempt_id, parse_vertex_id
+from minflinkd.taskmanager.exchange.access import is_data_file
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    ENTRIES,
+    Entry,
+    ExchangeDamaged,
+    consumed,
+    mark_consumed,
+    read_entry,
+    read_schema,
+)
+
+log = structlog.get_logger(__name__)
+
+LONGEST_WAIT = 30.0  # seconds
+AT_ONCE = 500  # entries in one answer
+FIRST_PAUSE = 0.002  # seconds between two looks for a new entry
+LONGEST_PAUSE = 0.02
+
+
+class DataPortsTaken(MinflinkError):
+    code = "data-ports-taken"
+
+
+class DataEndpoint(Component):
+    """`root` has the logs, each in a directory named by its attempt. `reached_as`: host name for others; empty: `host`.
+
+    `ports` are tried in their order. `start` raises DataPortsTaken.
+    """
+
+    def __init__(self, *, root: Path, token: str, host: str, ports: Iterable[int], reached_as: str = "") -> None:
+        super().__init__("data endpoint")
+        self._root = root
+        self._token = token
+        self._host = host
+        self._ports = ports
+        self._reached_as = reached_as or host
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Empty before the start."""
+        host = f"[{self._reached_as}]" if ":" in self._reached_as else self._reached_as
+        return f"http://{host}:{self._port}" if self._port else ""
+
+    async def _start(self) -> None:
+        app = web.Application(middlewares=[self._authenticate])
+        app.router.add_get("/exchanges/{attempt}/schema", self._schema)
+        app.router.add_get("/exchanges/{attempt}/entries", self._entries)
+        app.router.add_get("/exchanges/{attempt}/data/{name}", self._data)
+        app.router.add_put("/exchanges/{attempt}/consumed/{reader}", self._consumed)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await self._runner.setup()
+        for port in self._ports:
+            try:
+                await web.TCPSite(self._runner, self._host, port).start()
+            except OSError as error:
+                log.info("port is not free", port=port, error=str(error))
+                continue
+            self._port = int(self._runner.addresses[0][1])
+            return
+        raise DataPortsTaken(
+            f"the data endpoint can listen on none of the ports {self._ports} of {self._host}",
+            hint="set taskmanager.data.port to 0, or to a range with a free port for each TaskManager of the host",
+        )
+
+    async def _stop(self) -> None:
+        runner, self._runner, self._port = self._runner, None, 0
+        if runner is not None:
+            await runner.cleanup()
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get(hdrs.AUTHORIZATION, "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            return web.Response(status=401, text="the token of this cluster's data endpoints is missing")
+        try:
+            return await handler(request)
+        except InvalidId as error:
+            return web.Response(status=400, text=str(error))
+        except ExchangeDamaged as error:
+            return web.Response(status=410, text=str(error))
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        schema = await asyncio.to_thread(read_schema, self._log_of(request))
+        if schema is None:
+            raise web.HTTPNotFound(text="there is no such exchange")
+        return web.Response(text=schema, content_type="application/json")
+
+    async def _entries(self, request: web.Request) -> web.Response:
+        directory, first = self._log_of(request), _number(request.query.get("from", "0"))
+        wait = min(_number(request.query.get("wait", "0")), LONGEST_WAIT)
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + wait, FIRST_PAUSE
+        if not (found := await asyncio.to_thread(_read_on, directory, first)):
+            await asyncio.to_thread(_check, directory, first)
+        while not found and loop.time() < until:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+            found = await asyncio.to_thread(_read_on, directory, first)
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def _data(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if not is_data_file(name):
+            raise web.HTTPBadRequest(text="that is not the name of a data file")
+        path = self._log_of(request) / DATA / name
+        if not await asyncio.to_thread(path.is_file):
+            raise web.HTTPNotFound(text="there is no such file")
+        return web.FileResponse(path)
+
+    async def _consumed(self, request: web.Request) -> web.Response:
+        reader = parse_vertex_id(request.match_info["reader"])
+        directory, position = (
+            self._log_of(request),
+            _number((await request.content.read(32)).decode("ascii", "replace")),
+        )
+        await asyncio.to_thread(_advance, directory, reader, position)
+        return web.Response(status=204)
+
+    def _log_of(self, request: web.Request) -> Path:
+        """Raises InvalidId."""
+        return self._root / parse_attempt_id(request.match_info["attempt"])
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise web.HTTPBadRequest(text=f"{text[:40]!r} is not a whole number")
+    return int(text)
+
+
+def _read_on(directory: Path, first: int) -> list[Entry]:
+    """The entries from `first` on, as many as go into one answer. Raises HTTPNotFound, ExchangeDamaged."""
+    if not (directory / ENTRIES).is_dir():
+        raise web.HTTPNotFound(text="there is no such exchange")
+    found: list[Entry] = []
+    while len(found) < AT_ONCE and (entry := read_entry(directory, first + len(found))) is not None:
+        found.append(entry)
+    return found
+
+
+def _check(directory: Path, first: int) -> None:
+    """Raises ExchangeDamaged where an entry is awaited that others have come behind."""
+    latest = max((int(path.name) for path in (directory / ENTRIES).glob("[0-9]*")), default=-1)
+    if latest > first and read_entry(directory, first) is None:
+        raise ExchangeDamaged(f"entry {first} of an exchange is gone, and entry {latest} is there")
+
+
+def _advance(directory: Path, reader: str, position: int) -> None:
+    """An earlier request that comes later takes nothing back. Raises HTTPNotFound."""
+    if not directory.is_dir():
+        raise web.HTTPNotFound(text="there is no such exchange")
+    if position > (consumed(directory, reader) or -1):
+        mark_consumed(directory, reader, position)

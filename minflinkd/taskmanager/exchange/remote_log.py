@@ -1,0 +1,86 @@
+"""A log on another TaskManager, over HTTP: single requests to its data endpoint, and what their failure means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from minflinkd.runtime.ids import AttemptId
+from minflinkd.taskmanager.exchange.access import ExchangeUnreachable, is_data_file
+from minflinkd.taskmanager.exchange.log import DataFile, Entry, ExchangeDamaged
+
+CHUNK = 1024**2  # bytes
+WAIT = 5  # seconds that the other side waits for an entry
+SILENCE = 15.0  # seconds without a byte after which a request has failed
+
+
+class RemoteLog:
+    """The log of one attempt. All methods raise ExchangeUnreachable, which another try may heal."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, attempt_id: AttemptId, *, token: str) -> None:
+        self._http = http
+        self._url = f"{url}/exchanges/{attempt_id}"
+        self._headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
+
+    async def schema(self) -> str | None:
+        """None where there is no such log, yet or any more."""
+        async with self._request("GET", "schema") as response:
+            return None if response.status == 404 else await response.text()
+
+    async def entries(self, first: int) -> list[Entry]:
+        """From `first` on, waited for shortly; raises ExchangeDamaged."""
+        async with self._request("GET", f"entries?from={first}&wait={WAIT}", exists=True) as response:
+            body = await response.read()
+        try:
+            return msgspec.json.decode(body, type=list[Entry])
+        except msgspec.DecodeError as error:
+            raise ExchangeUnreachable(f"{self._url} answers something else than entries: {error}") from error
+
+    async def fetch(self, file: DataFile, target: Path) -> None:
+        """`target` appears whole, or not at all. Raises ExchangeDamaged for a name that is no data file's."""
+        if not is_data_file(file.name):
+            raise ExchangeDamaged(f"an entry of {self._url} names {file.name[:80]!r}, which is no data file")
+        part = target.with_name(f".{target.name}.part")
+        async with self._request("GET", f"data/{file.name}", exists=True) as response:
+            size = 0
+            with part.open("wb", buffering=CHUNK) as out:  # closed behind a write that goes on where this is cancelled
+                async for piece in response.content.iter_chunked(CHUNK):
+                    size += len(piece)
+                    await asyncio.to_thread(out.write, piece)
+                    if size > file.size:
+                        break
+        if size != file.size:
+            raise ExchangeUnreachable(f"{file.name} from {self._url} has not {file.size} bytes: {size} or more came")
+        await asyncio.to_thread(part.replace, target)
+
+    async def consumed(self, reader: str, position: int) -> None:
+        async with self._request("PUT", f"consumed/{reader}", body=str(position).encode(), exists=True):
+            pass
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, *, body: bytes | None = None, exists: bool = False
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is no error; 404 is one where the log is to exist."""
+        url = f"{self._url}/{path}"
+        try:
+            async with self._http.request(
+                method, url, data=body, headers=self._headers, timeout=self._timeout
+            ) as response:
+                if response.status == 410:
+                    raise ExchangeDamaged(f"{url}: {await response.text()}")
+                if response.status >= 400 and (exists or response.status != 404):
+                    raise ExchangeUnreachable(f"{url}: HTTP {response.status}, {(await response.text())[:200]}")
+                yield response
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise ExchangeUnreachable(
+                f"{method} {url}: {str(error) or repr(error)}",
+                hint="TaskManagers on several hosts reach each other where taskmanager.bind-host and taskmanager.host "
+                "say so, and the network lets them",
+            ) from error
