@@ -246,6 +246,13 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
         ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
         ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),
         ("minflinkd_task_watermark_seconds", "Event time, since 1970.", lambda t: t.watermark),
+        ("minflinkd_task_output_backlog_bytes", "In its exchange, still to be read.", lambda t: t.output_backlog),
+        ("minflinkd_task_backpressured", "1 while its readers hold it back.", lambda t: float(t.backpressured)),
+        (
+            "minflinkd_task_backpressured_seconds",
+            "That its readers have held the present attempt back.",
+            lambda t: t.backpressured_time,
+        ),
     ]
     for name, text, value in gauges:
         family = GaugeMetricFamily(name, text, labels=["job", "task"])

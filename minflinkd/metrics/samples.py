@@ -33,6 +33,9 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     watermark: float | None  # seconds since 1970
     offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> the number there
+    output_backlog: int = 0  # bytes
+    backpressured: bool = False
+    backpressured_time: float = 0.0
 
 
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):

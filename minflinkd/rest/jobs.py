@@ -210,7 +210,12 @@ def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
 
 
 def _io(details: TaskDetails) -> IOMetrics:
-    return IOMetrics(read_records=details.metrics.rows_in, write_records=details.metrics.rows_out)
+    metrics = details.metrics
+    return IOMetrics(
+        read_records=metrics.rows_in,
+        write_records=metrics.rows_out,
+        accumulated_backpressured_time=round(metrics.backpressured_ms),
+    )
 
 
 def _task_info(details: TaskDetails) -> TaskInfo:
@@ -229,6 +234,8 @@ def _task_info(details: TaskDetails) -> TaskInfo:
         state_bytes=metrics.state_bytes,
         watermark=metrics.watermark_ms,
         first_batch=metrics.first_batch_ms,
+        output_backlog=metrics.output_backlog,
+        backpressured=metrics.backpressured,
         phases=details.phases,
     )
 

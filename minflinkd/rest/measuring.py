@@ -112,6 +112,9 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         state_bytes=metrics.state_bytes,
         watermark=None if metrics.watermark_ms is None else metrics.watermark_ms / 1000,
         offsets=_offsets(metrics.source_offsets),
+        output_backlog=metrics.output_backlog,
+        backpressured=metrics.backpressured,
+        backpressured_time=metrics.backpressured_ms / 1000,
     )
 
 

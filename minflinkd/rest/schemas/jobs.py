@@ -98,6 +98,8 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     state_bytes: int
     watermark: int | None
     first_batch: float | None  # milliseconds from the deployment to the end of the first micro-batch
+    output_backlog: int  # bytes in its exchange that a reader still needs
+    backpressured: bool  # held back by its readers
     phases: dict[str, float]  # seconds
 
 

@@ -108,6 +108,9 @@ class TaskMetrics(Message, frozen=True):
     watermark_ms: int | None = None
     source_offsets: dict[str, str] = {}  # source -> Spark's offset as JSON, up to the last micro-batch
     first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
+    output_backlog: int = 0  # bytes in its exchange that the slowest reader still needs
+    backpressured: bool = False  # no micro-batch begins until its readers have caught up (J10)
+    backpressured_ms: float = 0.0
 
 
 class TaskStatus(Message, frozen=True):

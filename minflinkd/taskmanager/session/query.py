@@ -32,6 +32,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, CheckpointEnded, CutState, no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
 from minflinkd.taskmanager.session import bounded, metrics, placement, plan, snapshot
+from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
@@ -106,6 +107,7 @@ class RunningTask:
         self._channels = no_channels()
         self._watermarks: Watermarks | None = None
         self._exchange: ExchangeSink | None = None
+        self._backpressure = Backpressure()
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -367,8 +369,12 @@ class RunningTask:
         limit = self._request.output.max_backlog if self._request.output is not None else 0
         pause = 0.005
         while not self._stopping.is_set():
-            if not self._channels.closed() and (self._exchange is None or self._channels.backlog() <= limit):
-                return
+            if self._exchange is not None and self._channels.backlog() > limit:
+                self._backpressure.hold()
+            else:
+                self._backpressure.let_go()
+                if not self._channels.closed():
+                    return
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
@@ -396,10 +402,9 @@ class RunningTask:
 
     def _report(self, java_query: Any) -> None:
         with self._lock:
-            if self._metrics.batch_id >= self._finished_epoch:
-                return
-            known = self._metrics.batch_id
-        reports = _reports_since(java_query, known)
+            known, finished = self._metrics.batch_id, self._finished_epoch
+        reports = _reports_since(java_query, known) if known < finished else []
+        output = self._backpressure.output(self._channels.backlog())
         with self._lock:
             before = self._metrics
             after = before
@@ -407,13 +412,14 @@ class RunningTask:
                 if report["batchId"] <= self._finished_epoch:
                     after = metrics.advance(after, report)
                     after = metrics.with_offsets(after, report, self._plan.source_names if self._plan else {})
-            if after is before:
+            if after is not before:
+                first = after.first_batch_ms
+                if first is None:
+                    first = (time.monotonic() - self._received) * 1000
+                after = metrics.with_output(after, self._rows_out, first)
+            elif not self._backpressure.is_news(output, before):
                 return
-            first = after.first_batch_ms
-            if first is None:
-                first = (time.monotonic() - self._received) * 1000
-            after = metrics.with_output(after, self._rows_out, first)
-            self._metrics = after
+            after = self._metrics = output.within(after)
         self._events.batch_finished(after)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
