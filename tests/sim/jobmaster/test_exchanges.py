@@ -1,0 +1,67 @@
+"""A region on two TaskManagers in virtual time, with real checkpoints: one cut, one restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import job_master
+from minflinkd.runtime.ids import VertexId
+from tests.sim.jobmaster.world import JOB, TM, TM2, graph, running, until
+
+pytestmark = pytest.mark.looptime
+
+
+def two_groups() -> JobGraph:
+    """`numbers` and `totals`, each too wide for the other one's TaskManager."""
+    vertices = (
+        Vertex(id=VertexId("numbers"), source=Source(format="rate")),
+        Vertex(
+            id=VertexId("totals"),
+            inputs=(Input(id=VertexId("numbers"), exchange=True),),
+            sql="SELECT * FROM numbers",
+            slot_sharing_group="totals",
+        ),
+        Vertex(
+            id=VertexId("out"),
+            inputs=(Input(id=VertexId("totals")),),
+            sink=Sink(format="console"),
+            slot_sharing_group="totals",
+        ),
+    )
+    return replace(graph(parallelism=2), vertices=vertices)
+
+
+async def test_a_region_on_two_taskmanagers_restarts_from_a_checkpoint_that_both_are_in(tmp_path: Path) -> None:
+    """C20, C21, R16: it is complete when both have acknowledged; when one is lost both begin again from it."""
+    async with running(
+        tmp_path, two_groups(), {TM: 2, TM2: 2}, interval=10.0, timeout=30.0, tolerable_failed=9
+    ) as world:
+        on = {d.task.id: tm for tm in world.task_managers.values() for d in tm.deployed}
+        assert len({tm.resource_id for tm in on.values()}) == 2
+        writer, reader = on["numbers"], on["totals"]
+        await until(lambda: world.story.count("publish 1") == 2)
+
+        world.wire.faults.drop_if = lambda _s, _t, message: (
+            isinstance(message, m.AcknowledgeCheckpoint) and message.snapshot.task_id == "totals"
+        )
+        await until(lambda: world.story.count("trigger 2") == 2)
+        await until(lambda: "trigger 3" in world.story)
+        assert "publish 2" not in world.story
+        world.wire.faults.drop_if = None
+
+        world.slots[writer.resource_id] = 2
+        lost = m.TaskManagerLost(resource_id=reader.resource_id, reason="killed")
+        world.wire.party("rm").tell(job_master(JOB), lost, fence=world.master.leader_id)
+        await until(lambda: len(writer.deployed) == 3 and world.master.status is JobStatus.RUNNING)
+        again = {d.task.id: d for d in writer.deployed[1:]}
+        assert set(again) == {"numbers", "totals"}
+        restored = {d.restore.checkpoint_id for d in again.values() if d.restore is not None}
+        assert len(restored) == 1
+        (source,) = again["totals"].inputs
+        assert (source.attempt_id, source.resource_id) == (again["numbers"].attempt_id, writer.resource_id)
