@@ -190,6 +190,7 @@ def test_secrets_do_not_appear_in_errors() -> None:
         ("resourcemanager.standby-taskmanagers: 9", "resourcemanager.standby-taskmanagers", "must not be larger"),
         ("taskmanager.session.timeout: 1 s", "taskmanager.session.timeout", "must not be longer"),
         ("jobmanager.bind-host: 0.0.0.0", "jobmanager.bind-host", "security.allow-unauthenticated"),
+        ("taskmanager.bind-host: 10.0.0.7", "taskmanager.bind-host", "security.allow-unauthenticated"),
         (
             "restart-strategy.exponential-delay.max-backoff: 1 ms",
             "restart-strategy.exponential-delay.max-backoff",
@@ -211,12 +212,17 @@ def test_values_that_are_impossible_together_are_refused_where_they_were_set(tex
 
 
 def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
-    """R7: TaskManagers of other hosts are told one that leads to the daemon."""
+    """R7, J11: TaskManagers of other hosts are told one that leads to the daemon, and to each other."""
     wildcard = "security.allow-unauthenticated: true\njobmanager.bind-host: 0.0.0.0"
     (fault,) = faults(wildcard)
     assert fault.key == "jobmanager.bind-host"
     assert "jobmanager.rpc.address" in fault.problem
     parse_config(f"{wildcard}\njobmanager.rpc.address: daemon.example", {}, {})
+    wildcard = "security.allow-unauthenticated: true\ntaskmanager.bind-host: 0.0.0.0"
+    (fault,) = faults(wildcard)
+    assert fault.key == "taskmanager.bind-host"
+    assert "taskmanager.host" in fault.problem
+    parse_config(f"{wildcard}\ntaskmanager.host: worker.example", {}, {})
 
 
 @pytest.mark.parametrize(

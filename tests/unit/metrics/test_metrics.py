@@ -28,6 +28,9 @@ SAMPLE = ClusterSample(
                     state_rows=1,
                     state_bytes=9,
                     watermark=None,
+                    output_backlog=4096,
+                    backpressured=True,
+                    backpressured_time=2.5,
                 ),
             ),
             checkpoints=CheckpointSample(completed=7, failed=1, failed_by_cause={"expired": 1}, last_duration=0.3),
@@ -66,6 +69,9 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_taskmanager_heartbeat_age_seconds", ("tm-0123456789ab",)] == 1.5
     assert found["minflinkd_task_rows_in", (job, "out")] == 5
     assert ("minflinkd_task_watermark_seconds", (job, "out")) not in found
+    assert found["minflinkd_task_output_backlog_bytes", (job, "out")] == 4096
+    assert found["minflinkd_task_backpressured", (job, "out")] == 1
+    assert found["minflinkd_task_backpressured_seconds", (job, "out")] == 2.5
 
 
 def test_what_could_not_be_asked_for_is_left_out() -> None:
