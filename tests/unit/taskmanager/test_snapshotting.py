@@ -388,7 +388,7 @@ async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_pa
                 local = LocalSnapshots(tmp_path / "other")
         attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
         requests = world.storage.requests
-        deployer = Deployer(world.storages, cast(Any, None), local)
+        deployer = Deployer(world.storages, cast(Any, None), local, cast(Any, None))
         await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=taken))
         checkpoint = attempt.directory / "checkpoint"
         assert {str(p.relative_to(checkpoint)): p.read_bytes() for p in checkpoint.rglob("*") if p.is_file()} == (
@@ -409,7 +409,7 @@ async def test_a_fetched_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_pat
         world.attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
         world.local.adopt(JOB, foreign, tmp_path / "nothing")
         assert world.copies() == set(), "what cannot be kept is not kept"
-        await Deployer(world.storages, cast(Any, None), world.local)._restore(
+        await Deployer(world.storages, cast(Any, None), world.local, cast(Any, None))._restore(
             world.attempt, m.TaskRestore(checkpoint_id=1, snapshot=foreign)
         )
         assert world.copies() == {"2-fetched"}
@@ -425,7 +425,7 @@ async def test_what_was_fetched_once_is_not_fetched_again(tmp_path: Path) -> Non
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first", "commits/0": b""}
         taken = await world.confirmed(1)
-        deployer = Deployer(world.storages, cast(Any, None), LocalSnapshots(tmp_path / "other"))
+        deployer = Deployer(world.storages, cast(Any, None), LocalSnapshots(tmp_path / "other"), cast(Any, None))
         requests = []
         for number in (1, 2):
             attempt = Attempt.of(world.attempt.deployment, tmp_path / f"following{number}", 1)
