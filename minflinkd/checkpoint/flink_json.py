@@ -35,7 +35,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
     """`GET /jobs/:jobid/checkpoints`."""
     completed, failed = statistics.latest_completed, statistics.latest_failed
-    in_progress = len(statistics.in_progress)
+    savepoint, in_progress = statistics.latest_savepoint, len(statistics.in_progress)
     return {
         "counts": {
             "restored": statistics.restored,
@@ -54,7 +54,7 @@ def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
         },
         "latest": {
             "completed": _checkpoint(completed) if completed else None,
-            "savepoint": None,
+            "savepoint": _checkpoint(savepoint) if savepoint else None,
             "failed": _checkpoint(failed) if failed else None,
             "restored": _restored(statistics.latest_restored),
         },
@@ -143,7 +143,7 @@ def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
         "persisted_data": sum(task.alignment_bytes for task in record.tasks if task.unaligned),
         "num_subtasks": record.num_tasks,
         "num_acknowledged_subtasks": len(record.tasks),
-        "checkpoint_type": "UNALIGNED_CHECKPOINT" if any(task.unaligned for task in record.tasks) else "CHECKPOINT",
+        "checkpoint_type": _type(record),
         "tasks": {},
         "minflinkd": {
             "kind": record.kind.value,
@@ -159,6 +159,12 @@ def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
         shown |= {"failure_timestamp": record.failed_ms, "failure_message": _why(record)}
         shown["minflinkd"] |= {"cause": record.cause, "failed-task": record.failed_task}
     return shown
+
+
+def _type(record: CheckpointRecord) -> str:
+    if record.kind is CheckpointKind.SAVEPOINT:
+        return "SAVEPOINT"
+    return "UNALIGNED_CHECKPOINT" if any(task.unaligned for task in record.tasks) else "CHECKPOINT"
 
 
 def _why(record: CheckpointRecord) -> str:

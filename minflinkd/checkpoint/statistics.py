@@ -126,7 +126,8 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
     consecutive_trigger_failures: int = 0
     in_progress: tuple[CheckpointRecord, ...] = ()
     history: tuple[CheckpointRecord, ...] = ()  # ended, newest first
-    latest_completed: CheckpointRecord | None = None
+    latest_completed: CheckpointRecord | None = None  # savepoints included
+    latest_savepoint: CheckpointRecord | None = None
     latest_failed: CheckpointRecord | None = None
     latest_restored: RestoreRecord | None = None
     durations_ms: tuple[int, ...] = ()  # of completed ones, oldest first
@@ -153,6 +154,7 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
         ended,
         completed=statistics.completed + 1,
         latest_completed=record,
+        latest_savepoint=record if record.kind is CheckpointKind.SAVEPOINT else statistics.latest_savepoint,
         durations_ms=(*statistics.durations_ms, record.duration_ms)[-SAMPLES:],
         sizes_full=(*statistics.sizes_full, record.bytes_full)[-SAMPLES:],
         sizes_uploaded=(*statistics.sizes_uploaded, record.bytes_uploaded)[-SAMPLES:],
@@ -167,11 +169,12 @@ def published(statistics: CheckpointStatistics, checkpoint_id: int, notify_ms: f
         same = record.checkpoint_id == checkpoint_id
         return msgspec.structs.replace(record, notify_ms=notify_ms) if same else record
 
-    latest = statistics.latest_completed
+    latest, savepoint = statistics.latest_completed, statistics.latest_savepoint
     return msgspec.structs.replace(
         statistics,
         history=tuple(map(known, statistics.history)),
         latest_completed=None if latest is None else known(latest),
+        latest_savepoint=None if savepoint is None else known(savepoint),
     )
 
 

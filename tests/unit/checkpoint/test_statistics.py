@@ -202,3 +202,15 @@ def test_the_configuration_is_shown_in_milliseconds() -> None:
     assert (shown["mode"], shown["interval"], shown["timeout"]) == ("exactly_once", 1500, 600_000)
     assert shown["tolerable_failed_checkpoints"] == 2
     assert config_to_flink_json(CheckpointOptions())["interval"] == 2**63 - 1
+
+
+def test_a_savepoint_is_shown_as_one_and_the_last_one_by_itself() -> None:
+    """C24, C30: Flink's `is_savepoint`, `checkpoint_type` and `latest.savepoint`."""
+    savepoint = structs.replace(record(1), kind=CheckpointKind.SAVEPOINT)
+    shown = to_flink_json(after(savepoint, record(2)))
+    assert [(c["id"], c["is_savepoint"], c["checkpoint_type"]) for c in shown["history"]] == [
+        (2, False, "CHECKPOINT"),
+        (1, True, "SAVEPOINT"),
+    ]
+    assert (shown["latest"]["savepoint"]["id"], shown["latest"]["completed"]["id"]) == (1, 2)
+    assert to_flink_json(after(record(1)))["latest"]["savepoint"] is None
