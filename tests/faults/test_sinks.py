@@ -102,10 +102,11 @@ async def test_files_from_kafka_are_exactly_once(
     """C40, J13: events go through a broker into a windowed aggregate and files, and the TaskManager dies on the way."""
     await kafka.create_topic("windows", partitions=1)
     work, servers = WindowsJob(tmp_path, pace="400 ms"), {"kafka.bootstrap.servers": kafka.address}
+    written = servers | kafka.one_by_one | {"topic": "windows"}
     into = {
         "events": events(windows) | {"watermark": None},
         "rows": {"inputs": ["events"], "sql": "SELECT to_json(struct(*)) AS value FROM events"},
-        "out": {"inputs": ["rows"], "sink": {"format": "kafka", "options": servers | {"topic": "windows"}}},
+        "out": {"inputs": ["rows"], "sink": {"format": "kafka", "options": written}},
     }
     read = servers | {"subscribe": "windows", "startingOffsets": "earliest", "maxOffsetsPerTrigger": windows.rows}
     parsed = f"SELECT r.* FROM (SELECT from_json(CAST(value AS STRING), '{SCHEMA}') AS r FROM messages)"

@@ -27,7 +27,8 @@ SEEN = "SELECT partition, offset, CAST(CAST(value AS STRING) AS LONG) AS value F
 
 
 def to_topic(kafka: Tansu, topic: str) -> Vertex:
-    return sink("rows", format="kafka", options={"kafka.bootstrap.servers": kafka.address, "topic": topic})
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic} | kafka.one_by_one
+    return sink("rows", format="kafka", options=options)
 
 
 def from_topic(kafka: Tansu, topic: str) -> Vertex:
