@@ -7,10 +7,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import pandas_udf
 
 
-@pandas_udf("bigint")
 def twice(v: pd.Series) -> pd.Series:
     return v * 2
 
 
 def doubled(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    return inputs["events"].where("v >= 20").select("id", "time", twice("v").alias("twice"))
+    return inputs["events"].where("v >= 20").select("id", "time", pandas_udf(twice, "bigint")("v").alias("twice"))

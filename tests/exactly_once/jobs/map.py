@@ -7,10 +7,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import pandas_udf
 
 
-@pandas_udf("string")
 def size(square: pd.Series) -> pd.Series:
     return (square > 2_500).map({True: "large", False: "small"})
 
 
 def sized(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    return inputs["odd"].withColumn("size", size("square"))
+    return inputs["odd"].withColumn("size", pandas_udf(size, "string")("square"))

@@ -12,14 +12,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 PER_ROW = 0.01  # seconds that each row costs
 
 
-@pandas_udf("bigint")
 def costly(v: pd.Series) -> pd.Series:
     time.sleep(PER_ROW * len(v))
     return v
 
 
 def slowed(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    return inputs["events"].withColumn("v", costly("v"))
+    return inputs["events"].withColumn("v", pandas_udf(costly, "bigint")("v"))  # a worker can import this module
 
 
 def batch_slowed(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
