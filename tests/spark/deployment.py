@@ -34,7 +34,11 @@ class Run:
     async def _start(self, task: Task, restored: tuple[p.SnapshotTaken, Path] | None) -> None:
         owner = {vertex.id: other.id for other in self.tasks for vertex in other.vertices}
         inputs = tuple(
-            p.InputChannel(vertex_id=edge.id, directory=str(self.directories[owner[edge.id]] / "exchange"))
+            p.InputChannel(
+                vertex_id=edge.id,
+                directory=str(self.directories[owner[edge.id]] / "exchange"),
+                idle_timeout=edge.idle_timeout or 0.0,
+            )
             for edge in task.inputs
         )
         directory = self.directories[task.id]

@@ -391,9 +391,8 @@ class RunningTask:
     def _tell_watermark(self) -> None:
         """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
         with suppress(PySparkException, Py4JError):
-            if (tracker := self._execution.watermarkTracker()) is None:  # the query's thread has still to make it
-                return
-            now = int(tracker.currentWatermark())
+            tracker = self._execution.watermarkTracker()
+            now = int(tracker.currentWatermark()) if tracker is not None else 0  # a query that begins has none yet
             if now > 0 and is_idle(self._execution):
                 assert self._watermarks is not None
                 promised = self._watermarks.promised(self._execution, now)
