@@ -11,6 +11,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Vertex
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.exchange.log import mark_consumed, read_entry
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, events, job, parquet, source
 
@@ -109,3 +110,31 @@ async def test_windows_behind_an_exchange_all_fire_at_the_end_of_input(child: Ch
     ended = await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("windows")])
     assert ended.metrics.rows_out == 24
     await run.stop()
+
+
+async def test_a_task_that_is_ahead_of_its_reader_is_held_back_and_says_so(child: Child) -> None:
+    """J10: no micro-batch begins behind the bound; one that is held back is told of, checkpointed and stopped."""
+    task = next(task for task in chain(two_into_one()) if task.id == "fast")
+    log = child.fresh_directory()
+    output = p.OutputChannel(directory=str(log), readers=task.readers, max_backlog=1)
+    attempt = await child.run(job("union"), task, output=output)
+
+    def held(notice: p.BatchFinished) -> bool:
+        return notice.attempt_id == attempt and notice.metrics.backpressured
+
+    told = (await child.notice(p.BatchFinished, held)).metrics
+    assert (told.batches, sorted(path.name for path in (log / "entries").iterdir())) == (1, [f"{0:012d}"])
+    entry = read_entry(log, 0)
+    assert entry is not None
+    assert told.output_backlog == entry.size > 1
+    target = child.fresh_directory()
+    request = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(target))
+    assert (await child.ask(request)).batch_id == 0
+
+    mark_consumed(log, "totals", 2)
+    after = (await child.batches(attempt, 1)).metrics
+    assert after.backpressured_ms > 0
+    assert not (log / "entries" / f"{0:012d}").exists()
+    again = await child.notice(p.BatchFinished, lambda n: held(n) and n.metrics.batch_id == 1)
+    assert again.metrics.backpressured_ms >= after.backpressured_ms
+    assert (await child.ask(p.StopTask(attempt_id=attempt))).ended
