@@ -397,12 +397,18 @@ class TaskExecutor(Component):
             message=f"the session of TaskManager {self.resource_id} was lost: {reason}",
             consequence=Consequence.RETRYABLE,
         )
-        for attempt in [a for a in self.attempts.values() if a.generation == generation]:
+        lost = [a for a in self.attempts.values() if a.generation == generation]
+        for attempt in lost:
             self._begin_end(attempt, error)
-        gone = [a.directory for a in self.attempts.values() if a.generation == generation] + self._kept
+        gone = [a.directory for a in lost] + self._kept
         self._kept = []
-        self.tasks.job("remove directories of the lost session", _remove_all(gone))
+        self.tasks.job("remove directories of the lost session", self._remove_lost(lost, gone))
         self._tell_session()
+
+    async def _remove_lost(self, attempts: list[Attempt], directories: list[Path]) -> None:
+        for attempt in attempts:
+            await self._deployer.mirrors.close(attempt.deployment.attempt_id)
+        await _remove_all(directories)
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from minflinkd.blob.transfer import finish
 from minflinkd.storage.parallel import for_each
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
 from minflinkd.taskmanager.exchange.log import DATA, DataFile, Entry, LogWriter, consumed
@@ -70,11 +71,14 @@ class Mirror:
         self._random = random.SystemRandom()
 
     async def run(self) -> None:
-        """For as long as the reader lives. Raises ExchangeUnreachable, ExchangeDamaged, OSError."""
-        writer = await asyncio.to_thread(LogWriter, self._directory, (self._reader,), first=self._first)
+        """For as long as the reader lives; nothing is written once it has ended, also where it was cancelled.
+
+        Raises ExchangeUnreachable, ExchangeDamaged, OSError.
+        """
+        writer = await finish(asyncio.to_thread(LogWriter, self._directory, (self._reader,), first=self._first))
         while (schema := await self._again(self._source.schema)) is None:  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(NOT_YET)  # its task is being built: the reader knows how long it waits
-        await asyncio.to_thread(writer.describe, schema)
+        await finish(asyncio.to_thread(writer.describe, schema))
         try:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._follow(writer))
@@ -90,7 +94,7 @@ class Mirror:
                 files = [file for entry in taken for file in entry.files]
                 await self._again(lambda files=files: for_each(files, self._fetch, limit=FILES))  # type: ignore[misc]
                 async with self._writing:
-                    await asyncio.to_thread(_append, writer, taken)
+                    await finish(asyncio.to_thread(_append, writer, taken))
                 entries = entries[len(taken) :]
 
     async def _admit(self, writer: LogWriter, entries: list[Entry]) -> list[Entry]:

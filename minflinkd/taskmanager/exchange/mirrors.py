@@ -68,11 +68,12 @@ class Mirrors(Component):
 
     async def close(self, attempt_id: AttemptId) -> None:
         """Returns when nothing is written for the attempt any more. Idempotent."""
-        tasks = self._running.pop(attempt_id, [])
+        tasks = self._running.get(attempt_id, [])
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._running.pop(attempt_id, None)
 
     async def _stop(self) -> None:
         self._running.clear()

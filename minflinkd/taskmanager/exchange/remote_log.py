@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from minflinkd.blob.transfer import finish
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable, is_data_file
 from minflinkd.taskmanager.exchange.log import DataFile, Entry, ExchangeDamaged
@@ -49,15 +50,15 @@ class RemoteLog:
         part = target.with_name(f".{target.name}.part")
         async with self._request("GET", f"data/{file.name}", exists=True) as response:
             size = 0
-            with part.open("wb", buffering=CHUNK) as out:  # closed behind a write that goes on where this is cancelled
+            with part.open("wb", buffering=CHUNK) as out:
                 async for piece in response.content.iter_chunked(CHUNK):
                     size += len(piece)
-                    await asyncio.to_thread(out.write, piece)
+                    await finish(asyncio.to_thread(out.write, piece))
                     if size > file.size:
                         break
         if size != file.size:
             raise ExchangeUnreachable(f"{file.name} from {self._url} has not {file.size} bytes: {size} or more came")
-        await asyncio.to_thread(part.replace, target)
+        await finish(asyncio.to_thread(part.replace, target))
 
     async def consumed(self, reader: str, position: int) -> None:
         async with self._request("PUT", f"consumed/{reader}", body=str(position).encode(), exists=True):
