@@ -22,7 +22,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, RpcTimeout, job_master, task_manager
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.errors import ErrorInfo, RemoteError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
 from minflinkd.runtime.ids import (
     AllocationId,
     AttemptId,
@@ -199,6 +199,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         on_exit=lambda why, failed: exits.append((why, failed)),
         on_registered=lambda _: None,
         metrics=lambda: {"figure": 1.0},
+        data_url=lambda: "http://here",
     )
     world = World(executor, session, blobs, snapshots, wire, exits=exits)
     manager, mailbox = Mailbox(RESOURCE_MANAGER), Mailbox(job_master(JOB))
@@ -277,6 +278,39 @@ async def test_a_tasks_end_gives_its_artifacts_back(tmp_path: Path, how: str) ->
         await asyncio.sleep(1.0)
         assert references.count_of_job(JOB) == 0
         assert world.statuses[-1] is (m.TaskState.CANCELED if how in ("cancelled", "slow") else m.TaskState.FAILED)
+
+
+UNREACHABLE = ErrorInfo(code="exchange-unreachable", message="gone", consequence=Consequence.RETRYABLE)
+
+
+async def test_a_task_whose_input_is_lost_fails_and_is_stopped(tmp_path: Path) -> None:
+    """J11: the JobMaster restarts it with the task that it reads from. What is lost of no task is nobody's failure."""
+    async with running(tmp_path) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await asyncio.sleep(1.0)
+        world.executor.input_lost(AttemptId("f" * 32), UNREACHABLE)
+        assert world.statuses[-1] is m.TaskState.RUNNING
+        world.executor.input_lost(ATTEMPT, UNREACHABLE)
+        world.executor.input_lost(ATTEMPT, UNREACHABLE)
+        await asyncio.sleep(1.0)
+        assert world.statuses[-1] is m.TaskState.FAILED
+        assert world.session.asked.count("StopTask") == 1
+        assert not world.executor.attempts
+
+
+async def test_an_offer_says_where_exchanges_are_read(tmp_path: Path) -> None:
+    """J11"""
+    urls: list[str] = []
+
+    async def accepts(request: m.OfferSlots) -> m.OffersAccepted:
+        urls.append(request.data_url)
+        return m.OffersAccepted(accepted=tuple(o.allocation_id for o in request.offers))
+
+    async with running(tmp_path) as world:
+        world.accepts = accepts
+        await world.allocate()
+    assert set(urls) == {"http://here"}
 
 
 async def test_an_analysis_gives_its_artifacts_back(tmp_path: Path) -> None:
