@@ -259,14 +259,21 @@ class TaskChannels:
                 self.output.append(Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS))
 
     def watermarks(self) -> dict[VertexId, int]:
-        """Of each input that has one. One that is idle holds the others back no more: it goes along with them."""
+        """Of each input that has one. One that is idle holds the others back no more: it goes along with them.
+
+        Where all are idle they go along with the furthest, as in Flink: the last to become idle held the others back.
+        """
         with self._lock:
             now = self._clock()
             idle = {i.vertex for i in self.inputs if i.is_idle(now)}
             known = {i.vertex: i.watermark_ms for i in self.inputs if i.watermark_ms is not None}
             active = [i.vertex for i in self.inputs if i.vertex not in idle and not i.ended]
-        if active and all(vertex in known for vertex in active):
-            together = min(known[vertex] for vertex in active)
+        if active:
+            told = [known.get(vertex) for vertex in active]
+            together = None if None in told else min(ms for ms in told if ms is not None)
+        else:
+            together = max((known[vertex] for vertex in idle if vertex in known), default=None)
+        if together is not None:
             known |= {vertex: max(together, known.get(vertex, together)) for vertex in idle}
         return known
 

@@ -305,7 +305,7 @@ def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path
     assert channels.watermarks() == {A: 110, B: 110}
 
 
-def test_where_all_inputs_are_idle_time_stands_still(tmp_path: Path) -> None:
+def test_where_all_inputs_are_idle_the_furthest_counts(tmp_path: Path) -> None:
     """J8a."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=1.0)
@@ -313,7 +313,7 @@ def test_where_all_inputs_are_idle_time_stands_still(tmp_path: Path) -> None:
     world.data(B, watermark_ms=50)
     channels.publish(0, {A: 1, B: 1}, None)
     world.now = 100.0
-    assert channels.watermarks() == {A: 100, B: 50}
+    assert channels.watermarks() == {A: 100, B: 100}
 
 
 def test_rows_that_wait_for_a_slow_task_are_no_idleness(tmp_path: Path) -> None:
