@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import Cluster, write_job
+from tests.cluster import Cluster, until, write_job
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -51,7 +51,7 @@ async def test_tasks_on_two_taskmanagers_are_one_job_with_one_result(cluster: Cl
     assert finished.minflinkd.restarts == 0
     assert result(out) == counted(job.events)
     assert not leftovers(out)
-    assert logs_and_mirrors(cluster) == []
+    await until("logs and mirrors are deleted", lambda: deleted(cluster))
 
 
 def counted(events: Path) -> list[tuple[Any, ...]]:
@@ -85,10 +85,10 @@ async def test_windows_over_an_exchange_survive_the_loss_of_either_taskmanager(
     assert job.minflinkd.restarts >= 1
     assert result(out) == truth
     assert not leftovers(out)
-    assert logs_and_mirrors(cluster) == []
+    await until("logs and mirrors are deleted", lambda: deleted(cluster))
 
 
-def logs_and_mirrors(cluster: Cluster) -> list[Path]:
-    """Of exchanges, on any TaskManager."""
+async def deleted(cluster: Cluster) -> bool:
+    """Logs and mirrors of exchanges, on all TaskManagers."""
     homes = cluster.state / "taskmanagers"
-    return [*homes.glob("*/state/exchanges/*"), *homes.glob("*/state/attempts/*/mirrors/*")]
+    return not [*homes.glob("*/state/exchanges/*"), *homes.glob("*/state/attempts/*/mirrors/*")]
