@@ -34,6 +34,7 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
 
+SESSION_LOST = "session-lost"  # the TaskManager's code for it
 FINAL_RETRY = 1.0  # seconds after a final checkpoint that did not come about
 
 
@@ -109,8 +110,7 @@ class _Step:
             case e.Acknowledged(snapshot):
                 self.acknowledged(snapshot)
             case e.Declined(checkpoint_id, attempt, error):
-                cause = FailureCause.STORAGE if error.code.startswith("storage") else FailureCause.DECLINED
-                self.abort_for(checkpoint_id, attempt, cause, error)
+                self.abort_for(checkpoint_id, attempt, _cause_of(error), error)
             case e.MetadataWritten(checkpoint_id):
                 self.complete(self.state.pending[checkpoint_id])
             case e.MetadataFailed(checkpoint_id, error):
@@ -475,6 +475,13 @@ class _Step:
         """Only the driver's callers wait for one."""
         if command.request > 0:
             self.commands.append(command)
+
+
+def _cause_of(error: ErrorInfo) -> FailureCause:
+    """Why a task declined. That its session is gone will be told as its failure, and says nothing of checkpoints."""
+    if error.code == SESSION_LOST:
+        return FailureCause.TASK_FAILURE
+    return FailureCause.STORAGE if error.code.startswith("storage") else FailureCause.DECLINED
 
 
 def _without(mapping: Any, key: int) -> dict[int, Any]:

@@ -603,3 +603,11 @@ def test_a_hook_that_overruns_aborts_the_checkpoint_and_is_named() -> None:
     story.at(110.0, e.HookAnswered(2, "two", b""))
     failed = next(c for c in story.at(120.0) if isinstance(c, e.Fail))
     assert failed.cause is FailureCause.EXPIRED
+
+
+def test_a_task_that_declines_since_its_session_is_gone_is_no_counted_failure() -> None:
+    """C23: its failure is told soon; until then every trigger would count."""
+    story = Story(tolerable_failed=0).running().pending(1)
+    lost = ErrorInfo(code="session-lost", message="the session child ended")
+    assert e.Fail(1, 1, FailureCause.TASK_FAILURE, lost) in story.tell(e.Declined(1, A1, lost))
+    assert story.state.failures == 0
