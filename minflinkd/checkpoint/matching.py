@@ -73,8 +73,11 @@ def match_nodes(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_r
                 (operators if stateful else sources)[right.number] = left.number
     if reasons:
         raise StateNotMatched(reasons)
+    lines_had = {node.number: node.offset_lines for node in old if not node.stateful}
+    lines_have = {node.number: node.offset_lines for node in new if not node.stateful}
     in_place = (
-        all(a == b for a, b in (*operators.items(), *sources.items()))
+        lines_had == lines_have
+        and all(a == b for a, b in (*operators.items(), *sources.items()))
         and len(operators) == sum(node.stateful for node in old)
         and len(sources) == sum(not node.stateful for node in old) == sum(not node.stateful for node in new)
     )

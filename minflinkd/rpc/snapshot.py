@@ -33,6 +33,12 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # Spark's name of the operator, or of the source's format
     fingerprint: str = ""  # of the types that its state holds; "" of a source, whose offset does not depend on them
     route: str = ""  # the vertices between it and the sink, innermost first: a vertex read twice is in the plan twice
+    lines: tuple[int, ...] = ()  # of a source, in Spark's offset log; empty: the one of its number
+
+    @property
+    def offset_lines(self) -> tuple[int, ...]:
+        """A source that one plan reads in several places has a line for each, and one number."""
+        return self.lines or (self.number,)
 
 
 class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):

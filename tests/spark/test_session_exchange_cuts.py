@@ -189,6 +189,7 @@ async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path)
     await run.stop()
 
 
+@pytest.mark.slow
 async def test_nothing_is_published_behind_a_cut_that_the_job_stops_with(child: Child, tmp_path: Path) -> None:
     """C24: until it is aborted, since the job then goes on."""
     written = Written(tmp_path)
@@ -207,6 +208,7 @@ async def test_nothing_is_published_behind_a_cut_that_the_job_stops_with(child: 
     await run.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "times"),
     [
@@ -237,6 +239,7 @@ async def test_one_exchange_may_be_read_twice(child: Child, tmp_path: Path, text
     await run.stop()
 
 
+@pytest.mark.slow
 async def test_a_task_that_reads_exchanges_is_rescaled(child: Child, tmp_path: Path) -> None:
     """R20: its state gets other partitions, its place in the exchanges stays."""
     written = Written(tmp_path)

@@ -60,6 +60,15 @@ def test_a_closure_is_the_latest_base_and_every_changelog_since(data: st.DataObj
     assert {"metadata", f"{STORE}/_metadata/schema", "state/0/_metadata/metadata"} <= found
 
 
+def test_a_source_that_is_read_twice_has_one_log_and_two_offsets() -> None:
+    """C11: Spark writes a line of the offset log for each place that reads it, and one directory."""
+    logs = {f"sources/0/{number}" for number in range(4)} | {f"sources/1/{number}" for number in range(2)}
+    offsets = snapshot.OffsetEntry({}, ('{"logOffset":2}', '{"logOffset":2}', '{"logOffset":1}'))
+    commit = snapshot.CommitEntry(0, {"0": [[uid(5)]]})
+    found = snapshot.closure(directory(6, set(), logs), 4, offsets, commit, sst, {0: 0, 1: 0, 2: 1})
+    assert {path for path in found if path.startswith("sources")} == logs - {"sources/0/3"}
+
+
 def test_a_base_without_all_of_its_files_is_not_used() -> None:
     """C11: maintenance deletes an SST file; an older base with its changelogs still restores."""
     files = directory(9, {3, 7}) - {f"{STORE}/SSTs/{sst(base(7))[0]}"}

@@ -16,7 +16,7 @@ from uuid import uuid4
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.failures import query_failure
-from minflinkd.taskmanager.session.operators import source_names
+from minflinkd.taskmanager.session.operators import source_lines, source_names
 from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.repartition import PARTITIONS
 from minflinkd.taskmanager.session.spark import Session
@@ -47,8 +47,8 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
     logs = _logs(laid_out, restored)
     check(restored.offsets, numbers, logs)
     empty = target.with_name("empty")
-    count = len(plan.source_names)
-    _plan_batch(session, plan, empty, count)
+    of_lines = {line: node.number for line, node in source_lines(plan.operators).items()}
+    _plan_batch(session, plan, empty, len(of_lines))
     _run(session, plan, empty)
     empty.rename(target)  # maintenance of the first run's stores goes on for a while, in the old path
     for name, log in logs.items():
@@ -59,7 +59,7 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
     offsets = {numbers[name]: offset for name, offset in restored.offsets.items()}
     entry = target / "offsets" / "0"
     lines = entry.read_text("utf-8").split("\n")[:2]
-    _replace(entry, "\n".join([*lines, *(offsets.get(number, "-") for number in range(count))]))
+    _replace(entry, "\n".join([*lines, *(offsets.get(of_lines[line], "-") for line in range(len(of_lines)))]))
     snapshot.renew_query_id(target)
 
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
@@ -32,7 +33,19 @@ def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
 
 def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
     """The stateful operators and the sources, in the plan's order."""
-    return tuple(_Walk().all(frame._jdf.queryExecution().analyzed()))
+    walk = _Walk()
+    found = tuple(walk.all(frame._jdf.queryExecution().analyzed()))
+    lines = list(walk.sources.values())
+    return tuple(node if node.stateful else _with_lines(node, tuple(lines[node.number])) for node in found)
+
+
+def source_lines(found: tuple[PlanNode, ...]) -> dict[int, PlanNode]:
+    """Line of the offset log -> the source that it is of."""
+    return {line: node for node in found if not node.stateful for line in node.offset_lines}
+
+
+def _with_lines(node: PlanNode, lines: tuple[int, ...]) -> PlanNode:
+    return node if lines == (node.number,) else msgspec.structs.replace(node, lines=lines)
 
 
 def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
@@ -48,8 +61,9 @@ def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
 
 class _Walk:
     def __init__(self) -> None:
+        self.sources: dict[str, list[int]] = {}  # -> lines of the offset log
         self._operators = 0
-        self._sources: set[str] = set()
+        self._lines = 0
 
     def all(self, node: Any, inside: tuple[str, ...] = ()) -> Iterator[PlanNode]:
         """`inside`: the vertices around the node, outermost first."""
@@ -63,9 +77,11 @@ class _Walk:
                 return  # a table that is joined with: no source to Spark
             # The relations of one source are told apart by the ids of their columns: equal ones are one source.
             key = str(node.output().toString())
-            if key not in self._sources:
-                number = len(self._sources)
-                self._sources.add(key)
+            known, line = key in self.sources, self._lines
+            self.sources.setdefault(key, []).append(line)
+            self._lines += 1
+            if not known:
+                number = len(self.sources) - 1
                 yield PlanNode(number=number, stateful=False, vertex=vertex, kind=_format(node), route=route)
         elif _is_stateful(node, name, children):
             number = self._operators

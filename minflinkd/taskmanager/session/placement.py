@@ -15,6 +15,7 @@ from typing import Any
 from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, match_nodes
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session import snapshot
+from minflinkd.taskmanager.session.operators import source_lines
 
 # What Spark calls the operators of a kind in the records beside their state. A kind that is not here is not moved:
 # the records of `transformWithState`, for one, hold paths.
@@ -41,9 +42,13 @@ def place(
     _check(checkpoint, batch, old, new, placement)
     _renumber(checkpoint / "state", placement.operators, _renumber_record)
     _renumber(checkpoint / "sources", placement.sources, lambda *_: None)
-    count = sum(not node.stateful for node in new)
+    before = {node.number: node.offset_lines[0] for node in old if not node.stateful}
+    lines = {  # of the new query -> of the old one
+        line: before[placement.sources[node.number]] if node.number in placement.sources else None
+        for line, node in source_lines(tuple(new)).items()
+    }
     for entry in _entries(checkpoint / "offsets"):
-        _replace(entry, _moved_offsets(entry.read_text("utf-8"), placement.sources, count))
+        _replace(entry, _moved_offsets(entry.read_text("utf-8"), lines))
     for entry in _entries(checkpoint / "commits"):
         _replace(entry, _moved_commit(entry.read_text("utf-8"), placement.operators))
     return True
@@ -101,14 +106,14 @@ def _renumber_record(directory: Path, number: int) -> None:
     _replace(path, f"{version}\n{json.dumps(record, separators=(',', ':'))}")
 
 
-def _moved_offsets(text: str, sources: Mapping[int, int], count: int) -> str:
+def _moved_offsets(text: str, lines: Mapping[int, int | None]) -> str:
     entry = snapshot.parse_offsets(text)
-    lines = []
-    for number in range(count):
-        old = sources.get(number)
+    moved = []
+    for line in range(len(lines)):
+        old = lines[line]
         offset = entry.offsets[old] if old is not None and old < len(entry.offsets) else None
-        lines.append("-" if offset is None else offset)
-    return "\n".join([*text.split("\n")[:2], *lines])
+        moved.append("-" if offset is None else offset)
+    return "\n".join([*text.split("\n")[:2], *moved])
 
 
 def _moved_commit(text: str, operators: Mapping[int, int]) -> str:

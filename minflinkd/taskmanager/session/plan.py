@@ -58,8 +58,8 @@ class Plan:
     sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
     output_mode: OutputMode = OutputMode.APPEND
     operators: tuple[PlanNode, ...] = ()
-    source_names: dict[int, str] = field(default_factory=dict)  # number in Spark's offset log -> vertex
-    exchanges: dict[int, VertexId] = field(default_factory=dict)  # those of them that are exchanges
+    source_names: dict[int, str] = field(default_factory=dict)  # number of a source -> vertex
+    exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
 
     def require(self) -> DataFrame:
@@ -130,8 +130,8 @@ def _build(
         plan.operators = operators.nodes(session, plan.frame)
         plan.source_names = operators.source_names(plan.operators)
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice is two sources to Spark
-        leaves = [node for node in plan.operators if not node.stateful and node.vertex in read]
-        plan.exchanges = {leaf.number: VertexId(leaf.vertex) for leaf in leaves}
+        lines = operators.source_lines(plan.operators)
+        plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
     return plan
 
 

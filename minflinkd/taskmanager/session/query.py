@@ -39,6 +39,7 @@ from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, query_failure
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
+from minflinkd.taskmanager.session.operators import source_lines
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark import Session
@@ -451,7 +452,8 @@ class RunningTask:
             files: list[SnapshotFile] = []
             offsets = snapshot.NO_OFFSETS
             if batch_id >= 0:
-                files, offsets = snapshot.link(self._checkpoint, batch_id, target)
+                numbers = {line: node.number for line, node in source_lines(self._plan.operators).items()}
+                files, offsets = snapshot.link(self._checkpoint, batch_id, target, numbers)
             if made.files:
                 target.mkdir(parents=True, exist_ok=True)
                 unread.rename(target / UNREAD)
@@ -470,9 +472,14 @@ class RunningTask:
             taken,
             files=(*files, *taken.files),
             transactions=tuple(ledger.cover(number, batch_id) for ledger in self._sinks.ledgers),
-            source_offsets=snapshot.named_offsets(offsets, self._plan.source_names),
+            source_offsets=snapshot.named_offsets(offsets, self._names_of_lines()),
             sync_ms=(time.monotonic() - reached) * 1000,
         )
+
+    def _names_of_lines(self) -> dict[int, str]:
+        assert self._plan is not None
+        lines = source_lines(self._plan.operators)
+        return {line: self._plan.source_names[node.number] for line, node in lines.items()}
 
     def _await_cut(self, request: TakeSnapshot, deadline: float) -> CutState:
         """The task's own place in the checkpoint, once all barriers are there (C1, C2)."""

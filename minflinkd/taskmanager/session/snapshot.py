@@ -44,6 +44,7 @@ class OffsetEntry(msgspec.Struct, frozen=True):
 
 
 NO_OFFSETS = OffsetEntry({}, ())
+NO_NUMBERS: Mapping[int, int] = {}
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
@@ -124,9 +125,16 @@ def _walk(root: str, below: str) -> Iterator[str]:
 
 
 def closure(
-    files: set[str], batch: int, offsets: OffsetEntry, commit: CommitEntry, sst_files: Callable[[str], Iterable[str]]
+    files: set[str],
+    batch: int,
+    offsets: OffsetEntry,
+    commit: CommitEntry,
+    sst_files: Callable[[str], Iterable[str]],
+    numbers: Mapping[int, int] = NO_NUMBERS,
 ) -> set[str]:
     """Exactly what Spark needs to start at `batch + 1`. Pure but for `sst_files`, which reads a zip's list of them.
+
+    `numbers`: line of the offset log -> number of the source, where these differ.
 
     Raises SnapshotFailed naming what is missing.
     """
@@ -134,8 +142,9 @@ def closure(
     if batch > 0:
         wanted |= {f"offsets/{batch - 1}", f"commits/{batch - 1}"}  # Spark reads the entry before the last as well
     directories = _by_directory(files)
-    for ordinal, offset in enumerate(offsets.offsets):
-        wanted |= _source_log(directories.get(f"sources/{ordinal}", []), ordinal, offset)
+    for line, offset in enumerate(offsets.offsets):
+        number = numbers.get(line, line)
+        wanted |= _source_log(directories.get(f"sources/{number}", []), number, offset)
     wanted |= _descriptions(directories, batch)
     stores = _stores(directories)
     for operator, partitions in commit.stores.items():
@@ -269,8 +278,10 @@ def sst_files(zip_file: Path) -> tuple[str, ...]:
     return tuple(str(entry["dfsSstFileName"]) for entry in values.get("sstFiles", ()))
 
 
-def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile], OffsetEntry]:
-    """Link (else copy) the closure at `batch` into the new directory `target`.
+def link(
+    checkpoint: Path, batch: int, target: Path, numbers: Mapping[int, int] = NO_NUMBERS
+) -> tuple[list[SnapshotFile], OffsetEntry]:
+    """Link (else copy) the closure at `batch` into the new directory `target`. `numbers`: as in `closure`.
 
     Raises SnapshotFailed, and OSError where the disk does; nothing is left then.
     """
@@ -278,7 +289,8 @@ def link(checkpoint: Path, batch: int, target: Path) -> tuple[list[SnapshotFile]
         try:
             offsets = read_offsets(checkpoint, batch)
             commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
-            wanted = closure(listing(checkpoint), batch, offsets, commit, lambda path: sst_files(checkpoint / path))
+            files = listing(checkpoint)
+            wanted = closure(files, batch, offsets, commit, lambda path: sst_files(checkpoint / path), numbers)
             return _link(checkpoint, sorted(wanted), target), offsets
         except (FileNotFoundError, SnapshotFailed) as error:
             remove(target)
