@@ -56,18 +56,21 @@ def truth(fast: int, slow: int) -> dict[str, list[int]]:
     return found
 
 
-async def test_cuts_through_three_running_queries_are_exact_through_crashes(child: Child, tmp_path: Path) -> None:
+@pytest.mark.parametrize("crashes", [2, pytest.param(6, marks=pytest.mark.slow)])
+async def test_cuts_through_three_running_queries_are_exact_through_crashes(
+    child: Child, tmp_path: Path, crashes: int
+) -> None:
     """C1, C2, J8, J9: aligned, while all of them run; what is restored from one goes on from exactly there."""
     out = tmp_path / "totals.jsonl"
     (tmp_path / "exchange_sink.py").write_text(SINK % str(out))
     artifacts = {"exchange_sink.py": str(tmp_path / "exchange_sink.py")}
-    context, tasks = job("union"), chain(two_into_one())
+    context, tasks = job("union", trigger_interval=0.1), chain(two_into_one())
     assert [(task.id, task.readers) for task in tasks] == [("fast", ("totals",)), ("slow", ("totals",)), ("totals", ())]
     run = Run(child, context, tasks, artifacts)
     await run.start()
     await child.batches(run.attempts[TaskId("totals")], 3)
     number, known = 0, dict[str, list[int]]()
-    for _ in range(4):
+    for _ in range(crashes):
         cuts = []
         for _ in range(2):
             number += 1
@@ -117,7 +120,7 @@ async def test_a_task_that_is_ahead_of_its_reader_is_held_back_and_says_so(child
     task = next(task for task in chain(two_into_one()) if task.id == "fast")
     log = child.fresh_directory()
     output = p.OutputChannel(directory=str(log), readers=task.readers, max_backlog=1)
-    attempt = await child.run(job("union"), task, output=output)
+    attempt = await child.run(job("union", trigger_interval=0.1), task, output=output)
 
     def held(notice: p.BatchFinished) -> bool:
         return notice.attempt_id == attempt and notice.metrics.backpressured

@@ -10,8 +10,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from minflinkd.taskmanager.session_protocol import (
 
 log = structlog.get_logger(__name__)
 
+_READERS = 2  # tasks whose exchanges begin to be read at the same time
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
 _LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
@@ -79,6 +80,8 @@ class Engine:
     callback: BatchCallback
     code: CodeCache
     stores: StateStores
+    # Each exchange that is read takes a Python process, which starts with nothing warm: Spark waits ten seconds for it.
+    readers: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_READERS))
 
 
 class RunningTask:
@@ -142,8 +145,10 @@ class RunningTask:
         prepared = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
         try:
-            with code.in_session(self._plan.spark):
+            with code.in_session(self._plan.spark), engine.readers if self._plan.exchanges else nullcontext():
                 self._query = self._start_query(frame)
+                if self._plan.exchanges:
+                    self._await_sources()
         except BaseException:
             engine.callback.release(request.attempt_id)
             raise
@@ -211,6 +216,12 @@ class RunningTask:
         self._engine.callback.attach(writer)
         with self._pool():  # the query's thread inherits it
             return writer.start()
+
+    def _await_sources(self) -> None:
+        """The query makes them on a thread of its own, when `start` has returned."""
+        execution = self._execution
+        while execution.isActive() and execution.uniqueSources().isEmpty() and not self._stopping.wait(0.01):
+            pass
 
     @contextmanager
     def _pool(self) -> Iterator[None]:
