@@ -56,6 +56,7 @@ def unaligned(checkpoint: Checkpoint) -> bool:
     return any(task.minflinkd.unaligned for task in checkpoint.tasks.values())
 
 
+@pytest.mark.slow
 async def test_a_slow_input_beside_a_fast_one_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     """C5, C30: alignment time and held bytes, of the checkpoint and of the task that aligned."""
     trial = await Skewed(tmp_path, aligned, kill=False, timeout="0 s").run_on(cluster)

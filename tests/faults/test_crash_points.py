@@ -15,6 +15,7 @@ SOME = (CrashPoint.UPLOAD, CrashPoint.COMPLETE, CrashPoint.NOTIFY, CrashPoint.CO
 JOBS = ("windows", "two_sinks")
 
 
+@pytest.mark.slow
 async def test_a_death_between_two_steps_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """C22, C40, J12: before an acknowledgement, before tasks are told, and between that and the sinks' commit."""
     trial = await Crashes(tmp_path, JOBS, SOME, files=40, pace="1 s").run()

@@ -32,7 +32,7 @@ async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> Tas
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 3 else [], id=f"instant {n}") for n in range(10)]
+    "seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 1 else [], id=f"instant {n}") for n in range(10)]
 )
 async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], seed: int
