@@ -42,7 +42,7 @@ async def three_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def three_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     names = (*EXCHANGING, LOOSE)
-    return await Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=24, pace="1 s").run()
+    return await Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=60, pace="2 s").run()
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
@@ -64,6 +64,7 @@ async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: 
     three_kills.verify(name)
 
 
+@pytest.mark.slow  # every time: tests/faults/test_exchange.py
 @pytest.mark.parametrize("name", EXCHANGING)
 async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_three_kills(
     three_kills_of_exchanges: Kills, name: str
@@ -72,6 +73,7 @@ async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_three_ki
     three_kills_of_exchanges.verify(name)
 
 
+@pytest.mark.slow
 async def test_at_least_once_loses_nothing_in_three_kills(three_kills_of_exchanges: Kills) -> None:
     """C3: what is there is what the batch has, some of it perhaps more than once."""
     three_kills_of_exchanges.verify_at_least_once(LOOSE)
