@@ -56,7 +56,7 @@ class Staging:
         self.log("abort", tokens)
         staged = os.listdir(self.root) if tokens is None else [f"staged-{t['name']}" for t in tokens]
         for name in staged:
-            if name.startswith("staged-"):
+            if name.startswith("staged-") and os.path.exists(os.path.join(self.root, name)):
                 os.unlink(os.path.join(self.root, name))
 """
 

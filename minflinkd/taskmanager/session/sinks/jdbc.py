@@ -114,11 +114,16 @@ class StagedRows:
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
+        self._unfinished: int | None = (
+            None  # micro-batch, of which some rows may be staged, and nobody will ask for them
+        )
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         if batch.isEmpty():
             return None
+        self._unfinished = epoch
         self._staging.write(batch, epoch)
+        self._unfinished = None
         return {
             "job": self._staging.job_id,
             "table": self._staging.table,
@@ -158,6 +163,8 @@ class StagedRows:
 
     def close(self) -> None:
         """What a checkpoint may still cover stays."""
+        if self._unfinished is not None:
+            self.abort([{"table": self._staging.table, "epoch": self._unfinished}])
         self._staging.drop(only_if_empty=True)
 
     def _lock(self, transaction: Transaction) -> None:
