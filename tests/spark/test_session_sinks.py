@@ -38,9 +38,9 @@ class Staging:
         with open(os.path.join(self.root, "log"), "a") as out:
             out.write(json.dumps(what) + "\\n")
     def stage(self, batch, epoch):
-        name = f"{self.attempt}-{epoch}"
+        name, rows = f"{self.attempt}-{epoch}", sorted(r.value for r in batch.collect())
         with open(os.path.join(self.root, f"staged-{name}"), "w") as out:
-            json.dump(sorted(r.value for r in batch.collect()), out)
+            json.dump(rows, out)
         return {"name": name}
     def commit(self, checkpoint_id, tokens):
         self.log("commit", checkpoint_id, len(tokens))
