@@ -7,7 +7,6 @@ in files.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from minflinkd.taskmanager.exchange.log import (
     mark_consumed,
     read_entry,
 )
+from minflinkd.taskmanager.placing import link_or_copy
 
 RELEASED = "released"
 RESTORED = "restored"
@@ -144,7 +144,7 @@ class Input:
             (self.control / RELEASED / str(checkpoint_id)).touch()
 
     def link_unread(self, first: int, end: int, target: Path) -> list[tuple[str, int]]:
-        """Link entries [first, end) with their data, as a log below `target`; relative paths and sizes.
+        """Link (else copy) entries [first, end) with their data, as a log below `target`; relative paths and sizes.
 
         Raises ExchangeDamaged where one is not there any more.
         """
@@ -159,7 +159,7 @@ class Input:
             for path, name in paths:
                 place = target / name
                 place.parent.mkdir(parents=True, exist_ok=True)
-                os.link(path, place)
+                link_or_copy(path, place)
                 made.append((name, place.stat().st_size))
         return made
 
