@@ -25,7 +25,7 @@ JOBS = (
 )
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"
-SEED = "MINFLINKD_KILL_SEED"  # repeats the kills of a long trial
+SEED = "KILL_SEED"  # repeats the kills of a long trial
 
 
 def seed() -> int:

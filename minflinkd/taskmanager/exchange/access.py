@@ -7,7 +7,7 @@ import re
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
-_DATA_FILE = re.compile(r"[0-9a-f]{32}\.arrow")
+_DATA_FILE = re.compile(r"[0-9a-f]{32}\.parquet")
 
 
 class ExchangeUnreachable(MinflinkError):
@@ -24,5 +24,5 @@ def data_token(secret: bytes) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether it is the name of a file of Arrow data, and so of no other."""
+    """Whether it is the name of a file of an entry's data, and so of no other."""
     return _DATA_FILE.fullmatch(name) is not None

@@ -1,39 +1,22 @@
 """The exchanges of one running attempt: its inputs, its output, and the gate between them (C1 - C5, J8 - J10).
 
-A micro-batch is published, and a checkpoint is cut, under one lock: so a barrier lies behind exactly the micro-batches
-that its snapshot has. The reading side is another process (Spark asks it how far it may read); what it is allowed lies
-in files.
+A micro-batch is published, a checkpoint is cut, and Spark is told how far it may read, under one lock: so a barrier
+lies behind exactly the micro-batches that its snapshot has, and no micro-batch reaches over a barrier that holds.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange import gate as g
-from minflinkd.taskmanager.exchange.log import (
-    DATA,
-    END_OF_TIME_MS,
-    ENTRIES,
-    Entry,
-    EntryKind,
-    ExchangeDamaged,
-    LogReader,
-    LogWriter,
-    entry_path,
-    mark_consumed,
-    read_entry,
-)
-from minflinkd.taskmanager.placing import link_or_copy
+from minflinkd.taskmanager.exchange.input import Input
+from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS, Entry, EntryKind, ExchangeDamaged, LogWriter
 
-RELEASED = "released"
-RESTORED = "restored"
 UNREAD = "inputs"  # in a snapshot's directory
 WATERMARK = ".watermark"  # in there: the last one of the output
 
@@ -52,116 +35,6 @@ class CutState:
     files: tuple[tuple[str, int], ...]  # unread entries and their data: path in the snapshot, bytes
     input_ended: bool  # nothing of the input follows
     watermark_ms: int | None = None  # the last one in the output
-
-
-class Input:
-    """One exchange that the attempt reads.
-
-    `control` is the attempt's own directory for it: `released/<checkpoint>` lets the reader pass a barrier, `restored/`
-    holds entries below `first` that a snapshot brought (laid out as a log).
-    """
-
-    def __init__(
-        self,
-        vertex: VertexId,
-        directory: Path,
-        control: Path,
-        *,
-        reader: str,
-        position: int,
-        first: int,
-        idle_timeout: float | None,
-    ) -> None:
-        self.vertex = vertex
-        self.directory = directory
-        self.control = control
-        self.first = first
-        self.watermark_ms: int | None = None
-        self.ended = False
-        self._reader = reader
-        self._idle_timeout = idle_timeout
-        self._active_at: float | None = None  # something that tells of rows or of event time came, or was taken in
-        self._active_until = 0  # the entry behind the last such
-        self._position = position
-        self._news: deque[tuple[int, Entry]] = deque()  # entries with something to say, not taken in yet
-        self._restored = LogReader(control / RESTORED, position) if position < first else None
-        self._log = LogReader(directory, first)
-        (control / RELEASED).mkdir(parents=True, exist_ok=True)
-
-    def scan(self, now: float) -> list[g.Arrived]:
-        """What was written since. Raises ExchangeDamaged."""
-        found: list[tuple[int, Entry]] = []
-        left_over = self._restored is not None  # among what a snapshot brought are barriers of earlier attempts
-        if self._restored is not None:
-            found += self._restored.read()
-            if self._restored.position < self.first:
-                raise ExchangeDamaged(
-                    f"the restored entries of {self.vertex} end at {self._restored.position}, not at {self.first}"
-                )
-            self._restored = None
-        found += self._log.read()
-        if self._active_at is None:
-            self._active_at = now
-        arrived = []
-        for sequence, entry in found:
-            if entry.watermark_ms is not None or entry.kind is EntryKind.END:
-                self._news.append((sequence, entry))
-            if entry.size or entry.kind is EntryKind.WATERMARK:
-                self._active_at, self._active_until = now, sequence + 1
-            barrier = entry.checkpoint_id if entry.kind is EntryKind.BARRIER else None
-            void = left_over and sequence < self.first
-            arrived.append(g.Arrived(self.vertex, sequence, entry.size, barrier, void))
-        return arrived
-
-    def take_in(self, position: int, now: float) -> None:
-        """The task has everything below `position`."""
-        if self._position < self._active_until:
-            self._active_at = now
-        self._position = position
-        while self._news and self._news[0][0] < position:
-            _, entry = self._news.popleft()
-            if entry.kind is EntryKind.END:
-                self.ended = True
-                self.watermark_ms = END_OF_TIME_MS
-            elif entry.watermark_ms is not None:
-                self.watermark_ms = max(entry.watermark_ms, self.watermark_ms or entry.watermark_ms)
-
-    @property
-    def may_idle(self) -> bool:
-        return self._idle_timeout is not None
-
-    def is_idle(self, now: float) -> bool:
-        """For longer than it may hold the others back. Rows that wait to be processed are no idleness."""
-        if self._idle_timeout is None or self._active_at is None or self._position < self._active_until:
-            return False
-        return now - self._active_at > self._idle_timeout
-
-    def consumed(self, position: int) -> None:
-        mark_consumed(self.directory, self._reader, position)
-
-    def release(self, checkpoint_id: int) -> None:
-        with suppress(FileNotFoundError):  # the attempt's directory is gone
-            (self.control / RELEASED / str(checkpoint_id)).touch()
-
-    def link_unread(self, first: int, end: int, target: Path) -> list[tuple[str, int]]:
-        """Link (else copy) entries [first, end) with their data, as a log below `target`; relative paths and sizes.
-
-        Raises ExchangeDamaged where one is not there any more.
-        """
-        made = []
-        for sequence in range(first, end):
-            source = self.control / RESTORED if sequence < self.first else self.directory
-            entry = read_entry(source, sequence)
-            if entry is None:
-                raise ExchangeDamaged(f"entry {sequence} of {self.vertex} is gone before it could be saved")
-            paths = [(entry_path(source, sequence), f"{ENTRIES}/{sequence:012d}")]
-            paths += [(source / DATA / file.name, f"{DATA}/{file.name}") for file in entry.files]
-            for path, name in paths:
-                place = target / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(path, place)
-                made.append((name, place.stat().st_size))
-        return made
 
 
 class TaskChannels:
@@ -187,6 +60,7 @@ class TaskChannels:
         self.output = output
         self.published = batch_id
         self._positions = positions
+        self._hold = hold
         self._clock = clock
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -204,13 +78,33 @@ class TaskChannels:
         if output is not None and promised is not None:  # before the attempt: an idle task would not say it again
             output.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=promised))
         for i in inputs:  # what lies between is skipped: barriers that were passed before
-            if positions[i.vertex] < i.first and not (i.control / RESTORED).exists():
+            if positions[i.vertex] < i.first and not i.restored.exists():
                 raise ExchangeDamaged(f"input {i.vertex} stands at {positions[i.vertex]} and begins at {i.first}")
 
     @property
     def no_positions(self) -> dict[VertexId, int]:
         """Where the attempt began, as long as Spark says nothing of an input."""
         return dict(self._positions)
+
+    # --- what Spark may read ---------------------------------------------------------------------------------------
+
+    def readable(self, vertex: VertexId, start: int | None) -> int:
+        """How far, from where an earlier micro-batch ended, None for a query without offsets. Raises ExchangeDamaged.
+
+        What comes behind a barrier is not there until its checkpoint is cut or has ended (C2).
+        """
+        with self._lock:
+            self._scan()
+            begin = self._positions[vertex] if start is None else start
+            return self._input(vertex).readable(begin, hold=self._hold)
+
+    def data_files(self, vertex: VertexId, start: int | None, end: int) -> list[Path]:
+        """What the entries between hold, but those that are behind the task already. Raises ExchangeDamaged."""
+        with self._lock:
+            return self._input(vertex).data_files(self._positions[vertex] if start is None else start, end)
+
+    def _input(self, vertex: VertexId) -> Input:
+        return next(i for i in self.inputs if i.vertex == vertex)
 
     # --- micro-batches -------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
     schema.json            what the upstream task yields, as Spark's JSON; appears before the first entry
     entries/<sequence>     one entry each, without gaps
-    data/<name>            Arrow IPC files that data entries name
+    data/<name>            Parquet files that data entries name
     consumed/<reader>      up to where that reader needs nothing any more
 
 A log belongs to one attempt of the upstream task; its readers are attempts of the same deployment. It is lost with the

@@ -81,7 +81,7 @@ def _hold_sources(session: Session, execution: Any, exchanges: frozenset[int]) -
     free = [execution.sources().apply(ordinal) for ordinal in exchanges]
     for position in range(pairs.size()):
         source, limit = pairs.apply(position)._1(), pairs.apply(position)._2()
-        if any(source.equals(exchange) for exchange in free):
+        if any(session.jvm.java.util.Objects.equals(source, exchange) for exchange in free):
             continue
         if is_instance_of(session.gateway, source, f"{_STREAMING}.SupportsTriggerAvailableNow"):
             source.prepareForTriggerAvailableNow()

@@ -1,4 +1,4 @@
-"""The one foreachBatch callback of a child, shared by all of its queries.
+"""The one foreachBatch callback of a child, shared by all of its queries, and the connections of all that call back.
 
 pyspark registers a new Java proxy with every `foreachBatch`, and never forgets one. Here there is one proxy; a
 micro-batch names its attempt in a setting of its session. The other thing that would pile up is py4j's: each query's
@@ -58,17 +58,23 @@ class BatchCallback:
         """Called by the JVM, on a thread that belongs to the query's thread there."""
         spark = SparkSession(self._session.spark.sparkContext, java_frame.sparkSession())
         attempt_id = AttemptId(java_frame.sparkSession().conf().get(ATTEMPT_KEY))
-        ours = self._session.gateway._gateway_client.get_thread_connection()
+        self.called_by(attempt_id)
         with self._lock:
             handler = self._handlers.get(attempt_id)
-            known = ours in self._connections.get(attempt_id, {})
-        if handler is not None and not known:
-            theirs = self._session.gateway.java_gateway_server.getCallbackClient().getPerThreadConnection()
-            with self._lock:
-                self._connections.setdefault(attempt_id, {})[ours] = theirs
         if handler is None:
             raise Py4JError(f"attempt {attempt_id} has ended")
         handler(DataFrame(java_frame, spark), epoch)
+
+    def called_by(self, attempt_id: AttemptId) -> None:
+        """To be told of every call from the attempt's query: its connection goes with the attempt."""
+        ours = self._session.gateway._gateway_client.get_thread_connection()
+        with self._lock:
+            connections = self._connections.get(attempt_id)
+        if connections is None or ours in connections:
+            return
+        theirs = self._session.gateway.java_gateway_server.getCallbackClient().getPerThreadConnection()
+        with self._lock:
+            connections[ours] = theirs
 
     class Java:
         implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)

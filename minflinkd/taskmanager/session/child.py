@@ -22,7 +22,6 @@ from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.taskmanager.session import plan
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
-from minflinkd.taskmanager.session.exchange_source import NOTHING
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
 from minflinkd.taskmanager.session_protocol import (
@@ -229,15 +228,16 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}
-    exchanges: dict[VertexId, plan.ExchangeInput] = {}
+    exchanges: dict[VertexId, str] = {}
     try:
         for task in _upstream_first(request.tasks):
             built = plan.build(engine.session, request.job, task, code, exchanges)
             faults.extend(built.faults)
             if task.readers and built.frame is not None:
-                exchanges[task.end] = plan.ExchangeInput(built.schema, NOTHING)
+                exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
+            built.release()
     finally:
         code.release()
     return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)

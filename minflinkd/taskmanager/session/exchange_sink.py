@@ -1,20 +1,23 @@
-"""The writing end of an exchange: a micro-batch as Arrow files, one a partition, before its entry appears (J8)."""
+"""The writing end of an exchange: a micro-batch as Parquet files, one a partition, before its entry appears (J8).
+
+Spark writes and reads them without Python. Columns are named by their positions there, so that their names may be
+anything, and the same twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.types import BooleanType, NullType, StructField, StructType
 
 from minflinkd.taskmanager.exchange.log import DATA, DataFile
 from minflinkd.taskmanager.session.ledger import Ledger
-
-if TYPE_CHECKING:
-    import pyarrow
-
-WRITTEN = "name string, rows long, size long"
+from minflinkd.taskmanager.session.local_parquet import RAW_FILES, with_rows
+from minflinkd.taskmanager.session.spark import Session
 
 
 class ExchangeSink:
@@ -24,43 +27,52 @@ class ExchangeSink:
     reads_all = True
 
     def __init__(self, directory: Path) -> None:
-        self._write = arrow_writer(str(directory / DATA))
+        self._data = directory / DATA
         self.files: tuple[DataFile, ...] = ()  # of the last micro-batch
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        written = frame.mapInArrow(self._write, WRITTEN).collect()
-        self.files = tuple(DataFile(row["name"], row["rows"], row["size"]) for row in written)
+        staged = self._data / f".{epoch}-{uuid4().hex}"
+        try:
+            as_stored(frame).write.options(**RAW_FILES).mode("error").parquet(f"file://{staged}")
+            self.files = tuple(self._place(file, rows) for file, rows in with_rows(sorted(staged.glob("*.parquet"))))
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
         return 0
 
+    def _place(self, file: Path, rows: int) -> DataFile:
+        name = f"{uuid4().hex}.parquet"
+        return DataFile(name, rows, file.rename(self._data / name).stat().st_size)
 
-def arrow_writer(directory: str) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """Runs on Spark's workers. A file that no entry names, of a Spark task that was tried again, is nobody's."""
 
-    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        import os
-        import uuid
+def as_stored(frame: DataFrame) -> DataFrame:
+    """Parquet has no type without values."""
+    frame = frame.toDF(*(_name(position) for position in range(len(frame.columns))))
+    untyped = [field.name for field in frame.schema if isinstance(field.dataType, NullType)]
+    return frame.withColumns({name: F.lit(None).cast("boolean") for name in untyped}) if untyped else frame
 
-        import pyarrow
 
-        name, rows, writer = f"{uuid.uuid4().hex}.arrow", 0, None
-        path = f"{directory}/{name}"
-        try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                if writer is None:
-                    writer = pyarrow.ipc.new_file(path, batch.schema)
-                writer.write_batch(batch)
-                rows += batch.num_rows
-        finally:
-            if writer is not None:
-                writer.close()
-        if rows:
-            yield pyarrow.RecordBatch.from_pydict(
-                {"name": [name], "rows": [rows], "size": [os.path.getsize(path)]},
-                schema=pyarrow.schema(
-                    [("name", pyarrow.string()), ("rows", pyarrow.int64()), ("size", pyarrow.int64())]
-                ),
-            )
+def stored_schema(schema: StructType) -> StructType:
+    """How `as_stored` stores rows of a schema."""
+    types = [BooleanType() if isinstance(field.dataType, NullType) else field.dataType for field in schema]
+    return StructType([StructField(_name(position), kind) for position, kind in enumerate(types)])
 
-    return write
+
+def as_read(stored: DataFrame, schema: StructType) -> DataFrame:
+    """The rows that were stored; columns keep the names of their positions."""
+    untyped = [_name(n) for n, field in enumerate(schema) if isinstance(field.dataType, NullType)]
+    return stored.withColumns({name: F.lit(None) for name in untyped}) if untyped else stored
+
+
+def not_storable(session: Session, frame: DataFrame) -> list[str]:
+    """Columns that cannot go through an exchange, with their types."""
+    parquet = session.jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
+    schema = frame._jdf.schema()
+    return [
+        f"{field.name} ({field.dataType.simpleString()})"
+        for position, field in enumerate(frame.schema)
+        if not isinstance(field.dataType, NullType) and not parquet.supportDataType(schema.apply(position).dataType())
+    ]
+
+
+def _name(position: int) -> str:
+    return f"c{position}"

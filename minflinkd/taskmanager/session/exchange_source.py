@@ -1,125 +1,159 @@
 """The reading end of an exchange: a streaming source whose offset is the sequence number of the next entry (J8).
 
-It holds at every barrier by itself, until the file that releases it is there (C2), and moves only for entries that say
-something: a barrier that was passed costs no micro-batch.
-
-Spark asks it on a process of its own, and reads on its workers, which may not have minflinkd: everything here is sent
-by value, and imports what it needs where it needs it.
+It is a Java `Source` whose methods are carried out here, in the session child, where the gate is: nothing of it runs
+on another process, and rows never pass through Python. `SupportsAdmissionControl` makes Spark say where it stands when
+it asks how far it may read.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable
+from typing import Any
 
-from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-if TYPE_CHECKING:
-    import pyarrow
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.exchange.channels import TaskChannels, no_channels
+from minflinkd.taskmanager.session.exchange_sink import as_read, stored_schema
+from minflinkd.taskmanager.session.failures import BatchFailed
+from minflinkd.taskmanager.session.spark import Session
 
-FORMAT = "minflinkd_exchange"
-NOTHING = {"directory": "", "control": "", "first": "0", "position": "0", "hold": "true", "partitions": "1"}
-"""Options with which a plan is analysed, and nothing is read."""
-
-
-class DataFiles(InputPartition):
-    """Arrow files that one Spark task reads."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
+_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 
 
-class ExchangeReader(DataSourceStreamReader):
-    """Options: `directory` of the log; `control`, the attempt's own for it; `first`, the log's first entry; `position`
+class ExchangeSource:
+    """Of one attempt, or of a plan that is only analysed; `release` it in the end.
 
-    of a query without offsets; `hold` at barriers; `partitions` to read with.
+    Method names are those of Spark's interfaces. Each call comes on a thread that belongs to the query's one.
     """
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._directory = options["directory"]
-        self._restored = f"{options['control']}/restored"
-        self._released = f"{options['control']}/released"
-        self._first = int(options["first"])
-        self._position = int(options["position"])
-        self._hold = options["hold"] == "true"
-        self._partitions = int(options["partitions"])
+    def __init__(self, session: Session, spark: SparkSession, vertex: VertexId, schema: StructType) -> None:
+        self._session = session
+        self._spark = spark
+        self._vertex = vertex
+        self._written = schema
+        self._schema = spark._jsparkSession.parseDataType(schema.json()).asNullable()  # as files are read
+        self._channels = no_channels()
+        self._called: Callable[[], None] = lambda: None
+        self._failed: Callable[[Exception], None] = lambda _: None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's interface
-        return {"position": self._position}
+    def bind(self, channels: TaskChannels, called: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """Before the query starts. `called` comes first in a call, `failed` before an error is raised to Spark."""
+        self._channels, self._called, self._failed = channels, called, failed
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
-        position = end = int(start["position"])
-        while (entry := self._entry(position)) is not None:
-            if entry["kind"] == "barrier":
-                left_over = position < self._first  # of an earlier attempt: nobody releases it any more
-                if self._hold and not left_over and not self._is_released(entry["checkpoint_id"]):
-                    break
-                position += 1
-            else:
-                position += 1
-                end = position
-        # Up to a barrier that holds the position is exactly its own; what lies between is barriers that were passed.
-        return {"position": end}
+    def frame(self) -> DataFrame:
+        """A streaming DataFrame of it. To be called once: each call would make another source to Spark."""
+        unnamed = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.streaming, "Unassigned$"), "MODULE$")
+        relation = self._java(f"{_RUNTIME}.StreamingExecutionRelation")(
+            self, self._attributes(), self._none, unnamed, self._spark._jsparkSession
+        )
+        return DataFrame(self._of_plan(relation), self._spark)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[DataFiles]:
-        files = []
-        for position in range(int(start["position"]), int(end["position"])):
-            entry = self._entry(position)
-            if entry is None:
-                raise RuntimeError(f"entry {position} of an exchange is gone: {self._directory}")
-            files += [
-                (int(file["size"]), f"{self._place(position)}/data/{file['name']}") for file in entry.get("files", ())
-            ]
+    def release(self) -> None:
+        """Spark asks nothing any more. Idempotent."""
+        pool = self._session.gateway.gateway_property.pool
+        with pool.lock:
+            for key in [key for key, proxy in pool.dict.items() if proxy is self]:
+                del pool.dict[key]
+
+    # --- Spark's interfaces --------------------------------------------------------------------------------------
+
+    def schema(self) -> JavaObject:
+        return self._schema
+
+    def initialOffset(self) -> JavaObject:  # noqa: N802
+        return self._offset(self._channels.no_positions.get(self._vertex, 0))
+
+    def getDefaultReadLimit(self) -> JavaObject:  # noqa: N802
+        return self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+
+    def reportLatestOffset(self) -> None:  # noqa: N802
+        """It cannot be told apart from what may be read."""
+
+    def latestOffset(self, start: JavaObject | None, limit: JavaObject) -> JavaObject:  # noqa: N802
+        self._called()
+        return self._attempt(lambda: self._offset(self._channels.readable(self._vertex, _position(start))))
+
+    def getBatch(self, start: JavaObject, end: JavaObject) -> JavaObject:  # noqa: N802
+        """Of a query that was restored Spark asks for the last micro-batch first, and does not read it."""
+        return self._attempt(lambda: self._batch(start.get() if start.isDefined() else None, end))
+
+    def deserializeOffset(self, text: str) -> JavaObject:  # noqa: N802
+        return self._offset(json.loads(text)["position"])
+
+    def commit(self, end: JavaObject) -> None:
+        """What the task has taken in was said when its micro-batch was published."""
+
+    def stop(self) -> None:
+        """Whoever stops the query releases the source."""
+
+    def toString(self) -> str:  # noqa: N802
+        return f"exchange {self._vertex} {id(self):x}"
+
+    def hashCode(self) -> int:  # noqa: N802
+        return hash(id(self)) & 0x7FFFFFFF
+
+    def equals(self, other: JavaObject) -> bool:
+        """Asked only where it is not the same object."""
+        return False
+
+    class Java:
+        implements = (
+            "org.apache.spark.sql.execution.streaming.Source",
+            "org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl",
+        )
+
+    # -------------------------------------------------------------------------------------------------------------
+
+    def _batch(self, start: JavaObject | None, end: JavaObject) -> JavaObject:
+        until = _position(end)
+        assert until is not None
+        files = self._channels.data_files(self._vertex, _position(start), until)
         if not files:
-            return [DataFiles([])]
-        shares: list[tuple[int, list[str]]] = [(0, []) for _ in range(min(self._partitions, len(files)))]
-        for size, path in sorted(files, reverse=True):  # the largest first, to the one that has least
-            least = min(range(len(shares)), key=lambda i: shares[i][0])
-            shares[least] = (shares[least][0] + size, [*shares[least][1], path])
-        return [DataFiles(paths) for _, paths in shares]
+            nothing = self._jvm.PythonUtils.toSeq([])
+            relation = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
+            return self._of_plan(relation(self._attributes(), nothing, True, self._none))
+        reader = self._spark.read.schema(stored_schema(self._written))
+        stored = reader.parquet(*(f"file://{file}" for file in files))
+        read = stored._jdf.queryExecution().analyzed()
+        streamed = read.copy(read.relation(), read.output(), self._none, True, self._none)
+        return as_read(DataFrame(self._of_plan(streamed), self._spark), self._written)._jdf
 
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow
-
-        paths: list[str] = vars(partition)["paths"]  # its class came by value, and is another one than here
-        for path in paths:
-            with pyarrow.memory_map(path) as source:
-                reader = pyarrow.ipc.open_file(source)
-                for index in range(reader.num_record_batches):
-                    yield reader.get_batch(index)
-
-    def _place(self, position: int) -> str:
-        return self._restored if position < self._first else self._directory
-
-    def _entry(self, position: int) -> dict[str, Any] | None:
-        import json
-
+    def _attempt(self, action: Callable[[], JavaObject]) -> JavaObject:
+        """A short error: py4j sends the whole traceback, and Spark's regular expressions overflow over a long one."""
         try:
-            with open(f"{self._place(position)}/entries/{position:012d}", "rb") as file:
-                entry: dict[str, Any] = json.load(file)
-                return entry
-        except FileNotFoundError:
-            return None
+            return action()
+        except Exception as error:
+            self._failed(error)
+            failure = BatchFailed(f"exchange {self._vertex}: {type(error).__name__}")
+        raise failure
 
-    def _is_released(self, checkpoint_id: int) -> bool:
-        import os
+    def _attributes(self) -> JavaObject:
+        return self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(self._schema)
 
-        return os.path.exists(f"{self._released}/{checkpoint_id}")
+    def _offset(self, position: int) -> JavaObject:
+        return self._java(f"{_RUNTIME}.SerializedOffset")(json.dumps({"position": position}))
+
+    def _of_plan(self, plan: JavaObject) -> JavaObject:
+        return self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._spark._jsparkSession, plan)
+
+    def _java(self, name: str) -> Any:
+        found = self._jvm
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    @property
+    def _none(self) -> JavaObject:
+        return self._jvm.scala.Option.empty()
+
+    @property
+    def _jvm(self) -> Any:
+        return self._session.jvm
 
 
-class ExchangeSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        raise NotImplementedError("the schema is the upstream task's")
-
-    def streamReader(self, schema: StructType) -> ExchangeReader:  # noqa: N802
-        return ExchangeReader({name: value for name, value in self.options.items()})  # noqa: C416 - no dict of ours
-
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+def _position(offset: JavaObject | None) -> int | None:
+    return None if offset is None else int(json.loads(offset.json())["position"])

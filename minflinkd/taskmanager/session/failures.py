@@ -92,6 +92,13 @@ def batch_failure(error: BaseException) -> ErrorInfo:
     )
 
 
+def input_failure(error: Exception) -> ErrorInfo:
+    """Why an exchange could not be read: no user code runs there."""
+    if isinstance(error, MinflinkError):
+        return error_info(error)
+    return ErrorInfo(code="spark-query", message=_last_line(error), consequence=Consequence.RETRYABLE)
+
+
 def query_failure(java_query: Any) -> ErrorInfo:
     """Why a query ended by itself, read from the JVM."""
     option = java_query.exception()

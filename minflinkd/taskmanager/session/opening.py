@@ -11,10 +11,10 @@ from pathlib import Path
 from minflinkd.jobgraph.model import CheckpointMode
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import RESTORED, UNREAD, WATERMARK, Input, TaskChannels
+from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, TaskChannels
+from minflinkd.taskmanager.exchange.input import RESTORED, Input
 from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, read_schema
 from minflinkd.taskmanager.session import snapshot
-from minflinkd.taskmanager.session.plan import ExchangeInput
 from minflinkd.taskmanager.session_protocol import InputChannel, RunTask
 
 PATIENCE = 90.0  # seconds for the tasks upstream to be built; they are deployed at the same time
@@ -37,9 +37,10 @@ class Opening:
         self._batch_id = restored.batch_id if restored is not None else -1
         unread = checkpoint / UNREAD
         for channel in request.inputs:
-            self._control(channel).mkdir(parents=True, exist_ok=True)
             if (unread / channel.vertex_id).exists():  # no business of Spark's
-                (unread / channel.vertex_id).rename(self._control(channel) / RESTORED)
+                restored_entries = self._restored(channel.vertex_id)
+                restored_entries.parent.mkdir(parents=True, exist_ok=True)
+                (unread / channel.vertex_id).rename(restored_entries)
         self._promised = None
         if (unread / WATERMARK).exists():
             self._promised = int((unread / WATERMARK).read_text("utf-8"))
@@ -47,8 +48,8 @@ class Opening:
         if unread.exists():
             unread.rmdir()
 
-    def await_inputs(self, stopping: threading.Event) -> dict[VertexId, ExchangeInput]:
-        """Returns when all tasks upstream are built. Raises InputMissing."""
+    def await_inputs(self, stopping: threading.Event) -> dict[VertexId, str]:
+        """The schema of each input. Returns when all tasks upstream are built. Raises InputMissing."""
         deadline, found = time.monotonic() + PATIENCE, {}
         for channel in self._request.inputs:
             while (schema := read_schema(Path(channel.directory))) is None:
@@ -57,7 +58,7 @@ class Opening:
                         f"the task that yields {channel.vertex_id} did not open its exchange",
                         hint="the logs of its TaskManager say what it is doing",
                     )
-            found[channel.vertex_id] = ExchangeInput(schema, self._options(channel))
+            found[channel.vertex_id] = schema
         return found
 
     def output(self, schema: str) -> LogWriter | None:
@@ -93,34 +94,23 @@ class Opening:
         return Input(
             channel.vertex_id,
             Path(channel.directory),
-            self._control(channel),
+            self._restored(channel.vertex_id),
             reader=self._request.task.id,
             position=position,
             first=self._first[channel.vertex_id],
             idle_timeout=channel.idle_timeout or None,
         )
 
-    def _options(self, channel: InputChannel) -> dict[str, str]:
-        exactly_once = self._request.job.checkpointing.mode is CheckpointMode.EXACTLY_ONCE
-        return {
-            "directory": channel.directory,
-            "control": str(self._control(channel)),
-            "first": str(self._first[channel.vertex_id]),
-            "position": str(self._start(channel)),
-            "hold": "true" if exactly_once else "false",
-            "partitions": str(self._request.task.parallelism),
-        }
-
     def _start(self, channel: InputChannel) -> int:
         """Where a query without offsets begins."""
-        restored = self._control(channel) / RESTORED / ENTRIES
+        restored = self._restored(channel.vertex_id) / ENTRIES
         return min((int(path.name) for path in restored.glob("*")), default=self._first[channel.vertex_id])
 
-    def _control(self, channel: InputChannel) -> Path:
-        return Path(self._request.directory) / "inputs" / channel.vertex_id
+    def _restored(self, vertex: VertexId) -> Path:
+        return Path(self._request.directory) / "inputs" / vertex / RESTORED
 
     def _has_restored(self, vertex: VertexId) -> bool:
-        return (Path(self._request.directory) / "inputs" / vertex / RESTORED).exists()
+        return self._restored(vertex).exists()
 
 
 def exchange_positions(

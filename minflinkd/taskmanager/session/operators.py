@@ -23,6 +23,8 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.spark import Session
 
 _MARK = "minflinkd_vertex_"
+EXCHANGE = "minflinkd_exchange"
+_EXCHANGE_NODE = "StreamingExecutionRelation"  # only exchanges have their source in the plan from the beginning
 _STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups", "TransformWithState")
 
 
@@ -75,8 +77,7 @@ class _Walk:
         if not children:
             if not node.isStreaming():
                 return  # a table that is joined with: no source to Spark
-            # The relations of one source are told apart by the ids of their columns: equal ones are one source.
-            key = str(node.output().toString())
+            key = _source(node)
             known, line = key in self.sources, self._lines
             self.sources.setdefault(key, []).append(line)
             self._lines += 1
@@ -96,8 +97,17 @@ def _is_stateful(node: Any, name: str, children: list[Any]) -> bool:
     return name.startswith(_STATEFUL) and all(child.isStreaming() for child in children)
 
 
+def _source(leaf: Any) -> str:
+    """What the relations of one source have in common: the ids of their columns, else they are two to Spark."""
+    if str(leaf.nodeName()) == _EXCHANGE_NODE:
+        return str(leaf.source().toString())
+    return str(leaf.output().toString())
+
+
 def _format(leaf: Any) -> str:
     """Of StreamingRelation and StreamingRelationV2; of the former with the path behind it, which may change."""
+    if str(leaf.nodeName()) == _EXCHANGE_NODE:
+        return EXCHANGE
     try:
         return str(leaf.sourceName()).partition("[")[0]
     except Py4JError:

@@ -24,7 +24,8 @@ from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session import operators, watermarks
 from minflinkd.taskmanager.session.code import JobCode
-from minflinkd.taskmanager.session.exchange_source import FORMAT, ExchangeSource
+from minflinkd.taskmanager.session.exchange_sink import not_storable
+from minflinkd.taskmanager.session.exchange_source import ExchangeSource
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.spark import Session
@@ -61,6 +62,12 @@ class Plan:
     source_names: dict[int, str] = field(default_factory=dict)  # number of a source -> vertex
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
+    inputs: list[ExchangeSource] = field(default_factory=list)
+
+    def release(self) -> None:
+        """No query of it runs, or will. Idempotent."""
+        for source in self.inputs:
+            source.release()
 
     def require(self) -> DataFrame:
         """Raises TaskNotBuilt."""
@@ -76,20 +83,13 @@ class Plan:
         return str(self.frame._jdf.schema().json())
 
 
-@dataclass(frozen=True)
-class ExchangeInput:
-    """What a task reads of another one: its schema, as that task's plan says it, and how to read it."""
-
-    schema: str
-    options: dict[str, str]
-
-
 def build(
-    session: Session, job: JobContext, task: Task, code: JobCode, inputs: Mapping[VertexId, ExchangeInput] | None = None
+    session: Session, job: JobContext, task: Task, code: JobCode, inputs: Mapping[VertexId, str] | None = None
 ) -> Plan:
     """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once.
 
-    An input that is missing in `inputs` has faults of its own, which are named elsewhere.
+    `inputs`: the schemas of exchanges, as the plans upstream say them. One that is missing has faults of its own, which
+    are named elsewhere.
     """
     spark = session.spark.newSession()
     with code.in_session(spark):
@@ -102,7 +102,7 @@ def _build(
     job: JobContext,
     task: Task,
     code: JobCode,
-    inputs: Mapping[VertexId, ExchangeInput],
+    inputs: Mapping[VertexId, str],
 ) -> Plan:
     session.jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
     plan = Plan(spark)
@@ -111,7 +111,7 @@ def _build(
     spark.conf.set("spark.sql.shuffle.partitions", str(task.parallelism))
     for edge in task.inputs:
         if edge.id in inputs:
-            _read_exchange(plan, edge.id, inputs[edge.id])
+            _read_exchange(session, plan, edge.id, inputs[edge.id])
     for written in task.vertices:
         vertex = _attempt(plan, f"vertices.{written.id}", lambda written=written: resolve(written, job.params))  # type: ignore[misc]
         if vertex is None:
@@ -123,6 +123,10 @@ def _build(
         if vertex.sink.python is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
     _join_ends(plan, task)
+    if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
+        path, names = f"vertices.{task.end}", ", ".join(columns)
+        problem = f"what other tasks read cannot be stored: {names}"
+        plan.faults.append(GraphFault(path=path, problem=problem, hint="cast it, or leave it out"))
     for sink in plan.sinks if plan.frame is not None else ():
         _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore
     if plan.frame is not None:
@@ -135,10 +139,11 @@ def _build(
     return plan
 
 
-def _read_exchange(plan: Plan, vertex: VertexId, exchange: ExchangeInput) -> None:
-    schema, event_time = watermarks.without_marks(exchange.schema)
-    plan.spark.dataSource.register(ExchangeSource)
-    frame = plan.spark.readStream.format(FORMAT).schema(schema).options(**exchange.options).load()
+def _read_exchange(session: Session, plan: Plan, vertex: VertexId, written: str) -> None:
+    schema, event_time = watermarks.without_marks(written)
+    source = ExchangeSource(session, plan.spark, vertex, schema)
+    plan.inputs.append(source)
+    frame = source.frame()
     if event_time is not None:
         frame, plan.watermarks[vertex] = watermarks.mark(frame, event_time)
     plan.frames[vertex] = operators.mark(frame, vertex)

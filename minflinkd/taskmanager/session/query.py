@@ -10,8 +10,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
-from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, query_failure
+from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure, query_failure
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
 from minflinkd.taskmanager.session.operators import source_lines
@@ -58,7 +58,6 @@ from minflinkd.taskmanager.session_protocol import (
 
 log = structlog.get_logger(__name__)
 
-_READERS = 2  # tasks whose exchanges begin to be read at the same time
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
 _LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
@@ -80,8 +79,6 @@ class Engine:
     callback: BatchCallback
     code: CodeCache
     stores: StateStores
-    # Each exchange that is read takes a Python process, which starts with nothing warm: Spark waits ten seconds for it.
-    readers: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_READERS))
 
 
 class RunningTask:
@@ -120,7 +117,7 @@ class RunningTask:
         try:
             return self._start()
         except BaseException:
-            self._code.release()
+            self._release()
             raise
 
     def _start(self) -> TaskRunning:
@@ -144,11 +141,11 @@ class RunningTask:
         self._watermarks = Watermarks(engine.session, self._plan.watermarks)
         prepared = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
+        for source in self._plan.inputs:
+            source.bind(self._channels, lambda: engine.callback.called_by(request.attempt_id), self._on_input_error)
         try:
-            with code.in_session(self._plan.spark), engine.readers if self._plan.exchanges else nullcontext():
+            with code.in_session(self._plan.spark):
                 self._query = self._start_query(frame)
-                if self._plan.exchanges:
-                    self._await_sources()
         except BaseException:
             engine.callback.release(request.attempt_id)
             raise
@@ -216,12 +213,6 @@ class RunningTask:
         self._engine.callback.attach(writer)
         with self._pool():  # the query's thread inherits it
             return writer.start()
-
-    def _await_sources(self) -> None:
-        """The query makes them on a thread of its own, when `start` has returned."""
-        execution = self._execution
-        while execution.isActive() and execution.uniqueSources().isEmpty() and not self._stopping.wait(0.01):
-            pass
 
     @contextmanager
     def _pool(self) -> Iterator[None]:
@@ -322,8 +313,13 @@ class RunningTask:
             unloaded = self._engine.stores.close(run_id)
         self._close_sinks()
         self._engine.callback.release(self._request.attempt_id)
-        self._code.release()
+        self._release()
         return TaskStopped(ended=True, unloaded=unloaded)
+
+    def _release(self) -> None:
+        if self._plan is not None:
+            self._plan.release()
+        self._code.release()
 
     def _close_sinks(self) -> None:
         with self._lock:
@@ -347,6 +343,10 @@ class RunningTask:
             # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
             # overflows its stack over a long traceback.
             raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
+
+    def _on_input_error(self, error: Exception) -> None:
+        if not self._stopping.is_set():
+            self._batch_error = input_failure(error)
 
     def _process(self, frame: DataFrame, epoch: int) -> None:
         assert self._sinks is not None

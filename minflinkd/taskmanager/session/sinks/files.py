@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-import pyarrow.parquet
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
@@ -15,11 +14,9 @@ from minflinkd.jobgraph.model import Sink, Vertex
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.publication import StagedFile, final_name, staged_directory
 from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.local_parquet import RAW_FILES, with_rows
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.staging import spark_writes, waiting_directory
-
-# No .crc file beside each output file. Only for this writer's file system, which therefore is not the cached one.
-_RAW_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
 
 
 class FilesSink:
@@ -47,7 +44,7 @@ class FilesSink:
         local = local_path(target)
         if self._sink.format == "parquet" and local is not None:
             self._save(frame, target)
-            rows = _keep_files_with_rows(local)
+            rows = sum(rows for _, rows in with_rows(sorted(Path(local).rglob("*.parquet"))))
         else:
             observation = Observation()
             self._save(frame.observe(observation, F.count(F.lit(1)).alias("rows")), target)
@@ -61,7 +58,7 @@ class FilesSink:
         return rows
 
     def _save(self, frame: DataFrame, target: str) -> None:
-        writer = frame.write.format(self._sink.format).options(**(_RAW_FILES | self._sink.options)).mode("error")
+        writer = frame.write.format(self._sink.format).options(**(RAW_FILES | self._sink.options)).mode("error")
         if self._sink.partition_by:
             writer = writer.partitionBy(*self._sink.partition_by)
         writer.save(target)
@@ -77,19 +74,6 @@ def local_path(uri: str) -> str | None:
     if parts.scheme == "":
         return uri
     return unquote(parts.path) if parts.scheme == "file" else None
-
-
-def _keep_files_with_rows(directory: str) -> int:
-    """Delete Parquet files that only carry the schema; returns the rows of the others, as their footers say."""
-    total = 0
-    for name, _ in _local_files(directory):
-        path = os.path.join(directory, name)
-        if name.endswith(".parquet"):
-            rows = int(pyarrow.parquet.read_metadata(path).num_rows)
-            total += rows
-            if not rows:
-                os.unlink(path)
-    return total
 
 
 def _files(session: Session, directory: str) -> list[tuple[str, int]]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import RELEASED, RESTORED, CheckpointEnded, CutState, Input, TaskChannels
+from minflinkd.taskmanager.exchange.channels import CheckpointEnded, CutState, TaskChannels
+from minflinkd.taskmanager.exchange.input import Input
 from minflinkd.taskmanager.exchange.log import (
     DATA,
     END_OF_TIME_MS,
@@ -51,15 +52,15 @@ class World:
         return Input(
             name,
             self.root / name,
-            self.control(name),
+            self.restored(name),
             reader="task",
             position=position,
             first=self.first,
             idle_timeout=idle,
         )
 
-    def control(self, name: VertexId) -> Path:
-        return self.root / "control" / name
+    def restored(self, name: VertexId) -> Path:
+        return self.root / "restored" / name
 
     def data(self, name: VertexId, file: str = "f", watermark_ms: int | None = None) -> int:
         (self.root / name / DATA / file).write_bytes(b"rows")
@@ -128,12 +129,12 @@ def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None
     world.barrier(A, 1)
     world.barrier(B, 1)
     assert channels.await_cut(1, 0.0) is None
-    assert not (world.control(A) / RELEASED / "1").exists()
+    world.data(A, "behind")
+    assert (channels.readable(A, None), channels.readable(A, 1)) == (1, 1)
     channels.publish(0, {A: 1, B: 0}, batch(0))
     made = cut(channels, 1)
     assert (made.cut.barriers, made.batch_id, made.output, made.files) == ({A: 1, B: 0}, 0, 1, ())
-    assert (world.control(A) / RELEASED / "1").exists()
-    assert (world.control(B) / RELEASED / "1").exists()
+    assert (channels.readable(A, 1), channels.readable(B, 0)) == (3, 0)
     assert consumed(tmp_path / A, "task") == 1
 
 
@@ -159,8 +160,9 @@ def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_che
     channels.trigger(2, world.target(), oldest=2)
     channels.abort(2)
     world.barrier(A, 1)
+    world.data(A, "behind")
     channels.poll()
-    assert (world.control(A) / RELEASED / "1").exists()
+    assert channels.readable(A, 0) == 2
 
 
 def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Path) -> None:
@@ -185,8 +187,8 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
         "inputs/a/data/z",
     }
     again = World(tmp_path / "again", A, first=3)
-    (again.control(A)).mkdir(parents=True)
-    (world.target() / A).rename(again.control(A) / RESTORED)
+    again.restored(A).parent.mkdir(parents=True)
+    (world.target() / A).rename(again.restored(A))
     channels = again.channels(position=1, batch_id=0)
     assert again.barrier(A, 2) == 3
     channels.trigger(2, again.target())
@@ -198,7 +200,7 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
 def test_barriers_among_restored_entries_belong_to_nobody(tmp_path: Path) -> None:
     """C5: a checkpoint that was aborted before, overtaken by the one that is restored."""
     world = World(tmp_path, A, first=2)
-    left = LogWriter(world.control(A) / RESTORED, ())
+    left = LogWriter(world.restored(A), ())
     left.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=7))
     left.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=5))
     channels = world.channels(position=0, batch_id=0)

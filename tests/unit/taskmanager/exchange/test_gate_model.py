@@ -1,6 +1,6 @@
 """Random histories of a task with inputs: what every cut covers, and that nothing is held for ever.
 
-The readers hold at barriers as `ExchangeReader` does, the coordinator loses messages, and what is restored is what was
+The readers hold at barriers as `Input.readable` does, the coordinator loses messages, and what is restored is what was
 cut. Every data entry has a number of its own, so that a cut can be compared with exactly those before its barriers.
 """
 

@@ -48,7 +48,7 @@ def add(log: LogWriter, *contents: bytes) -> Entry:
     """One micro-batch, a file of each content."""
     files = []
     for content in contents:
-        name = f"{uuid4().hex}.arrow"
+        name = f"{uuid4().hex}.parquet"
         (log.directory / DATA / name).write_bytes(content)
         files.append(DataFile(name, 1, len(content)))
     entry = Entry(kind=EntryKind.DATA, files=tuple(files), batch_id=log.next)
@@ -384,7 +384,7 @@ async def test_a_name_that_is_no_data_files_is_not_fetched(
         (f"{WRITER}/entries?from=-1", 400),
         (f"{WRITER}/entries?from=0&wait=x", 400),
         (f"{WRITER}/data/..%2fschema.json", 400),
-        (f"{WRITER}/data/{'d' * 32}.arrow", 404),
+        (f"{WRITER}/data/{'d' * 32}.parquet", 404),
         (WRITER, 404),
     ],
 )
