@@ -20,7 +20,7 @@ from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from tests.spark.deployment import Cuts, Run
-from tests.spark.session_child import Child, call, job, source, sql
+from tests.spark.session_child import Child, call, job, source, sql, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
@@ -48,8 +48,13 @@ class Written:
         self._before: list[Any] = []
 
     def rows(self, epoch: int = 2**31) -> list[list[Any]]:
-        lines = self._out.read_text().splitlines() if self._out.exists() else []
-        return [*self._before, *(row for done, rows in map(json.loads, lines) if done <= epoch for row in rows)]
+        return [*self._before, *(row for done, rows in self._batches() if done <= epoch for row in rows)]
+
+    def epochs(self) -> list[int]:
+        return [done for done, _ in self._batches()]
+
+    def _batches(self) -> list[Any]:
+        return [*map(json.loads, self._out.read_text().splitlines())] if self._out.exists() else []
 
     def keep(self, epoch: int) -> None:
         """What a restore of this micro-batch keeps."""
@@ -161,6 +166,31 @@ async def test_at_least_once_loses_nothing(child: Child, tmp_path: Path) -> None
     found = Counter((name, value) for name, value in written.rows())
     for name, count in (("fast", (at(cuts, "fast") + 1) * FAST), ("slow", (at(cuts, "slow") + 1) * SLOW)):
         assert {value for source, value in found if source == name} >= set(range(count))
+
+
+async def test_at_least_once_repeats_what_a_cut_holds_of_the_next_epoch(child: Child, tmp_path: Path) -> None:
+    """C3: an input that is not held runs ahead of its barrier; a restore brings those rows again, and loses none."""
+    written, rows, mode = Written(tmp_path), graph(UNION, OutputMode.APPEND), CheckpointMode.AT_LEAST_ONCE
+    run = await started(child, rows, written, mode=mode)
+    await run.batches("both", 1)
+    waiting = asyncio.create_task(run.take("both", 1))
+    fast = await run.take("fast", 1)
+    ahead = range((fast[0].batch_id + 1) * FAST, (fast[0].batch_id + 2) * FAST)
+    assert await until(lambda: ["fast", ahead[-1]] in written.rows())
+    await run.batches("both", written.epochs()[-1])
+    cuts = {TaskId("fast"): fast, TaskId("slow"): await run.take("slow", 1), TaskId("both"): await waiting}
+    await run.stop()
+    written.keep(at(cuts, "both"))
+    run = await started(child, rows, written, cuts, mode=mode)
+    await run.batches("both", at(cuts, "both") + 2)
+    cuts = await run.checkpoint(2)
+    await run.stop()
+    found = Counter((name, value) for name, value in written.rows(at(cuts, "both")))
+    for name, count in (("fast", (at(cuts, "fast") + 1) * FAST), ("slow", (at(cuts, "slow") + 1) * SLOW)):
+        assert {value for source, value in found if source == name} >= set(range(count))
+    again = {value for (name, value), times in found.items() if name == "fast" and times == 2}
+    assert again >= set(ahead), "what was ahead of the barrier is there twice"
+    assert max(found.values()) == 2
 
 
 async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path) -> None:
