@@ -6,7 +6,6 @@ Everything here blocks and runs on threads. What happens by itself is told throu
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -26,10 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.messages import Collected, TaskMetrics
-from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, CheckpointEnded, CutState, no_channels
+from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
 from minflinkd.taskmanager.session import bounded, metrics, placement, plan, snapshot
 from minflinkd.taskmanager.session.backpressure import Backpressure
@@ -39,17 +36,15 @@ from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure, query_failure
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
-from minflinkd.taskmanager.session.operators import source_lines
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
+from minflinkd.taskmanager.session.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
 from minflinkd.taskmanager.session.watermarks import Watermarks, is_idle
 from minflinkd.taskmanager.session_protocol import (
     NothingToDrain,
     RunTask,
-    SnapshotFailed,
-    SnapshotFile,
     SnapshotTaken,
     TakeSnapshot,
     TaskRunning,
@@ -103,8 +98,7 @@ class RunningTask:
         self._rows_out = 0
         self._finished_epoch = -1
         self._batch_error: ErrorInfo | None = None
-        self._snapshots: dict[int, int] = {}  # checkpoint id -> batch id, not confirmed yet
-        self._aborted: set[int] = set()
+        self._snapshots: Snapshotter | None = None
         self._channels = no_channels()
         self._watermarks: Watermarks | None = None
         self._exchange: ExchangeSink | None = None
@@ -139,6 +133,9 @@ class RunningTask:
         self._prepare_checkpoint(self._plan.spark)
         self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
         self._watermarks = Watermarks(engine.session, self._plan.watermarks)
+        self._snapshots = Snapshotter(
+            self._checkpoint, self._plan.operators, self._channels, self._sinks.ledgers, self._has_ended
+        )
         prepared = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
         for source in self._plan.inputs:
@@ -321,10 +318,12 @@ class RunningTask:
             self._plan.release()
         self._code.release()
 
+    def _has_ended(self) -> bool:
+        return self._stopping.is_set() or self._watched.is_set()
+
     def _close_sinks(self) -> None:
-        with self._lock:
-            covered = max(self._snapshots.values(), default=-1)
         if self._sinks is not None and self._plan is not None:
+            covered = self._snapshots.covered() if self._snapshots is not None else -1
             with self._code.in_session(self._plan.spark):
                 self._sinks.close(covered)
 
@@ -437,123 +436,30 @@ class RunningTask:
 
     def take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
         """Raises SnapshotFailed, with nothing left in the target directory."""
-        assert self._plan is not None
-        assert self._sinks is not None
-        number, target = request.checkpoint_id, Path(request.target_directory)
-        unread = target.with_name(f"{target.name}.{UNREAD}")
-        began = time.monotonic()
-        try:
-            self._channels.trigger(number, unread, oldest=request.oldest, stop=request.stop)
-            made = self._await_cut(request, began + request.timeout)
-            batch_id = made.batch_id
-            self._await_commit(request, batch_id, began + request.timeout)
-            reached = time.monotonic()
-            taken = SnapshotTaken(
-                batch_id=batch_id,
-                operators=self._plan.operators,
-                wait_ms=(reached - began) * 1000,
-                input_ended=made.input_ended,
-                inputs={VertexId(vertex): at for vertex, at in made.cut.barriers.items()},
-                output=made.output,
-                unaligned=bool(made.cut.unread),
-                alignment_ms=made.cut.alignment * 1000,
-                alignment_bytes=made.cut.overtaken if made.cut.unread else made.cut.held,
-                files=tuple(SnapshotFile(path, size) for path, size in made.files),
-            )
-            files: list[SnapshotFile] = []
-            offsets = snapshot.NO_OFFSETS
-            if batch_id >= 0:
-                numbers = {line: node.number for line, node in source_lines(self._plan.operators).items()}
-                files, offsets = snapshot.link(self._checkpoint, batch_id, target, numbers)
-            if made.files:
-                target.mkdir(parents=True, exist_ok=True)
-                unread.rename(target / UNREAD)
-            if made.watermark_ms is not None:
-                files.append(_save_watermark(target, made.watermark_ms))
-        except (CheckpointEnded, ExchangeDamaged, SnapshotFailed, OSError) as error:
-            self._channels.abort(number)
-            for directory in (unread, target):
-                shutil.rmtree(directory, ignore_errors=True)
-            if isinstance(error, SnapshotFailed):
-                raise
-            raise SnapshotFailed(f"checkpoint {number}: {error}") from error
-        reach(CrashPoint.SYNC)
-        self._await_confirmation(number, batch_id)
-        return msgspec.structs.replace(
-            taken,
-            files=(*files, *taken.files),
-            transactions=tuple(ledger.cover(number, batch_id) for ledger in self._sinks.ledgers),
-            source_offsets=snapshot.named_offsets(offsets, self._names_of_lines()),
-            sync_ms=(time.monotonic() - reached) * 1000,
-        )
+        assert self._snapshots is not None
+        return self._snapshots.take(request)
 
-    def _names_of_lines(self) -> dict[int, str]:
-        assert self._plan is not None
-        lines = source_lines(self._plan.operators)
-        return {line: self._plan.source_names[node.number] for line, node in lines.items()}
-
-    def _await_cut(self, request: TakeSnapshot, deadline: float) -> CutState:
-        """The task's own place in the checkpoint, once all barriers are there (C1, C2)."""
-        pause = 0.002
-        while True:
-            if (made := self._channels.await_cut(request.checkpoint_id, pause)) is not None:
-                return made
-            self._check_waiting(request, deadline, "the barriers of all inputs did not come")
-            pause = min(pause * 1.5, 0.02)
-
-    def _await_commit(self, request: TakeSnapshot, batch_id: int, deadline: float) -> None:
-        """What was published is committed right after."""
-        pause = 0.001
-        while snapshot.read_boundary(self._checkpoint).committed < batch_id:
-            self._check_waiting(request, deadline, f"micro-batch {batch_id} was not committed")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
-
-    def _check_waiting(self, request: TakeSnapshot, deadline: float, what: str) -> None:
-        """Raises SnapshotFailed where there is nothing to wait for."""
-        if self._stopping.is_set() or self._watched.is_set():
-            raise SnapshotFailed("the query ended before its next micro-batch boundary")
-        if request.checkpoint_id in self._aborted:
-            raise SnapshotFailed(f"checkpoint {request.checkpoint_id} was aborted")
-        if time.monotonic() > deadline:
-            raise SnapshotFailed(f"{what} within {request.timeout:g} s")
-
-    def _await_confirmation(self, checkpoint_id: int, batch_id: int) -> None:
-        with self._lock:
-            self._snapshots[checkpoint_id] = batch_id
+    def abort_snapshot(self, checkpoint_id: int) -> None:
+        if self._snapshots is not None:
+            self._snapshots.abort(checkpoint_id)
 
     def confirm(self, checkpoint_id: int) -> None:
         """Blocks while sinks commit, and raises what they raise. Idempotent; a checkpoint that is not known here
 
         covers nothing.
         """
-        with self._lock:
-            batch_id = self._snapshots.get(checkpoint_id)
-        if batch_id is None or self._sinks is None or self._plan is None:
+        if self._snapshots is None or (batch_id := self._snapshots.micro_batch(checkpoint_id)) is None:
             return
+        assert self._plan is not None
+        assert self._sinks is not None
         with self._code.in_session(self._plan.spark):
             self._sinks.commit(checkpoint_id, batch_id)
-        with self._lock:
-            for done in [key for key in self._snapshots if key <= checkpoint_id]:
-                del self._snapshots[done]
+        self._snapshots.confirm(checkpoint_id)
 
     def collected(self, vertex_id: VertexId) -> Collected:
         """Raises NoSuchSink."""
         assert self._sinks is not None
         return self._sinks.collected(vertex_id)
-
-    def abort_snapshot(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._aborted.add(checkpoint_id)
-            self._snapshots.pop(checkpoint_id, None)
-        self._channels.abort(checkpoint_id)
-
-
-def _save_watermark(target: Path, watermark_ms: int) -> SnapshotFile:
-    place = target / UNREAD / WATERMARK
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(str(watermark_ms), "utf-8")
-    return SnapshotFile(f"{UNREAD}/{WATERMARK}", place.stat().st_size)
 
 
 def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:

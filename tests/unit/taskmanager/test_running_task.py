@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,11 @@ from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, V
 from minflinkd.rpc.messages import JobContext, TaskMetrics
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
+from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.session import bounded, metrics, query
 from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.query import Events, RunningTask
+from minflinkd.taskmanager.session.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.stores import StateStores
 from minflinkd.taskmanager.session.watermarks import Watermarks
 from minflinkd.taskmanager.session_protocol import RunTask
@@ -186,12 +189,12 @@ def test_a_stop_is_no_failure(attempt: Attempt, monkeypatch: pytest.MonkeyPatch)
     assert (attempt.told.failed, attempt.told.ended) == ([], [])
 
 
-def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt) -> None:
+def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt, tmp_path: Path) -> None:
     confirmed: list[int] = []
     attempt.task._plan = SimpleNamespace(spark=None)  # type: ignore[assignment]
     attempt.task._sinks = SimpleNamespace(commit=lambda _, batch: confirmed.append(batch))  # type: ignore[assignment]
-    for checkpoint_id in (1, 2, 3):
-        attempt.task._await_confirmation(checkpoint_id, checkpoint_id * 10)
+    attempt.task._snapshots = Snapshotter(tmp_path, (), no_channels(), (), lambda: False)
+    attempt.task._snapshots._taken = {1: 10, 2: 20, 3: 30}
     for checkpoint_id in (2, 2, 1, 3):
         attempt.task.confirm(checkpoint_id)
     assert confirmed == [20, 30]
