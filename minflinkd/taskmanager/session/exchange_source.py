@@ -21,6 +21,8 @@ from minflinkd.taskmanager.session.exchange_sink import as_read, stored_schema
 from minflinkd.taskmanager.session.failures import BatchFailed
 from minflinkd.taskmanager.session.spark import Session
 
+# Whatever a job sets for files of its own; and a path means itself.
+_NOTHING_IS_SKIPPED = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 
 
@@ -116,7 +118,7 @@ class ExchangeSource:
             nothing = self._jvm.PythonUtils.toSeq([])
             relation = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
             return self._of_plan(relation(self._attributes(), nothing, True, self._none))
-        reader = self._spark.read.schema(stored_schema(self._written))
+        reader = self._spark.read.schema(stored_schema(self._written)).options(**_NOTHING_IS_SKIPPED)
         stored = reader.parquet(*(f"file://{file}" for file in files))
         read = stored._jdf.queryExecution().analyzed()
         streamed = read.copy(read.relation(), read.output(), self._none, True, self._none)
