@@ -9,10 +9,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+
 from minflinkd.taskmanager.session.spark import Session
 
 _OBJECT = "org.apache.spark.sql.execution.streaming.state.StateStore$"
 _IN_MAINTENANCE = ("snapshotPartitions", "cleanupPartitions")
+_UNLOADED = "unloadedProvidersToClose"
+_CLEAN_LOOKS = 3  # in a row: between two, a provider may be on its way from one table into another
 _LOOKS = 10  # at a table that changes all the time
 
 
@@ -26,10 +30,8 @@ class StateStores:
         kind = self._jvm.org.apache.spark.util.Utils.classForName(_OBJECT, True, False)
         self._object = kind.getField("MODULE$").get(None)
         self._fields: dict[str, Any] = {}
-        for name in ("loadedProviders", *_IN_MAINTENANCE):
-            member = kind.getDeclaredField(name)
-            member.setAccessible(True)
-            self._fields[name] = member
+        for name in ("loadedProviders", "maintenanceTask", _UNLOADED, *_IN_MAINTENANCE):
+            self._fields[name] = _member(kind, name)
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
         """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
@@ -43,13 +45,38 @@ class StateStores:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        for provider in self._of(run_id, "loadedProviders"):
-            self._object.removeFromLoadedProvidersAndClose(provider)
-        while any(self._of(run_id, name) for name in _IN_MAINTENANCE):
+        clean = 0
+        while clean < _CLEAN_LOOKS:
+            clean = clean + 1 if self._has_nothing(run_id) and self._pass_over(deadline) else 0
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.01)
-        return not self._of(run_id, "loadedProviders")
+            if not clean:
+                time.sleep(0.01)
+        return True
+
+    def _has_nothing(self, run_id: str) -> bool:
+        """Closes what is loaded. What maintenance has unloaded by itself waits in a queue, and is written once more."""
+        waiting = [entry for entry in self._table(_UNLOADED).toArray() if _run_of(entry._1()) == run_id]
+        if waiting and (task := self._table("maintenanceTask")) is not None:
+            task.triggerNow(getattr(task, "triggerNow$default$1")())
+        loaded = self._of(run_id, "loadedProviders")
+        for provider in loaded:
+            self._object.removeFromLoadedProvidersAndClose(provider)
+        return not waiting and not loaded and not any(self._of(run_id, name) for name in _IN_MAINTENANCE)
+
+    def _pass_over(self, deadline: float) -> bool:
+        """Wait for the thread that hands out maintenance: it goes through copies, with what was there before."""
+        task = self._table("maintenanceTask")
+        if task is None:
+            return True
+        executor = _member(task.getClass(), "executor").get(task)
+        milliseconds = max(round((deadline - time.monotonic()) * 1000), 1)
+        try:
+            nothing = self._jvm.java.lang.Thread()  # a Runnable: its turn comes when the pass is over
+            executor.submit(nothing).get(milliseconds, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+        except Py4JJavaError:  # not in time; or the thread is gone, and another one begins
+            return False
+        return True
 
     def _in_use(self, run_id: str) -> bool:
         """Whether a Spark task of the query still runs: its jobs have the run's id for their group."""
@@ -67,7 +94,7 @@ class StateStores:
         return self._fields[name].get(self._object)
 
     def _of(self, run_id: str, name: str) -> list[Any]:
-        return [item for item in self._items(name) if str(item.queryRunId().toString()) == run_id]
+        return [item for item in self._items(name) if _run_of(item) == run_id]
 
     def _items(self, name: str) -> list[Any]:
         """Without Spark's locks a copy may miss what is there, or end in nulls, while the table changes: so until two
@@ -87,3 +114,14 @@ class StateStores:
 
     def _any_tag(self) -> Any:
         return self._jvm.scala.reflect.ClassTag.AnyRef()
+
+
+def _run_of(provider: Any) -> str:
+    return str(provider.queryRunId().toString())
+
+
+def _member(kind: Any, name: str) -> Any:
+    """A private field of a Java class."""
+    member = kind.getDeclaredField(name)
+    member.setAccessible(True)
+    return member
