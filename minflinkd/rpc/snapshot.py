@@ -52,6 +52,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[StateFile, ...] = ()
     transactions: tuple[SinkTransaction, ...] = ()
     physical_files: tuple[str, ...] = ()  # written for this snapshot
+    rewritten: tuple[str, ...] = ()  # of these: with copies made on purpose, of what lies in older files (F6)
     source_offsets: dict[str, str] = {}  # vertex id -> Spark's offset as JSON, plain (C26)
     operators: tuple[PlanNode, ...] = msgspec.field(name="nodes", default=())  # (); before this was recorded
     bytes_full: int = 0
