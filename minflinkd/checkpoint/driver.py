@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -23,6 +24,7 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
+from minflinkd.checkpoint.deleting import Deleting
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -108,6 +110,9 @@ class CheckpointCoordinator(Component):
         self._notifying: set[AttemptId] = set()
         self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
         self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
+        self._deleting = Deleting(
+            files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
+        )
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -273,6 +278,7 @@ class CheckpointCoordinator(Component):
             )
         )
         self.tasks.loop("timer", self._timer)
+        self.tasks.loop("deletions", self._deleting.run)
         self.tasks.job("sweep of orphans", self._sweep(recovered))
         if not recovered.set_aside:  # what cannot be read may refer to anything
             self.tasks.loop("sweeps", self._sweep_again_and_again)
@@ -330,9 +336,9 @@ class CheckpointCoordinator(Component):
             case e.NotifyAborted(attempt, number):
                 self._try(f"abort of {number} at {attempt}", lambda: self._gateway.notify_aborted(attempt, number))
             case e.DiscardMetadata(number):
-                self.tasks.job(f"discard {number}", self._discard(number))
+                self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
             case e.DeleteFiles(files):
-                self._try("deletion of unreferenced files", lambda: self._store.delete_files(files))
+                self._deleting.want(files, then=partial(self._feed, e.FilesDeleted(files)))
             case e.FailJob(number, cause, error):
                 # Not from within: the callee will stop the tasks, which is the next event.
                 failure = CheckpointFailed(number, cause, error)
@@ -392,7 +398,8 @@ class CheckpointCoordinator(Component):
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
         reach(CrashPoint.METADATA)
         try:
-            await self._store.write(checkpoint)
+            with self._deleting.held_back():
+                await self._store.write(checkpoint)
         except Exception as error:
             self._feed(e.MetadataFailed(checkpoint.checkpoint_id, error_info(error)))
         else:
@@ -414,10 +421,7 @@ class CheckpointCoordinator(Component):
         finally:
             self._notifying.discard(attempt)
 
-    async def _discard(self, number: int) -> None:
-        async for trial in _until_done():
-            with trial:
-                await self._store.discard(number)
+    def _discarded(self, number: int) -> None:
         reach(CrashPoint.SUBSUME)
         self._feed(e.MetadataDiscarded(number))
 

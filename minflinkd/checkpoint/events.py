@@ -148,7 +148,7 @@ class MetadataDiscarded:
 class FilesDeleted:
     """Or left for the sweep of orphans, where that does not succeed."""
 
-    files: frozenset[str]
+    files: frozenset[str] = field(repr=False)
 
 
 @dataclass(frozen=True)

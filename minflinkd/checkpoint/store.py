@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -113,7 +113,11 @@ class CheckpointStore:
 
     async def discard(self, checkpoint_id: int) -> None:
         """Take it out of the store; its physical files stay. Idempotent."""
-        await self._turn.take(partial(self.location.delete_children, [layout.metadata_file(checkpoint_id)]))
+        await self.delete_metadata([layout.metadata_file(checkpoint_id)])
+
+    async def delete_metadata(self, names: Sequence[str]) -> None:
+        """`discard` by the names of files. No write waits for it: each checkpoint has files of its own."""
+        await self._turn.beside(partial(self.location.delete_children, names))
 
     async def delete_files(self, names: Iterable[str]) -> None:
         """Delete physical files. Idempotent. Raises InvalidPhysicalFile before any is deleted."""
@@ -121,7 +125,7 @@ class CheckpointStore:
         for name in checked:
             layout.parse_physical_file(name)
         if checked:
-            await self.location.delete_children(checked)
+            await self._turn.beside(partial(self.location.delete_children, checked))
 
     async def physical_files(self) -> dict[str, tuple[int, int]]:
         """Those that are there: epoch and checkpoint by name. Raises StorageError."""
