@@ -28,6 +28,7 @@ from minflinkd.checkpoint.deleting import Deleting
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.orphans import UNREADABLE, chosen
 from minflinkd.checkpoint.state import (
     State,
     all_published,
@@ -41,6 +42,7 @@ from minflinkd.checkpoint.state import (
 )
 from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
 from minflinkd.checkpoint.store import CheckpointStore, Recovered
+from minflinkd.rpc.jobs import JobOrphans
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
@@ -113,6 +115,7 @@ class CheckpointCoordinator(Component):
         self._deleting = Deleting(
             files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
         )
+        self._set_aside = False  # whether metadata could not be read
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -264,10 +267,20 @@ class CheckpointCoordinator(Component):
             interval_ms=round(self.options.interval * 1000),
         )
 
+    async def orphans(self, before_ms: int) -> JobOrphans:
+        """Files last written before this, to which nothing refers and nothing will (F7). Raises StorageError."""
+        job_id = self._state.job_id
+        if self._set_aside:
+            return JobOrphans(job_id=job_id, skipped=UNREADABLE)
+        present = await self._store.listed_files()
+        names = {file.name: layout.parse_physical_file(file.name) for file in present}
+        return chosen(job_id, present, orphans(self._state, names), before_ms=before_ms)  # as of now, as in the sweep
+
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         recovered = await self._store.recover()
+        self._set_aside = bool(recovered.set_aside)
         self._machine = self._machine_of(
             coordinator.initial(
                 self._state.job_id,
@@ -280,7 +293,7 @@ class CheckpointCoordinator(Component):
         self.tasks.loop("timer", self._timer)
         self.tasks.loop("deletions", self._deleting.run)
         self.tasks.job("sweep of orphans", self._sweep(recovered))
-        if not recovered.set_aside:  # what cannot be read may refer to anything
+        if not self._set_aside:  # what cannot be read may refer to anything
             self.tasks.loop("sweeps", self._sweep_again_and_again)
 
     async def _before_stop(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +18,7 @@ import structlog
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectExists, ObjectNotFound
@@ -129,12 +129,16 @@ class CheckpointStore:
 
     async def physical_files(self) -> dict[str, tuple[int, int]]:
         """Those that are there: epoch and checkpoint by name. Raises StorageError."""
-        found: dict[str, tuple[int, int]] = {}
-        async for entry in self.location.list():
-            name = self.location.relative(entry.path)
-            with suppress(layout.InvalidPhysicalFile):  # metadata, reserved ids, or not ours
-                found[name] = layout.parse_physical_file(name)
-        return found
+        return {file.name: layout.parse_physical_file(file.name) for file in await self.listed_files()}
+
+    async def listed_files(self) -> list[OrphanFile]:
+        """The physical files that are there, needed or not. Raises StorageError."""
+        entries = [(self.location.relative(entry.path), entry) async for entry in self.location.list()]
+        return [
+            OrphanFile(name, entry.size, entry.modified_ms)
+            for name, entry in entries
+            if layout.is_physical_file(name)  # not metadata, reserved ids, or not ours
+        ]
 
     async def sweep(self, recovered: Recovered) -> tuple[str, ...]:
         """Delete the orphans of earlier leaders; returns their names.
