@@ -52,6 +52,7 @@ def initial(
 
     `sizes`: of the physical files that are there, in bytes.
     """
+    registry = Registry.of(completed)
     return State(
         job_id=job_id,
         options=options,
@@ -59,8 +60,8 @@ def initial(
         completed=completed,
         unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
         last_id=max([last_id, *(c.checkpoint_id for c in completed)]),
-        registry=Registry.of(completed),
-        sizes=dict(sizes or {}),
+        registry=registry,
+        sizes={name: size for name, size in (sizes or {}).items() if name in registry.files},
     )
 
 

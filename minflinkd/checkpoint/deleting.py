@@ -47,13 +47,7 @@ class Deleting:
         self._ends: dict[int, Callable[[], None]] = {}
         self._stepped_at = 0.0  # monotonic seconds
         self._changed = asyncio.Event()
-
-    @property
-    def files_waiting(self) -> int:
-        """Those of requests under way included."""
-        queue = self._machine.state
-        pieces = itertools.chain(queue.waiting, *queue.in_flight.values())
-        return sum(len(piece.names) for piece in pieces if not piece.insists)
+        self.files_deleted = 0
 
     def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
         """Delete them in due course; `then` is called when nothing more is done about it.
@@ -105,4 +99,5 @@ class Deleting:
             log.info("deletions fail", component=self._name, objects=len(names), error=str(error))
             self._feed(deletions.Failed(request))
         else:
+            self.files_deleted += 0 if insists else len(names)
             self._feed(deletions.Done(request))

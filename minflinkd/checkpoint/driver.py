@@ -33,6 +33,7 @@ from minflinkd.checkpoint.state import (
     State,
     all_published,
     check_invariants,
+    file_figures,
     has_confirmed,
     holds,
     may_restore,
@@ -40,7 +41,13 @@ from minflinkd.checkpoint.state import (
     orphans,
     owed_to,
 )
-from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
+from minflinkd.checkpoint.statistics import (
+    Calls,
+    CheckpointRecord,
+    CheckpointStatistics,
+    CheckpointStatus,
+    RestoreRecord,
+)
 from minflinkd.checkpoint.store import CheckpointStore, Recovered
 from minflinkd.rpc.jobs import JobOrphans
 from minflinkd.rpc.snapshot import TaskSnapshot
@@ -50,6 +57,7 @@ from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
+from minflinkd.storage.recording import RequestStatistics, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -116,6 +124,7 @@ class CheckpointCoordinator(Component):
             files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
         )
         self._set_aside = False  # whether metadata could not be read
+        self._requests_before: StorageStatistics = {}  # when the last checkpoint was complete
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -265,6 +274,9 @@ class CheckpointCoordinator(Component):
             consecutive_failures=self._state.failures,
             consecutive_trigger_failures=self._state.trigger_failures,
             interval_ms=round(self.options.interval * 1000),
+            files=file_figures(self._state),
+            calls=_calls(self._store.requests(), {}),
+            files_deleted=self._deleting.files_deleted,
         )
 
     async def orphans(self, before_ms: int) -> JobOrphans:
@@ -288,6 +300,7 @@ class CheckpointCoordinator(Component):
                 recovered.completed,
                 last_id=recovered.last_id,
                 graph_digest=self._state.graph_digest,
+                sizes=recovered.sizes,
             )
         )
         self.tasks.loop("timer", self._timer)
@@ -503,7 +516,15 @@ class CheckpointCoordinator(Component):
         number = record.checkpoint_id
         if record.status is CheckpointStatus.COMPLETED:
             warning = advice(record, self.options.interval * 1000)
-            record = msgspec.structs.replace(record, path=self._store.path_of(number), warning=warning)
+            requests, before = self._store.requests(), self._requests_before
+            self._requests_before = requests
+            record = msgspec.structs.replace(
+                record,
+                path=self._store.path_of(number),
+                warning=warning,
+                files=file_figures(self._state),
+                calls=_calls(requests, before),
+            )
             self._completed_at[number] = self._clock.monotonic()
             log.info("checkpoint complete", component=self.name, checkpoint=number, ms=record.duration_ms)
             last = self._statistics.latest_completed
@@ -520,6 +541,17 @@ class CheckpointCoordinator(Component):
                 error=str(record.error) if record.error else "",
             )
         self._statistics = statistics.recorded(self._statistics, record)
+
+
+def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:
+    """By kind. The writing of metadata is told apart from that of physical files, which TaskManagers do."""
+    nothing = RequestStatistics()
+    made = {}
+    for kind, now in requests.items():
+        earlier = before.get(kind, nothing)
+        calls = Calls(count=now.requests - earlier.requests, ms=(now.seconds - earlier.seconds) * 1000)
+        made["metadata" if kind == "create" else kind] = calls
+    return made
 
 
 def _retryable(error: Exception) -> bool:

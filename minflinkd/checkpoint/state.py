@@ -10,6 +10,7 @@ from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
 from minflinkd.checkpoint.registry import Registry
+from minflinkd.checkpoint.statistics import FileFigures
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
@@ -124,6 +125,17 @@ def available_files(state: State) -> frozenset[str]:
     """Files of earlier checkpoints that an acknowledgement may refer to: none of them is deleted yet."""
     lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed if doomed.referenced)]
     return frozenset(state.registry.files).union(*lingering)
+
+
+def file_figures(state: State) -> FileFigures:
+    registry = state.registry
+    return FileFigures(
+        physical=len(registry.files),
+        logical=registry.segments,
+        bytes_stored=sum(max(use.bytes, state.sizes.get(name, 0)) for name, use in registry.files.items()),
+        bytes_referenced=registry.bytes,
+        deleting=sum(map(len, state.deleting)),
+    )
 
 
 def protected_files(state: State) -> frozenset[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
@@ -23,6 +23,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectExists, ObjectNotFound
 from minflinkd.storage.location import Location
+from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ class Recovered:
     completed: tuple[CompletedCheckpoint, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     last_id: int = 0  # the highest that was ever given away, as far as the storage shows
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes, of the physical files that are there
 
 
 class CheckpointStore:
@@ -60,13 +62,18 @@ class CheckpointStore:
     """
 
     def __init__(self, location: Location, *, job_id: JobId, epoch: int, turn: StorageTurn | None = None) -> None:
-        self.location = location
+        self._recorded = RecordedStorage(location.storage)
+        self.location = replace(location, storage=self._recorded)
         self._job_id = job_id
         self._epoch = epoch
         self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
         self._reserved = 1  # ids below this one are ours
         self._allocating = asyncio.Lock()
+
+    def requests(self) -> StorageStatistics:
+        """What this coordinator has asked of the storage, by kind (F10)."""
+        return self._recorded.statistics()
 
     def path_of(self, checkpoint_id: int) -> str:
         """URI of the checkpoint's metadata, from which any job can be started."""
@@ -81,10 +88,13 @@ class CheckpointStore:
         await self._turn.wait()
         completed: list[CompletedCheckpoint] = []
         set_aside: list[SetAside] = []
+        sizes: dict[str, int] = {}
         seen = 0
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
+            if layout.is_physical_file(name):
+                sizes[name] = entry.size
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
                 continue
             try:
@@ -96,7 +106,7 @@ class CheckpointStore:
                 set_aside.append(SetAside(checkpoint_id, self.path_of(checkpoint_id), str(error)))
         self._next_id = self._reserved = seen + 1
         completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
-        return Recovered(tuple(completed), tuple(set_aside), seen)
+        return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
 
     async def allocate_id(self) -> int:
         """An id that no coordinator of this job has had or will have. After `recover`. Raises StorageError."""
