@@ -393,6 +393,8 @@ class CheckpointCoordinator(Component):
             self._feed(e.SetUpFailed(request, error_info(error)))
         else:
             self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
+            if outdated := self._store.outdated_blocks():
+                self._deleting.want(outdated, insists=True, then=lambda: None)
 
     async def _call_hook(self, hook: str, number: int) -> None:
         try:

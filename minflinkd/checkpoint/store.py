@@ -69,6 +69,7 @@ class CheckpointStore:
         self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
         self._reserved = 1  # ids below this one are ours
+        self._blocks: list[str] = []  # of ids, as far as they are known; the last one is in use
         self._allocating = asyncio.Lock()
 
     def requests(self) -> StorageStatistics:
@@ -93,6 +94,8 @@ class CheckpointStore:
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
+            if layout.parse_id_block(name) is not None:
+                self._blocks.append(name)
             if layout.is_physical_file(name):
                 sizes[name] = entry.size
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
@@ -116,6 +119,12 @@ class CheckpointStore:
             self._next_id += 1
             return self._next_id - 1
 
+    def outdated_blocks(self) -> tuple[str, ...]:
+        """Of ids: nobody needs them any more. Each is told once, to be deleted as metadata is."""
+        *outdated, latest = self._blocks
+        self._blocks = [latest]
+        return tuple(outdated)
+
     async def write(self, checkpoint: CompletedCheckpoint) -> None:
         """Add it to the store, whole or not at all. After an error the outcome is not known: `discard` it."""
         file = self.location.child(layout.metadata_file(checkpoint.checkpoint_id))
@@ -126,7 +135,7 @@ class CheckpointStore:
         await self.delete_metadata([layout.metadata_file(checkpoint_id)])
 
     async def delete_metadata(self, names: Sequence[str]) -> None:
-        """`discard` by the names of files. No write waits for it: each checkpoint has files of its own."""
+        """`discard` by the names of files, also of blocks of ids. No write waits for it: none touches these."""
         await self._turn.beside(partial(self.location.delete_children, names))
 
     async def delete_files(self, names: Iterable[str]) -> None:
@@ -190,10 +199,10 @@ class CheckpointStore:
                 await self.location.child(layout.id_block(first)).create_exclusive(mine)
                 break
             except ObjectExists:
+                self._blocks.append(layout.id_block(first))
                 first += ID_BLOCK
         self._next_id, self._reserved = first, first + ID_BLOCK
-        old = [self.location.relative(entry.path) async for entry in self.location.child(layout.IDS).list()]
-        await self.location.delete_children(n for n in old if (layout.parse_id_block(n) or 0) + ID_BLOCK <= first)
+        self._blocks.append(layout.id_block(first))
 
 
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:

@@ -341,14 +341,13 @@ class MergingWorld:
         return {self.location.relative(path) for path in self.storage.objects if path.endswith(".seg")}
 
     async def come_to_rest(self) -> None:
-        """The storage works, and one more checkpoint is complete; nothing is left but what the retained ones name."""
+        """The storage works, and more checkpoints are complete; nothing is left but what the retained ones name."""
         self.storage.weather = CALM
         if not self.coordinator.running or self.coordinator.crashed.is_set() or self.stopped.is_set():
             await self.restart()
         await asyncio.sleep(60)
         await self.restart()
-        await self.coordinator.trigger(forced=True)
-        await asyncio.sleep(40)
+        await asyncio.sleep(60)
         self.coordinator.tasks_stopped()
         self._kill_tasks()
         await asyncio.sleep(2 * self.options.orphan_grace)
