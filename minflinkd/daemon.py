@@ -124,6 +124,7 @@ class Daemon(Component):
             ids=ids,
             rng=random.SystemRandom(),
             options=dispatcher_options(config, state, epoch),
+            leads=lambda: self._leadership.held,
         )
         self.metrics = Metrics(
             version=__version__,

@@ -8,6 +8,7 @@ Responsible for when a checkpoint begins, what ends it, and when a file may go. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from minflinkd.checkpoint.causes import COUNTED, TRIGGER, CheckpointKind, Failur
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
+from minflinkd.checkpoint.registry import Registry
 from minflinkd.checkpoint.state import (
     Doomed,
     Final,
@@ -24,7 +26,6 @@ from minflinkd.checkpoint.state import (
     State,
     available_files,
     obstacle,
-    protected_files,
     refusal,
     retained_files,
 )
@@ -45,8 +46,13 @@ def initial(
     *,
     last_id: int = 0,
     graph_digest: str = "",
+    sizes: Mapping[str, int] | None = None,
 ) -> State:
-    """A coordinator over what the store holds. What was published before it began is not known: all is owed again."""
+    """A coordinator over what the store holds. What was published before it began is not known: all is owed again.
+
+    `sizes`: of the physical files that are there, in bytes.
+    """
+    registry = Registry.of(completed)
     return State(
         job_id=job_id,
         options=options,
@@ -54,6 +60,8 @@ def initial(
         completed=completed,
         unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
         last_id=max([last_id, *(c.checkpoint_id for c in completed)]),
+        registry=registry,
+        sizes={name: size for name, size in (sizes or {}).items() if name in registry.files},
     )
 
 
@@ -119,8 +127,14 @@ class _Step:
                 self.confirm([checkpoint_id], {t for t, a in self.state.attempts.items() if a == attempt})
             case e.MetadataDiscarded(checkpoint_id):
                 files = self.state.discarding.get(checkpoint_id, frozenset())
-                self.set(discarding=_without(self.state.discarding, checkpoint_id))
-                self.doom(files, referenced=True)
+                left = self.state.leaving.get(checkpoint_id)
+                self.set(
+                    discarding=_without(self.state.discarding, checkpoint_id),
+                    leaving=_without(self.state.leaving, checkpoint_id),
+                )
+                self.doom(files, referenced=True, checkpoint=left)
+            case e.FilesDeleted(files):
+                self.deleted(files)
             case e.Stopped():
                 self.set(stopped=True)
                 self.tasks_stopped(FailureCause.SHUT_DOWN)
@@ -268,14 +282,18 @@ class _Step:
         if checkpoint is None or not checkpoint.waits_for(snapshot):
             self.doom(frozenset(snapshot.physical_files))  # late or doubled: only what nobody refers to will go
             return
+        available = available_files(self.state)
+        snapshot = self.state.registry.located(snapshot, available)
         wanted = {file.handle.file for file in snapshot.files} - set(snapshot.physical_files)
-        if lost := wanted - available_files(self.state):
+        if lost := wanted - available:
             self.doom(frozenset(snapshot.physical_files))
             self.abort(checkpoint, FailureCause.DECLINED, _lost(snapshot, lost), snapshot.task_id)
             return
+        self.set(sizes={**self.state.sizes, **_sizes(snapshot)})
         checkpoint = checkpoint.acknowledge(snapshot, self.now)
         if checkpoint.acknowledged_by_all:
             checkpoint = replace(checkpoint.move(Phase.FINALIZING), finalizing_at=self.now)
+            checkpoint = checkpoint.registered(self.state.registry)
             self.commands.append(e.WriteMetadata(self.finished(checkpoint)))
         self.put(checkpoint)
         self.commands.append(e.Report(checkpoint.record()))
@@ -292,6 +310,7 @@ class _Step:
             pending=_without(state.pending, number),
             completed=tuple(sorted([*state.completed, completed], key=lambda c: c.checkpoint_id)),
             unconfirmed={**state.unconfirmed, number: frozenset(checkpoint.tasks)},
+            registry=state.registry.with_(completed),
             failures=0,
             last_ended=self.now,
         )
@@ -303,6 +322,7 @@ class _Step:
             if older.phase is Phase.PENDING:
                 self.abort(older, FailureCause.SUBSUMED)
         self.subsume()
+        self.doom(checkpoint.written_files() - completed.physical_files())  # nothing but copies was in them
         current = set(self.state.attempts.values())
         self.commands += [e.NotifyComplete(a, number) for a in checkpoint.tasks.values() if a in current]
         final = self.state.final
@@ -330,6 +350,7 @@ class _Step:
             self.set(
                 completed=tuple(c for c in self.state.completed if c.checkpoint_id != number),
                 discarding={**self.state.discarding, number: checkpoint.physical_files()},
+                leaving={**self.state.leaving, number: checkpoint},
             )
             self.commands.append(e.DiscardMetadata(number))
 
@@ -424,28 +445,51 @@ class _Step:
 
     # --- files (F5) ----------------------------------------------------------------------------------------------
 
-    def doom(self, files: frozenset[str], *, referenced: bool = False) -> None:
+    def doom(
+        self, files: frozenset[str], *, referenced: bool = False, checkpoint: CompletedCheckpoint | None = None
+    ) -> None:
         if files:
-            self.set(doomed=(*self.state.doomed, Doomed(files, self.state.last_id, referenced)))
+            doomed = Doomed(files, self.state.last_id, referenced, checkpoint)
+            self.set(doomed=(*self.state.doomed, doomed))
 
     def delete_doomed(self) -> None:
-        """Delete what no checkpoint refers to and none in flight may still take for granted."""
+        """Delete what no checkpoint refers to and none in flight may still take for granted.
+
+        Never in the midst of a checkpoint that is being processed: `settle` comes behind it (F5).
+        """
         if not self.state.doomed:
             return
         state = self.state
+        oldest = min(state.pending, default=None)
+        settled = [d for d in state.doomed if oldest is None or oldest > d.horizon]
+        registry = state.registry
+        for entry in settled:
+            if entry.checkpoint is not None:
+                registry = registry.without(entry.checkpoint)
         kept = retained_files(state).union(*state.discarding.values())  # doomed anew with their last referrer
-        doomed = [replace(d, files=d.files - kept) for d in state.doomed]
-        protected, oldest = protected_files(state), min(state.pending, default=None)
+        in_flight = frozenset[str]().union(*(c.referenced_files() for c in state.pending.values()))
         waiting, deletable = [], frozenset[str]()
-        for entry in doomed:
-            held = entry.files if oldest is not None and oldest <= entry.horizon else entry.files & protected
-            deletable |= entry.files - held
-            if held:
+        for entry in state.doomed:
+            files = held = entry.files - kept
+            if entry in settled:
+                files = files - registry.files.keys()
+                held = files & in_flight
+                entry = replace(entry, checkpoint=None)
+            deletable |= files - held
+            if held or entry.checkpoint is not None:  # to be released
                 waiting.append(replace(entry, files=held))
-        self.set(doomed=tuple(waiting))
         deletable -= frozenset().union(*(entry.files for entry in waiting))
+        self.set(doomed=tuple(waiting), registry=registry)
         if deletable:
+            self.set(deleting=(*self.state.deleting, deletable))
             self.commands.append(e.DeleteFiles(deletable))
+
+    def deleted(self, files: frozenset[str]) -> None:
+        left = list(self.state.deleting)
+        if files in left:
+            left.remove(files)
+        sizes = {name: size for name, size in self.state.sizes.items() if name not in files}
+        self.set(deleting=tuple(left), sizes=sizes)
 
     # --- small moves ---------------------------------------------------------------------------------------------
 
@@ -486,6 +530,15 @@ def _cause_of(error: ErrorInfo) -> FailureCause:
 
 def _without(mapping: Any, key: int) -> dict[int, Any]:
     return {number: value for number, value in mapping.items() if number != key}
+
+
+def _sizes(snapshot: TaskSnapshot) -> dict[str, int]:
+    """Of the files that were written for it: as far as their last segment goes."""
+    sizes = dict.fromkeys(snapshot.physical_files, 0)
+    for handle in (file.handle for file in snapshot.files):
+        if handle.file in sizes:
+            sizes[handle.file] = max(sizes[handle.file], handle.offset + handle.length)
+    return sizes
 
 
 def _overdue(checkpoint: PendingCheckpoint, timeout: float) -> ErrorInfo:

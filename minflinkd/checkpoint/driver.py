@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -23,13 +24,16 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
+from minflinkd.checkpoint.deleting import Deleting
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.orphans import UNREADABLE, chosen
 from minflinkd.checkpoint.state import (
     State,
     all_published,
     check_invariants,
+    file_figures,
     has_confirmed,
     holds,
     may_restore,
@@ -37,8 +41,15 @@ from minflinkd.checkpoint.state import (
     orphans,
     owed_to,
 )
-from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatistics, CheckpointStatus, RestoreRecord
+from minflinkd.checkpoint.statistics import (
+    Calls,
+    CheckpointRecord,
+    CheckpointStatistics,
+    CheckpointStatus,
+    RestoreRecord,
+)
 from minflinkd.checkpoint.store import CheckpointStore, Recovered
+from minflinkd.rpc.jobs import JobOrphans
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
@@ -46,6 +57,7 @@ from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
+from minflinkd.storage.recording import RequestStatistics, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -108,6 +120,11 @@ class CheckpointCoordinator(Component):
         self._notifying: set[AttemptId] = set()
         self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
         self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
+        self._deleting = Deleting(
+            files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
+        )
+        self._set_aside = False  # whether metadata could not be read
+        self._requests_before: StorageStatistics = {}  # when the last checkpoint was complete
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -257,12 +274,25 @@ class CheckpointCoordinator(Component):
             consecutive_failures=self._state.failures,
             consecutive_trigger_failures=self._state.trigger_failures,
             interval_ms=round(self.options.interval * 1000),
+            files=file_figures(self._state),
+            calls=_calls(self._store.requests(), {}),
+            files_deleted=self._deleting.files_deleted,
         )
+
+    async def orphans(self, before_ms: int) -> JobOrphans:
+        """Files last written before this, to which nothing refers and nothing will (F7). Raises StorageError."""
+        job_id = self._state.job_id
+        if self._set_aside:
+            return JobOrphans(job_id=job_id, skipped=UNREADABLE)
+        present = await self._store.listed_files()
+        names = {file.name: layout.parse_physical_file(file.name) for file in present}
+        return chosen(job_id, present, orphans(self._state, names), before_ms=before_ms)  # as of now, as in the sweep
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         recovered = await self._store.recover()
+        self._set_aside = bool(recovered.set_aside)
         self._machine = self._machine_of(
             coordinator.initial(
                 self._state.job_id,
@@ -270,11 +300,13 @@ class CheckpointCoordinator(Component):
                 recovered.completed,
                 last_id=recovered.last_id,
                 graph_digest=self._state.graph_digest,
+                sizes=recovered.sizes,
             )
         )
         self.tasks.loop("timer", self._timer)
+        self.tasks.loop("deletions", self._deleting.run)
         self.tasks.job("sweep of orphans", self._sweep(recovered))
-        if not recovered.set_aside:  # what cannot be read may refer to anything
+        if not self._set_aside:  # what cannot be read may refer to anything
             self.tasks.loop("sweeps", self._sweep_again_and_again)
 
     async def _before_stop(self) -> None:
@@ -330,9 +362,9 @@ class CheckpointCoordinator(Component):
             case e.NotifyAborted(attempt, number):
                 self._try(f"abort of {number} at {attempt}", lambda: self._gateway.notify_aborted(attempt, number))
             case e.DiscardMetadata(number):
-                self.tasks.job(f"discard {number}", self._discard(number))
+                self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
             case e.DeleteFiles(files):
-                self._try("deletion of unreferenced files", lambda: self._store.delete_files(files))
+                self._deleting.want(files, then=partial(self._feed, e.FilesDeleted(files)))
             case e.FailJob(number, cause, error):
                 # Not from within: the callee will stop the tasks, which is the next event.
                 failure = CheckpointFailed(number, cause, error)
@@ -361,6 +393,8 @@ class CheckpointCoordinator(Component):
             self._feed(e.SetUpFailed(request, error_info(error)))
         else:
             self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
+            if outdated := self._store.outdated_blocks():
+                self._deleting.want(outdated, insists=True, then=lambda: None)
 
     async def _call_hook(self, hook: str, number: int) -> None:
         try:
@@ -392,7 +426,8 @@ class CheckpointCoordinator(Component):
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
         reach(CrashPoint.METADATA)
         try:
-            await self._store.write(checkpoint)
+            with self._deleting.held_back():
+                await self._store.write(checkpoint)
         except Exception as error:
             self._feed(e.MetadataFailed(checkpoint.checkpoint_id, error_info(error)))
         else:
@@ -414,10 +449,7 @@ class CheckpointCoordinator(Component):
         finally:
             self._notifying.discard(attempt)
 
-    async def _discard(self, number: int) -> None:
-        async for trial in _until_done():
-            with trial:
-                await self._store.discard(number)
+    def _discarded(self, number: int) -> None:
         reach(CrashPoint.SUBSUME)
         self._feed(e.MetadataDiscarded(number))
 
@@ -486,7 +518,15 @@ class CheckpointCoordinator(Component):
         number = record.checkpoint_id
         if record.status is CheckpointStatus.COMPLETED:
             warning = advice(record, self.options.interval * 1000)
-            record = msgspec.structs.replace(record, path=self._store.path_of(number), warning=warning)
+            requests, before = self._store.requests(), self._requests_before
+            self._requests_before = requests
+            record = msgspec.structs.replace(
+                record,
+                path=self._store.path_of(number),
+                warning=warning,
+                files=file_figures(self._state),
+                calls=_calls(requests, before),
+            )
             self._completed_at[number] = self._clock.monotonic()
             log.info("checkpoint complete", component=self.name, checkpoint=number, ms=record.duration_ms)
             last = self._statistics.latest_completed
@@ -503,6 +543,17 @@ class CheckpointCoordinator(Component):
                 error=str(record.error) if record.error else "",
             )
         self._statistics = statistics.recorded(self._statistics, record)
+
+
+def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:
+    """By kind. The writing of metadata is told apart from that of physical files, which TaskManagers do."""
+    nothing = RequestStatistics()
+    made = {}
+    for kind, now in requests.items():
+        earlier = before.get(kind, nothing)
+        calls = Calls(count=now.requests - earlier.requests, ms=(now.seconds - earlier.seconds) * 1000)
+        made["metadata" if kind == "create" else kind] = calls
+    return made
 
 
 def _retryable(error: Exception) -> bool:

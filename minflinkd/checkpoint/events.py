@@ -145,6 +145,13 @@ class MetadataDiscarded:
 
 
 @dataclass(frozen=True)
+class FilesDeleted:
+    """Or left for the sweep of orphans, where that does not succeed."""
+
+    files: frozenset[str] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Stopped:
     """The coordinator shuts down."""
 
@@ -170,6 +177,7 @@ Event = (
     | MetadataFailed
     | TaskNotified
     | MetadataDiscarded
+    | FilesDeleted
     | Stopped
 )
 
@@ -237,7 +245,7 @@ class DiscardMetadata:
 
 @dataclass(frozen=True)
 class DeleteFiles:
-    """Nothing refers to these physical files and nothing ever will; a failure leaves orphans, no more."""
+    """-> FilesDeleted. Nothing refers to these physical files and nothing ever will; a failure leaves but orphans."""
 
     files: frozenset[str]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.statistics import (
     HISTORY,
+    Calls,
     CheckpointRecord,
     CheckpointStatistics,
     CheckpointStatus,
+    FileFigures,
     RestoreRecord,
     TaskRecord,
 )
@@ -65,6 +67,14 @@ def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
             "consecutive-failures": statistics.consecutive_failures,
             "consecutive-trigger-failures": statistics.consecutive_trigger_failures,
             "interval": statistics.interval_ms,
+            "files": {
+                **_files(statistics.files),
+                "created": statistics.files_created,
+                "deleted": statistics.files_deleted,
+                "compactions": statistics.compactions,
+                "bytes-rewritten": statistics.bytes_rewritten,
+            },
+            "calls": _calls(statistics.calls),
         },
     }
 
@@ -111,6 +121,24 @@ def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
     }
 
 
+def _files(figures: FileFigures) -> dict[str, Any]:
+    return {
+        "physical": figures.physical,
+        "logical": figures.logical,
+        "bytes-stored": figures.bytes_stored,
+        "bytes-referenced": figures.bytes_referenced,
+        "amplification": round(figures.amplification, 4),
+        "deleting": figures.deleting,
+    }
+
+
+def _calls(calls: Mapping[str, Calls]) -> dict[str, Any]:
+    return {
+        kind: {"count": made.count, "ms": round(made.ms, 3), "average": round(made.average_ms, 3)}
+        for kind, made in sorted(calls.items())
+    }
+
+
 def _all(statistics: CheckpointStatistics) -> Iterable[CheckpointRecord]:
     return sorted((*statistics.in_progress, *statistics.history), key=lambda r: -r.checkpoint_id)
 
@@ -151,6 +179,10 @@ def _checkpoint(record: CheckpointRecord) -> dict[str, Any]:
             "metadata": round(record.metadata_ms, 3),
             "notify": round(record.notify_ms, 3),
             "warning": record.warning,
+            "files": None if record.files is None else _files(record.files),
+            "calls": _calls({**record.calls, "create": record.creates, "close": record.closes}),
+            "compactions": record.compactions,
+            "bytes-rewritten": record.bytes_rewritten,
         },
     }
     if record.status is CheckpointStatus.COMPLETED:

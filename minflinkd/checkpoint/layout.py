@@ -43,6 +43,10 @@ def parse_physical_file(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def is_physical_file(name: str) -> bool:
+    return _PHYSICAL.fullmatch(name) is not None
+
+
 def parse_metadata_file(name: str) -> int | None:
     directory, _, file = name.partition("/")
     match = _CHECKPOINT.fullmatch(directory)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from msgspec.structs import replace as copy
+
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, HookState
+from minflinkd.checkpoint.registry import Registry
 from minflinkd.checkpoint.statistics import CheckpointRecord, CheckpointStatus, TaskRecord
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
@@ -70,6 +73,10 @@ class PendingCheckpoint:
             acknowledged_ms={**self.acknowledged_ms, snapshot.task_id: self.time_of_day_ms(now)},
         )
 
+    def registered(self, registry: Registry) -> PendingCheckpoint:
+        """Acknowledged by all, its segments are registered: what is known already is not taken a second time (F4)."""
+        return replace(self, snapshots={task: registry.registered(taken) for task, taken in self.snapshots.items()})
+
     def time_of_day_ms(self, now: float) -> int:
         return self.triggered_ms + round((now - self.triggered_at) * 1000)
 
@@ -103,7 +110,7 @@ class PendingCheckpoint:
             triggered_ms=self.triggered_ms,
             completed_ms=max(self.acknowledged_ms.values(), default=self.triggered_ms),
             graph_digest=graph_digest,
-            tasks=tuple(self.snapshots[task] for task in sorted(self.snapshots)),
+            tasks=tuple(_without_dropped(self.snapshots[task]) for task in sorted(self.snapshots)),
             hooks=tuple(HookState(name, state) for name, state in self.hooks.items() if state is not None),
         )
 
@@ -133,3 +140,9 @@ class PendingCheckpoint:
             failed_task=failed_task,
             metadata_ms=metadata_ms,
         )
+
+
+def _without_dropped(snapshot: TaskSnapshot) -> TaskSnapshot:
+    """Files of which every segment was known already are not the checkpoint's."""
+    used = {file.handle.file for file in snapshot.files}
+    return copy(snapshot, physical_files=tuple(name for name in snapshot.physical_files if name in used))

@@ -9,6 +9,8 @@ from minflinkd.checkpoint.causes import CheckpointKind, Refusal
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.pending import PendingCheckpoint, Phase
+from minflinkd.checkpoint.registry import Registry
+from minflinkd.checkpoint.statistics import FileFigures
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
@@ -48,6 +50,7 @@ class Doomed:
     files: frozenset[str]
     horizon: int
     referenced: bool  # were they ever a checkpoint's? Those of a late acknowledgement may be deleted already
+    checkpoint: CompletedCheckpoint | None = None  # whose references are released then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,11 @@ class State:
     completed: tuple[CompletedCheckpoint, ...] = ()  # in the store, by id
     unconfirmed: Mapping[int, frozenset[TaskId]] = field(default_factory=dict)  # completed, not published by these
     discarding: Mapping[int, frozenset[str]] = field(default_factory=dict)  # metadata being deleted: its files
+    leaving: Mapping[int, CompletedCheckpoint] = field(default_factory=dict)  # of these, those that were complete
     doomed: tuple[Doomed, ...] = ()
+    deleting: tuple[frozenset[str], ...] = ()  # files that are being deleted
+    registry: Registry = field(default_factory=Registry)  # of those completed, leaving and doomed
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of physical files, as far as they are known
     restored: int | None = None  # the next attempts start from this checkpoint
     final: Final | None = None
     next_trigger: float | None = None
@@ -90,7 +97,7 @@ def refusal(state: State, request: Request) -> Refusal | None:
     if not state.attempts:
         return Refusal.NOT_ALL_TASKS_RUNNING
     beyond = len(state.completed) - state.options.num_retained
-    if beyond + len(state.discarding) >= MAX_CLEANING:
+    if beyond + len(state.discarding) + len(state.deleting) >= MAX_CLEANING:
         return Refusal.TOO_MANY_TO_CLEAN
     return None
 
@@ -117,13 +124,24 @@ def retained_files(state: State) -> frozenset[str]:
 def available_files(state: State) -> frozenset[str]:
     """Files of earlier checkpoints that an acknowledgement may refer to: none of them is deleted yet."""
     lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed if doomed.referenced)]
-    return retained_files(state).union(*lingering)
+    return frozenset(state.registry.files).union(*lingering)
+
+
+def file_figures(state: State) -> FileFigures:
+    registry = state.registry
+    return FileFigures(
+        physical=len(registry.files),
+        logical=registry.segments,
+        bytes_stored=sum(max(use.bytes, state.sizes.get(name, 0)) for name, use in registry.files.items()),
+        bytes_referenced=registry.bytes,
+        deleting=sum(map(len, state.deleting)),
+    )
 
 
 def protected_files(state: State) -> frozenset[str]:
     """Files that somebody refers to: checkpoints retained, pending, or with metadata that is still there."""
     pending = (checkpoint.referenced_files() for checkpoint in state.pending.values())
-    return retained_files(state).union(*state.discarding.values(), *pending)
+    return frozenset(state.registry.files).union(*state.discarding.values(), *pending)
 
 
 def orphans(state: State, found: Mapping[str, tuple[int, int]]) -> frozenset[str]:
@@ -200,11 +218,12 @@ def check_invariants(state: State) -> None:
         "an id is both completed and being deleted": bool(state.discarding.keys() & set(ids)),
         "an id beyond the last one": max([*ids, *state.pending, *state.discarding], default=0) > state.last_id,
         "a checkpoint unconfirmed that is not retained": not state.unconfirmed.keys() <= set(ids),
+        "leaving, and its metadata is not being deleted": not state.leaving.keys() <= state.discarding.keys(),
         "pinned and not retained": not state.pinned <= set(ids),
         "unconfirmed by nobody": not all(state.unconfirmed.values()),
         "two requests queued": sum(not request.forced for request in state.queued) > 1,
-        "doomed files that are referenced": bool(
-            frozenset().union(*(d.files for d in state.doomed)) & retained_files(state)
+        "doomed files that are referenced": any(
+            checkpoint.physical_files() & doomed.files for doomed in state.doomed for checkpoint in state.completed
         ),
         "a pending checkpoint without attempts": any(not c.tasks for c in state.pending.values()),
     }

@@ -5,12 +5,13 @@ The coordinator says what happened; `flink_json` shows it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import TaskId
 
@@ -22,6 +23,34 @@ class CheckpointStatus(StrEnum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+
+
+class FileFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The physical files that the retained checkpoints of a job refer to (F6, F10)."""
+
+    physical: int = 0
+    logical: int = 0  # live segments in them
+    bytes_stored: int = 0  # of these files
+    bytes_referenced: int = 0  # of these segments
+    deleting: int = 0  # further files, to which nothing refers any more, that are still to be deleted
+
+    @property
+    def amplification(self) -> float:
+        """Bytes stored for each that is referred to; 1 where there is none."""
+        return self.bytes_stored / self.bytes_referenced if self.bytes_referenced else 1.0
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one kind to the storage, and the milliseconds that they took together; -1: was not measured."""
+
+    count: int = 0
+    ms: float = 0.0
+
+    @property
+    def average_ms(self) -> float:
+        if self.ms < 0:
+            return -1.0
+        return self.ms / self.count if self.count else 0.0
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +69,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     alignment_bytes: int = 0  # held back meanwhile
     unaligned: bool = False
     files_uploaded: int = 0
+    merging: MergingFigures | None = None
 
     @classmethod
     def of(cls, snapshot: TaskSnapshot, acknowledged_ms: int) -> TaskRecord:
@@ -57,6 +87,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
             alignment_bytes=snapshot.alignment_bytes,
             unaligned=snapshot.unaligned,
             files_uploaded=snapshot.files_uploaded,
+            merging=snapshot.merging,
         )
 
 
@@ -78,6 +109,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     metadata_ms: float = 0.0  # from the last acknowledgement until the metadata was written
     notify_ms: float = -1.0  # from then until all tasks had published it; -1: not yet
     warning: str = ""  # it took longer than the interval, and what to change (C42)
+    files: FileFigures | None = None  # of the job, when this one was complete
+    calls: dict[str, Calls] = {}  # by the coordinator, since the one before was complete; by kind of request
 
     @property
     def latest_ack_ms(self) -> int:
@@ -101,6 +134,32 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alignment_bytes(self) -> int:
         return sum(task.alignment_bytes for task in self.tasks)
+
+    @property
+    def files_created(self) -> int:
+        """Physical files."""
+        return sum(task.physical_files for task in self.tasks)
+
+    @property
+    def creates(self) -> Calls:
+        """Of physical files, by TaskManagers."""
+        return _calls((m.creates, m.create_ms) for m in self._merging) or Calls(count=self.files_created, ms=-1)
+
+    @property
+    def closes(self) -> Calls:
+        return _calls((m.closes, m.close_ms) for m in self._merging) or Calls(count=self.files_created, ms=-1)
+
+    @property
+    def compactions(self) -> int:
+        return sum(merging.compactions for merging in self._merging)
+
+    @property
+    def bytes_rewritten(self) -> int:
+        return sum(merging.bytes_rewritten for merging in self._merging)
+
+    @property
+    def _merging(self) -> list[MergingFigures]:
+        return [task.merging for task in self.tasks if task.merging is not None]
 
     @property
     def alignment_ms(self) -> float:
@@ -135,6 +194,12 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
     sizes_uploaded: tuple[int, ...] = ()
     sizes_aligned: tuple[int, ...] = ()
     interval_ms: int = 0  # between two periodic triggers; 0: there are none
+    files: FileFigures = FileFigures()
+    calls: dict[str, Calls] = {}  # by the coordinator, by kind of request
+    files_created: int = 0  # physical ones, acknowledged
+    files_deleted: int = 0
+    compactions: int = 0
+    bytes_rewritten: int = 0  # by compactions
 
 
 def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> CheckpointStatistics:
@@ -142,7 +207,14 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
     others = tuple(r for r in statistics.in_progress if r.checkpoint_id != record.checkpoint_id)
     if record.status is CheckpointStatus.IN_PROGRESS:
         return msgspec.structs.replace(statistics, in_progress=(*others, record))
-    ended = msgspec.structs.replace(statistics, in_progress=others, history=(record, *statistics.history)[:HISTORY])
+    ended = msgspec.structs.replace(
+        statistics,
+        in_progress=others,
+        history=(record, *statistics.history)[:HISTORY],
+        files_created=statistics.files_created + record.files_created,
+        compactions=statistics.compactions + record.compactions,
+        bytes_rewritten=statistics.bytes_rewritten + record.bytes_rewritten,
+    )
     if record.status is CheckpointStatus.FAILED:
         by_cause = dict(statistics.failed_by_cause)
         if record.cause is not None:
@@ -160,6 +232,11 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
         sizes_uploaded=(*statistics.sizes_uploaded, record.bytes_uploaded)[-SAMPLES:],
         sizes_aligned=(*statistics.sizes_aligned, record.alignment_bytes)[-SAMPLES:],
     )
+
+
+def _calls(measured: Iterable[tuple[int, float]]) -> Calls | None:
+    found = list(measured)
+    return Calls(count=sum(count for count, _ in found), ms=sum(ms for _, ms in found)) if found else None
 
 
 def published(statistics: CheckpointStatistics, checkpoint_id: int, notify_ms: float) -> CheckpointStatistics:

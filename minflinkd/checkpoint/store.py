@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import structlog
@@ -19,10 +18,12 @@ import structlog
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectExists, ObjectNotFound
 from minflinkd.storage.location import Location
+from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ class Recovered:
     completed: tuple[CompletedCheckpoint, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     last_id: int = 0  # the highest that was ever given away, as far as the storage shows
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes, of the physical files that are there
 
 
 class CheckpointStore:
@@ -60,13 +62,19 @@ class CheckpointStore:
     """
 
     def __init__(self, location: Location, *, job_id: JobId, epoch: int, turn: StorageTurn | None = None) -> None:
-        self.location = location
+        self._recorded = RecordedStorage(location.storage)
+        self.location = replace(location, storage=self._recorded)
         self._job_id = job_id
         self._epoch = epoch
         self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
         self._reserved = 1  # ids below this one are ours
+        self._blocks: list[str] = []  # of ids, as far as they are known; the last one is in use
         self._allocating = asyncio.Lock()
+
+    def requests(self) -> StorageStatistics:
+        """What this coordinator has asked of the storage, by kind (F10)."""
+        return self._recorded.statistics()
 
     def path_of(self, checkpoint_id: int) -> str:
         """URI of the checkpoint's metadata, from which any job can be started."""
@@ -81,10 +89,15 @@ class CheckpointStore:
         await self._turn.wait()
         completed: list[CompletedCheckpoint] = []
         set_aside: list[SetAside] = []
+        sizes: dict[str, int] = {}
         seen = 0
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
+            if layout.parse_id_block(name) is not None:
+                self._blocks.append(name)
+            if layout.is_physical_file(name):
+                sizes[name] = entry.size
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
                 continue
             try:
@@ -96,7 +109,7 @@ class CheckpointStore:
                 set_aside.append(SetAside(checkpoint_id, self.path_of(checkpoint_id), str(error)))
         self._next_id = self._reserved = seen + 1
         completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
-        return Recovered(tuple(completed), tuple(set_aside), seen)
+        return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
 
     async def allocate_id(self) -> int:
         """An id that no coordinator of this job has had or will have. After `recover`. Raises StorageError."""
@@ -106,6 +119,12 @@ class CheckpointStore:
             self._next_id += 1
             return self._next_id - 1
 
+    def outdated_blocks(self) -> tuple[str, ...]:
+        """Of ids: nobody needs them any more. Each is told once, to be deleted as metadata is."""
+        *outdated, latest = self._blocks
+        self._blocks = [latest]
+        return tuple(outdated)
+
     async def write(self, checkpoint: CompletedCheckpoint) -> None:
         """Add it to the store, whole or not at all. After an error the outcome is not known: `discard` it."""
         file = self.location.child(layout.metadata_file(checkpoint.checkpoint_id))
@@ -113,7 +132,11 @@ class CheckpointStore:
 
     async def discard(self, checkpoint_id: int) -> None:
         """Take it out of the store; its physical files stay. Idempotent."""
-        await self._turn.take(partial(self.location.delete_children, [layout.metadata_file(checkpoint_id)]))
+        await self.delete_metadata([layout.metadata_file(checkpoint_id)])
+
+    async def delete_metadata(self, names: Sequence[str]) -> None:
+        """`discard` by the names of files, also of blocks of ids. No write waits for it: none touches these."""
+        await self._turn.beside(partial(self.location.delete_children, names))
 
     async def delete_files(self, names: Iterable[str]) -> None:
         """Delete physical files. Idempotent. Raises InvalidPhysicalFile before any is deleted."""
@@ -121,16 +144,20 @@ class CheckpointStore:
         for name in checked:
             layout.parse_physical_file(name)
         if checked:
-            await self.location.delete_children(checked)
+            await self._turn.beside(partial(self.location.delete_children, checked))
 
     async def physical_files(self) -> dict[str, tuple[int, int]]:
         """Those that are there: epoch and checkpoint by name. Raises StorageError."""
-        found: dict[str, tuple[int, int]] = {}
-        async for entry in self.location.list():
-            name = self.location.relative(entry.path)
-            with suppress(layout.InvalidPhysicalFile):  # metadata, reserved ids, or not ours
-                found[name] = layout.parse_physical_file(name)
-        return found
+        return {file.name: layout.parse_physical_file(file.name) for file in await self.listed_files()}
+
+    async def listed_files(self) -> list[OrphanFile]:
+        """The physical files that are there, needed or not. Raises StorageError."""
+        entries = [(self.location.relative(entry.path), entry) async for entry in self.location.list()]
+        return [
+            OrphanFile(name, entry.size, entry.modified_ms)
+            for name, entry in entries
+            if layout.is_physical_file(name)  # not metadata, reserved ids, or not ours
+        ]
 
     async def sweep(self, recovered: Recovered) -> tuple[str, ...]:
         """Delete the orphans of earlier leaders; returns their names.
@@ -172,10 +199,10 @@ class CheckpointStore:
                 await self.location.child(layout.id_block(first)).create_exclusive(mine)
                 break
             except ObjectExists:
+                self._blocks.append(layout.id_block(first))
                 first += ID_BLOCK
         self._next_id, self._reserved = first, first + ID_BLOCK
-        old = [self.location.relative(entry.path) async for entry in self.location.child(layout.IDS).list()]
-        await self.location.delete_children(n for n in old if (layout.parse_id_block(n) or 0) + ID_BLOCK <= first)
+        self._blocks.append(layout.id_block(first))
 
 
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:

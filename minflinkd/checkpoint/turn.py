@@ -26,6 +26,7 @@ class StorageTurn:
         self._what = what
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Task[Any] | None = None
+        self._beside: set[asyncio.Task[Any]] = set()
 
     async def take(self, work: Callable[[], Coroutine[Any, Any, R]], *, patience: float | None = None) -> R:
         """Do `work` when it is its turn; begun, it goes on to its end, also where whoever asked for it is cancelled.
@@ -37,24 +38,42 @@ class StorageTurn:
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
+    async def beside(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Do `work` at once, whoever has the turn: it touches nothing that others do. Else as `take`."""
+        task = asyncio.create_task(work(), name=f"{self._what}: work beside the others in the storage")
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        task.add_done_callback(self._report)
+        return await asyncio.shield(task)
+
     async def wait(self) -> None:
-        """Returns when nothing is under way. Raises StorageUnavailable."""
+        """Returns when nothing is under way, nor beside it. Raises StorageUnavailable."""
         await self._acquire(PATIENCE)
         self._turn.release()
+        if self._beside:
+            _, late = await asyncio.wait(self._beside, timeout=PATIENCE)
+            if late:
+                raise self._unavailable(PATIENCE)
 
     async def _acquire(self, patience: float) -> None:
         try:
             async with asyncio.timeout(patience):
                 await self._turn.acquire()
         except TimeoutError as error:
-            log.warning("earlier work in the storage has not ended", job=self._what, seconds=patience)
-            raise StorageUnavailable(
-                f"the storage of {self._what} does not answer: an earlier request has not ended in {patience:g} s",
-                hint="is its mount, or its server, there?",
-            ) from error
+            raise self._unavailable(patience) from error
+
+    def _unavailable(self, patience: float) -> StorageUnavailable:
+        log.warning("earlier work in the storage has not ended", job=self._what, seconds=patience)
+        return StorageUnavailable(
+            f"the storage of {self._what} does not answer: an earlier request has not ended in {patience:g} s",
+            hint="is its mount, or its server, there?",
+        )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way = None
         self._turn.release()
+        self._report(task)
+
+    def _report(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("work in the storage failed", job=self._what, error=str(error))

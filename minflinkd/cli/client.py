@@ -28,6 +28,7 @@ from minflinkd.rest.schemas import (
     JobsOverview,
     Logs,
     OperationResult,
+    Orphans,
     Submitted,
     TaskManagerDetails,
     TaskManagers,
@@ -44,6 +45,7 @@ ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds
 LONGEST_PAUSE = 1.0
 POLL = 0.1  # seconds between two looks at what was triggered
+SWEEP_TIMEOUT = 600.0  # seconds: all checkpoints are listed
 SUBMIT_TIMEOUT = 300.0  # seconds: Spark analyses the job first, perhaps on a TaskManager that is yet to start
 
 _UNAVAILABLE: Final = 503
@@ -132,6 +134,13 @@ class Client:
         of_job = "" if job is None else f"&job={job}"
         return await self.get(f"/blobs?offset={offset}{of_job}", Blobs)
 
+    async def orphans(self, *, job: str | None, dry_run: bool) -> Orphans:
+        """Those that were deleted, or with `dry_run` would be."""
+        query = None if job is None else {"job": job}
+        method = "GET" if dry_run else "DELETE"
+        body = await self._repeat(method, "/storage/orphans", query=query, timeout=SWEEP_TIMEOUT)
+        return msgspec.json.decode(body, type=Orphans)
+
     async def blob_server(self) -> BlobClient:
         """To be closed."""
         from minflinkd.blob.client import BlobClient  # most commands do without
@@ -219,6 +228,7 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         document: bytes | None = None,
+        timeout: float | None = None,
         when: Callable[[Exception], bool] = lambda error: _may_succeed_later(error),
     ) -> bytes:
         async for attempt in stamina.retry_context(
@@ -230,16 +240,24 @@ class Client:
             wait_jitter=FIRST_PAUSE,
         ):
             with attempt:
-                return await self._send(method, path, query=query, document=document)
+                return await self._send(method, path, query=query, document=document, timeout=timeout)
         raise AssertionError("stamina returns or raises")
 
     async def _send(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, document: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        document: bytes | None = None,
+        timeout: float | None = None,
     ) -> bytes:
         options: dict[str, Any] = {"params": query}
         if document is not None:
             options |= {"data": document, "headers": {"Content-Type": "application/json"}}
-            options |= {"timeout": aiohttp.ClientTimeout(total=SUBMIT_TIMEOUT, sock_connect=5)}
+            timeout = SUBMIT_TIMEOUT
+        if timeout is not None:
+            options |= {"timeout": aiohttp.ClientTimeout(total=max(timeout, self._timeout), sock_connect=5)}
         try:
             async with self._open.request(method, self.url + path, **options) as response:
                 body = await response.read()

@@ -35,6 +35,7 @@ COMMANDS = {
     "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
     "logs": Lazy("logs:logs", "Print a TaskManager's log."),
     "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
+    "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
     "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
 }
 

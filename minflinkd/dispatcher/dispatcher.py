@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,6 +19,7 @@ from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
@@ -68,7 +70,9 @@ class Dispatcher(Component):
         ids: IdSource,
         rng: random.Random,
         options: DispatcherOptions,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`leads`: whether it is beyond doubt that no other daemon leads now."""
         super().__init__("dispatcher")
         self._network = network
         self._store = store
@@ -106,8 +110,17 @@ class Dispatcher(Component):
             runs=lambda job_id: job_id in self._runs,
             tasks=self.tasks,
         )
+        self._orphans = OrphanSweeps(
+            root=lambda: storages.at(self.options.checkpoint_root),
+            run_of=self._runs.get,
+            unreadable=lambda job_id: job_id in self._unreadable,
+            leads=leads,
+            grace=lambda: self.options.job_master.checkpoints.orphan_grace,
+            clock=clock,
+        )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
+        self._orphans.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.ListJobs, self._list)
         self._mailbox.on(j.GetJob, self._get)

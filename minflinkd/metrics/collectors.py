@@ -181,6 +181,7 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
         for quantile, seconds in sorted(sample.durations.items()):
             durations.add_metric([job, quantile], seconds)
     yield from (ended, causes, refused, restored, durations)
+    yield from _of_checkpoint_files(samples)
     gauges: list[tuple[str, str, Callable[[CheckpointSample], float | None]]] = [
         ("minflinkd_checkpoints_in_progress", "Checkpoints under way.", lambda s: s.in_progress),
         (
@@ -235,6 +236,41 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
             if (now := value(sample)) is not None:
                 family.add_metric([job], now)
         yield family
+
+
+def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Metric]:
+    gauges: list[tuple[str, str, Callable[[CheckpointSample], float]]] = [
+        ("physical_files", "Physical files that retained checkpoints refer to.", lambda s: s.physical_files),
+        ("logical_files", "Live segments in them.", lambda s: s.logical_files),
+        ("stored_bytes", "Size of these files.", lambda s: s.bytes_stored),
+        ("referenced_bytes", "Size of these segments.", lambda s: s.bytes_referenced),
+        ("space_amplification", "Bytes stored for each that is referred to.", lambda s: s.amplification),
+        ("files_deleting", "Files that are still to be deleted.", lambda s: s.files_deleting),
+    ]
+    for name, text, value in gauges:
+        gauge = GaugeMetricFamily(f"minflinkd_checkpoint_{name}", text, labels=["job"])
+        for job, sample in samples:
+            gauge.add_metric([job], value(sample))
+        yield gauge
+    counters: list[tuple[str, str, Callable[[CheckpointSample], float]]] = [
+        ("files_created", "Physical files that were acknowledged.", lambda s: s.files_created),
+        ("files_deleted", "Physical files that were deleted.", lambda s: s.files_deleted),
+        ("compactions", "Physical files that were rewritten.", lambda s: s.compactions),
+        ("rewritten_bytes", "Written again by compactions.", lambda s: s.bytes_rewritten),
+    ]
+    for name, text, value in counters:
+        counter = CounterMetricFamily(f"minflinkd_checkpoint_{name}", text, labels=["job"])
+        for job, sample in samples:
+            counter.add_metric([job], value(sample))
+        yield counter
+    labels = ["job", "request"]
+    calls = CounterMetricFamily("minflinkd_checkpoint_storage_calls", "A coordinator's requests.", labels=labels)
+    spent = CounterMetricFamily("minflinkd_checkpoint_storage_seconds", "Seconds spent in them.", labels=labels)
+    for job, sample in samples:
+        for kind, (count, seconds) in sorted(sample.calls.items()):
+            calls.add_metric([job, kind], count)
+            spent.add_metric([job, kind], seconds)
+    yield from (calls, spent)
 
 
 def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:

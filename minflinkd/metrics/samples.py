@@ -22,6 +22,17 @@ class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
     last_bytes_aligned: int = 0
     last_bytes_full: int = 0
     last_bytes_uploaded: int = 0
+    physical_files: int = 0  # that the retained ones refer to
+    logical_files: int = 0  # live segments in them
+    bytes_stored: int = 0
+    bytes_referenced: int = 0
+    amplification: float = 1.0
+    files_deleting: int = 0
+    files_created: int = 0
+    files_deleted: int = 0
+    compactions: int = 0
+    bytes_rewritten: int = 0
+    calls: dict[str, tuple[int, float]] = {}  # to the storage, by kind: how many, and their seconds
 
 
 class TaskSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
+from minflinkd.rest.orphans import OrphanRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
@@ -91,6 +92,7 @@ class RestServer(Component):
             JobRoutes(self._backend),
             CheckpointRoutes(self._backend),
             SavepointRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
+            OrphanRoutes(self._backend),
             TaskManagerRoutes(self._backend),
             LogRoutes(self._backend, self._log_copies),
             HealthRoutes(self._backend, metrics, self._blobs),

@@ -194,3 +194,36 @@ class DisposeSavepoint(Request[Done], frozen=True):
 
 class GetDisposal(Request[OperationStatus], frozen=True):
     trigger_id: str
+
+
+class OrphanFile(Message, frozen=True):
+    """A physical file in a job's checkpoint directory; its size in bytes, and when it was written."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class JobOrphans(Message, frozen=True):
+    """Of one job's directory."""
+
+    job_id: JobId
+    files: tuple[OrphanFile, ...] = ()
+    kept: int = 0  # physical files that are needed, or not old enough
+    skipped: str = ""  # why the directory was left alone
+
+
+class OrphanReport(Message, frozen=True):
+    jobs: tuple[JobOrphans, ...]
+    dry_run: bool
+    grace: float  # seconds
+
+
+class SweepOrphans(Request[OrphanReport], frozen=True):
+    """Find, and without `dry_run` delete, what no checkpoint refers to (F7). Answered when all is listed.
+
+    Refused: `conflict` where somebody else has asked, `not-leading`.
+    """
+
+    job_id: JobId | None = None
+    dry_run: bool = True

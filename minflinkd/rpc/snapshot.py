@@ -41,6 +41,17 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
         return self.lines or (self.number,)
 
 
+class MergingFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the physical files of a snapshot cost its TaskManager (F10). Milliseconds are sums over all calls."""
+
+    creates: int = 0
+    create_ms: float = 0.0
+    closes: int = 0
+    close_ms: float = 0.0
+    compactions: int = 0  # old files that were rewritten since the task's last snapshot (F6)
+    bytes_rewritten: int = 0  # by these
+
+
 class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What one task acknowledged (C11, C12)."""
 
@@ -52,6 +63,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[StateFile, ...] = ()
     transactions: tuple[SinkTransaction, ...] = ()
     physical_files: tuple[str, ...] = ()  # written for this snapshot
+    rewritten: tuple[str, ...] = ()  # of these: with copies made on purpose, of what lies in older files (F6)
     source_offsets: dict[str, str] = {}  # vertex id -> Spark's offset as JSON, plain (C26)
     operators: tuple[PlanNode, ...] = msgspec.field(name="nodes", default=())  # (); before this was recorded
     bytes_full: int = 0
@@ -67,3 +79,4 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     alignment_bytes: int = 0  # that waited behind barriers meanwhile; of an unaligned one: that were overtaken
     wait_ms: float = 0.0  # from the trigger's arrival until the cut could be made, alignment included
     files_uploaded: int = 0  # those of `files` that no earlier confirmed checkpoint had
+    merging: MergingFigures | None = None  # None: was not measured

@@ -30,6 +30,11 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it starts nothing any more."""
+        return self._closed
+
     def names(self) -> list[str]:
         return sorted(task.get_name() for task in self._tasks)
 

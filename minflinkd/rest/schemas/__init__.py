@@ -64,6 +64,11 @@ from minflinkd.rest.schemas.jobs import (
     TaskInfo,
     VertexDetails,
 )
+from minflinkd.rest.schemas.orphans import (
+    JobOrphans,
+    Orphan,
+    Orphans,
+)
 from minflinkd.rest.schemas.savepoints import (
     FailureCause,
     Operation,
@@ -125,6 +130,7 @@ __all__ = [
     "JobIdWithStatus",
     "JobIds",
     "JobInfo",
+    "JobOrphans",
     "JobPlan",
     "JobStatusInfo",
     "JobSummary",
@@ -136,6 +142,8 @@ __all__ = [
     "MemoryConfiguration",
     "Operation",
     "OperationResult",
+    "Orphan",
+    "Orphans",
     "Plan",
     "PlanInput",
     "PlanNode",

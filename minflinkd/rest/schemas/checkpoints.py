@@ -15,12 +15,39 @@ class CheckpointCounts(Answer, frozen=True, kw_only=True):
     failed: int = 0
 
 
+class CheckpointFiles(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """The physical files of a job's retained checkpoints; sizes in bytes."""
+
+    physical: int = 0
+    logical: int = 0  # segments that are referred to
+    bytes_stored: int = 0
+    bytes_referenced: int = 0
+    amplification: float = 1.0
+    deleting: int = 0  # files that are still to be deleted
+    created: int = 0
+    deleted: int = 0
+    compactions: int = 0
+    bytes_rewritten: int = 0
+
+
+class StorageCalls(Answer, frozen=True, kw_only=True):
+    """Requests to the storage; milliseconds together and on average, -1 where they were not measured."""
+
+    count: int = 0
+    ms: float = 0.0
+    average: float = 0.0
+
+
 class CheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     kind: str = ""
     alignment: float = 0.0
     metadata: float = 0.0
     notify: float = -1.0  # not published yet
     warning: str = ""
+    files: CheckpointFiles | None = None  # of the job, when it was complete
+    calls: dict[str, StorageCalls] = {}  # by kind
+    compactions: int = 0
+    bytes_rewritten: int = 0
     cause: str | None = None
     failed_task: str | None = None
 
@@ -100,6 +127,8 @@ class CheckpointsExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     consecutive_failures: int = 0
     consecutive_trigger_failures: int = 0
     interval: int = 0  # 0: no periodic checkpoints
+    files: CheckpointFiles = CheckpointFiles()
+    calls: dict[str, StorageCalls] = {}  # the coordinator's, by kind
 
 
 class Checkpoints(Answer, frozen=True, kw_only=True):

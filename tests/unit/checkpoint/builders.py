@@ -8,7 +8,7 @@ from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.state import State, check_invariants
-from minflinkd.filemerging.segments import physical_file_name
+from minflinkd.filemerging.segments import checksum, physical_file_name
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
@@ -39,11 +39,16 @@ def snapshot(
     transactions: tuple[SinkTransaction, ...] = (),
     full: int = 100,
     uploaded: int = 10,
+    digest: str | None = None,
 ) -> TaskSnapshot:
-    """Writes one physical file of its own, unless told otherwise, and refers to all of `reuses`."""
+    """Writes one physical file of its own, unless told otherwise, and refers to all of `reuses`: one segment a file,
+
+    each of a content of its own unless `digest` is given.
+    """
     written = (name(checkpoint_id, attempt),) if writes is None else writes
     files = tuple(
-        StateFile(f"state/{i}", StateHandle(file, 0, 1, "0" * 32)) for i, file in enumerate((*reuses, *written))
+        StateFile(f"state/{i}", StateHandle(file, 0, 1, digest or checksum(file.encode())))
+        for i, file in enumerate((*reuses, *written))
     )
     return TaskSnapshot(
         task_id=task,

@@ -279,7 +279,10 @@ def test_too_many_old_checkpoints_stop_the_making_of_new_ones() -> None:
     for number in range(1, MAX_CLEANING + 2):
         story.completed(number)
     assert story.tell(e.TriggerRequested(99)) == [e.Refuse(99, Refusal.TOO_MANY_TO_CLEAN)]
-    story.tell(e.MetadataDiscarded(1))
+    [deletion] = story.tell(e.MetadataDiscarded(1))
+    assert isinstance(deletion, e.DeleteFiles)
+    assert story.tell(e.TriggerRequested(99)) == [e.Refuse(99, Refusal.TOO_MANY_TO_CLEAN)]
+    story.tell(e.FilesDeleted(deletion.files))
     assert story.tell(e.TriggerRequested(100)) == [e.SetUp(100)]
 
 

@@ -14,6 +14,7 @@ from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.registry import Registry
 from minflinkd.checkpoint.state import check_invariants, may_restore, orphans, owed_to
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId
@@ -139,8 +140,11 @@ class CoordinatorModel(RuleBasedStateMachine):
                     self.tell(e.MetadataDiscarded(number))
                 else:
                     self.todo.append(command)
-            case e.DeleteFiles(files):
+            case e.DeleteFiles(files) if works:
                 self.files -= files
+                self.tell(e.FilesDeleted(files))
+            case e.DeleteFiles():
+                self.todo.append(command)
 
     @rule(data=st.data(), steps=st.integers(3, 15))
     def all_goes_well_for_a_while(self, data: st.DataObject, steps: int) -> None:
@@ -256,6 +260,14 @@ class CoordinatorModel(RuleBasedStateMachine):
     @invariant()
     def every_checkpoint_in_the_storage_can_be_restored(self) -> None:
         assert self.referenced() <= self.files
+
+    @invariant()
+    def the_registry_is_what_it_would_be_after_a_crash(self) -> None:
+        """F4: it counts what the checkpoints refer to that are there, or are still taken for granted."""
+        lingering = [d.checkpoint for d in self.state.doomed if d.checkpoint is not None]
+        anew = Registry.of([*self.state.completed, *self.state.leaving.values(), *lingering])
+        assert self.state.registry.live == anew.live
+        assert self.state.registry.files == anew.files
 
     @invariant()
     def a_checkpoint_holds_the_state_of_every_hook(self) -> None:

@@ -15,6 +15,7 @@ from minflinkd.checkpoint.flink_json import (
     to_flink_json,
 )
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.rpc.snapshot import MergingFigures
 from minflinkd.runtime.errors import NotFound
 from tests.unit.checkpoint.builders import A1, B1, ERROR, NOON, A, B, snapshot
 
@@ -154,13 +155,40 @@ def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
     statistics = structs.replace(statistics, consecutive_failures=1, consecutive_trigger_failures=2, interval_ms=5000)
     shown = to_flink_json(statistics)
     assert shown["counts"]["failed"] == 2
-    assert shown["minflinkd"] == {
+    own = shown["minflinkd"]
+    assert {name: own[name] for name in own.keys() - {"files", "calls"}} == {
         "failed-by-cause": {"declined": 1, "trigger-failure": 1},
         "refused": {"too-soon": 2},
         "consecutive-failures": 1,
         "consecutive-trigger-failures": 2,
         "interval": 5000,
     }
+
+
+def test_files_and_calls_to_the_storage_are_shown() -> None:
+    """F10: of the job and of a checkpoint, with the TaskManagers' part of it where they measured it."""
+    one = record(1)
+    merging = MergingFigures(creates=2, create_ms=10.0, closes=2, close_ms=40.0, compactions=1, bytes_rewritten=77)
+    tasks = (structs.replace(one.tasks[0], merging=merging), one.tasks[1])
+    files = s.FileFigures(physical=2, logical=5, bytes_stored=130, bytes_referenced=100)
+    one = structs.replace(one, tasks=tasks, files=files, calls={"list": s.Calls(count=1, ms=3.0)})
+    statistics = structs.replace(after(one), files=files, files_deleted=4, calls={"delete": s.Calls(count=4, ms=8.0)})
+    shown = to_flink_json(statistics)
+    counted = {"physical": 2, "logical": 5, "bytes-stored": 130, "bytes-referenced": 100}
+    counted |= {"amplification": 1.3, "deleting": 0}
+    more = {"created": 2, "deleted": 4, "compactions": 1, "bytes-rewritten": 77}
+    assert shown["minflinkd"]["files"] == {**counted, **more}
+    assert shown["minflinkd"]["calls"] == {"delete": {"count": 4, "ms": 8.0, "average": 2.0}}
+    own = shown["latest"]["completed"]["minflinkd"]
+    assert own["files"] == counted
+    assert own["calls"] == {
+        "close": {"count": 2, "ms": 40.0, "average": 20.0},
+        "create": {"count": 2, "ms": 10.0, "average": 5.0},
+        "list": {"count": 1, "ms": 3.0, "average": 3.0},
+    }
+    assert (own["compactions"], own["bytes-rewritten"]) == (1, 77)
+    unmeasured = to_flink_json(after(record(1)))["latest"]["completed"]["minflinkd"]["calls"]
+    assert unmeasured["create"] == {"count": 2, "ms": -1, "average": -1.0}
 
 
 def test_how_long_the_publication_took_is_added_when_it_is_over() -> None:

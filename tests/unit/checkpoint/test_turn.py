@@ -53,3 +53,21 @@ async def test_work_that_fails_says_so_and_gives_the_turn_on() -> None:
     with capture_logs(), pytest.raises(StorageUnavailable, match="the disk is away"):
         await turn.take(fail)
     assert await turn.take(work) == 7
+
+
+async def test_work_beside_the_others_makes_nobody_wait_but_a_successor() -> None:
+    """F5: a deletion delays no write; R13: nor does it outlive its JobMaster unseen."""
+    turn, go = StorageTurn("job 1"), asyncio.Event()
+    deletion = asyncio.create_task(turn.beside(go.wait))
+    await asyncio.sleep(1)
+
+    async def write() -> int:
+        return 7
+
+    assert await turn.take(write) == 7
+    assert asyncio.get_running_loop().time() == 1
+    deletion.cancel()
+    with capture_logs(), pytest.raises(StorageUnavailable):
+        await turn.wait()
+    go.set()
+    await turn.wait()

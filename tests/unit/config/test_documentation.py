@@ -189,7 +189,12 @@ def a_whole_cluster() -> ClusterSample:
         offsets={("flights", "flights.0"): 17.0},
     )
     checkpoints = CheckpointSample(
-        failed=1, failed_by_cause={"expired": 1}, refused={"too-soon": 1}, durations={"0.5": 1.0}, last_completed=1.0
+        failed=1,
+        failed_by_cause={"expired": 1},
+        refused={"too-soon": 1},
+        durations={"0.5": 1.0},
+        last_completed=1.0,
+        calls={"list": (1, 0.1)},
     )
     blobs = BlobSample(
         stored={"referenced": 1},

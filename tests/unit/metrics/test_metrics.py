@@ -33,7 +33,19 @@ SAMPLE = ClusterSample(
                     backpressured_time=2.5,
                 ),
             ),
-            checkpoints=CheckpointSample(completed=7, failed=1, failed_by_cause={"expired": 1}, last_duration=0.3),
+            checkpoints=CheckpointSample(
+                completed=7,
+                failed=1,
+                failed_by_cause={"expired": 1},
+                last_duration=0.3,
+                physical_files=3,
+                bytes_stored=1300,
+                bytes_referenced=1000,
+                amplification=1.3,
+                files_deleted=9,
+                bytes_rewritten=70,
+                calls={"delete": (4, 0.5)},
+            ),
         ),
     ),
     jobs_left_out=1,
@@ -72,6 +84,21 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_task_output_backlog_bytes", (job, "out")] == 4096
     assert found["minflinkd_task_backpressured", (job, "out")] == 1
     assert found["minflinkd_task_backpressured_seconds", (job, "out")] == 2.5
+
+
+def test_the_files_of_a_jobs_checkpoints_are_measured() -> None:
+    """F10: files, bytes, amplification, what compactions rewrite, and the requests to the storage."""
+    metrics = Metrics(version="1")
+    metrics.cluster.show(SAMPLE)
+    found, job = values(metrics), ("a" * 32,)
+    assert found["minflinkd_checkpoint_physical_files", job] == 3
+    assert found["minflinkd_checkpoint_stored_bytes", job] == 1300
+    assert found["minflinkd_checkpoint_referenced_bytes", job] == 1000
+    assert found["minflinkd_checkpoint_space_amplification", job] == 1.3
+    assert found["minflinkd_checkpoint_files_deleted_total", job] == 9
+    assert found["minflinkd_checkpoint_rewritten_bytes_total", job] == 70
+    assert found["minflinkd_checkpoint_storage_calls_total", (*job, "delete")] == 4
+    assert found["minflinkd_checkpoint_storage_seconds_total", (*job, "delete")] == 0.5
 
 
 def test_what_could_not_be_asked_for_is_left_out() -> None:

@@ -1,0 +1,103 @@
+"""Carries out what the queue of `deletions` decides, for one coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+
+from minflinkd.checkpoint import deletions
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.supervision import TaskOwner
+
+log = structlog.get_logger(__name__)
+
+Delete = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class Deleting:
+    """`files` and `metadata` delete objects by name, and may be repeated. `run` is a loop of the owner of `tasks`."""
+
+    def __init__(
+        self,
+        *,
+        files: Delete,
+        metadata: Delete,
+        name: str,
+        clock: Clock,
+        tasks: TaskOwner,
+        limits: deletions.Limits | None = None,
+    ) -> None:
+        self._delete_files = files
+        self._delete_metadata = metadata
+        self._name = name
+        self._clock = clock
+        self._tasks = tasks
+        self._machine = Machine(
+            deletions.Queue(limits=limits or deletions.Limits()),
+            deletions.step,
+            deletions.check_invariants,
+            name=f"deletions of {name}",
+        )
+        self._numbers = itertools.count(1)
+        self._ends: dict[int, Callable[[], None]] = {}
+        self._stepped_at = 0.0  # monotonic seconds
+        self._changed = asyncio.Event()
+        self.files_deleted = 0
+
+    def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
+        """Delete them in due course; `then` is called when nothing more is done about it.
+
+        `insists`: metadata; at once, and until it succeeds.
+        """
+        number, objects = next(self._numbers), tuple(sorted(names))
+        self._ends[number] = then
+        self._feed(deletions.Wanted(number, objects, insists))
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """While a checkpoint writes."""
+        self._feed(deletions.WriteBegun())
+        try:
+            yield
+        finally:
+            self._feed(deletions.WriteEnded())
+
+    async def run(self) -> None:
+        while True:
+            self._changed.clear()
+            due = deletions.next_wakeup(self._machine.state, self._stepped_at)
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
+                    await self._changed.wait()
+            except TimeoutError:
+                # A timer may fire a tick of its clock early: less than `due` would be waited for again, and again.
+                self._feed(deletions.Tick(), not_before=due or 0.0)
+
+    def _feed(self, event: deletions.Event, *, not_before: float = 0.0) -> None:
+        if self._tasks.closed:
+            return  # what is left is the next coordinator's to find
+        self._stepped_at = max(not_before, self._clock.monotonic())
+        for command in self._machine.feed(event, self._stepped_at):
+            match command:
+                case deletions.Delete(request, names, insists):
+                    self._tasks.job(f"deletion request {request}", self._request(request, names, insists))
+                case deletions.Ended(deletion, complete):
+                    if not complete:
+                        log.warning("given up", component=self._name, what="deletion of unreferenced files")
+                    self._ends.pop(deletion)()
+        self._changed.set()
+
+    async def _request(self, request: int, names: Sequence[str], insists: bool) -> None:
+        try:
+            await (self._delete_metadata if insists else self._delete_files)(names)
+        except Exception as error:
+            log.info("deletions fail", component=self._name, objects=len(names), error=str(error))
+            self._feed(deletions.Failed(request))
+        else:
+            self.files_deleted += 0 if insists else len(names)
+            self._feed(deletions.Done(request))

@@ -1,0 +1,147 @@
+"""Physical files to which no checkpoint refers, over all jobs of a checkpoint directory (F7).
+
+<root>/<job id>/<physical file>    may be an orphan; nothing else is ever looked at, least of all a savepoint
+
+What a running job's files are needed for its coordinator knows. Of any other directory the metadata in it decides: that
+of a job that has ended and whose checkpoints were retained, or of one that another daemon runs. Since nobody here knows
+which, a directory in which anything was written within the grace is left alone, and so is one that changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from minflinkd.checkpoint import layout
+from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
+from minflinkd.checkpoint.store import read_checkpoint
+from minflinkd.rpc.jobs import JobOrphans, OrphanFile
+from minflinkd.runtime.errors import Consequence, InvalidId, MinflinkError
+from minflinkd.runtime.ids import JobId, parse_job_id
+from minflinkd.storage.interface import Entry, ObjectNotFound
+from minflinkd.storage.location import Location
+
+BATCH = 500  # files deleted at a time, and then it is asked again who leads
+
+RECENT = "something was written in it within the grace: a job may run that this daemon does not know of"
+CHANGED = "its checkpoints changed meanwhile: a job runs that this daemon does not know of"
+UNREADABLE = "metadata in it cannot be read, and may refer to any of its files"
+
+
+class NotLeading(MinflinkError):
+    """What nothing here refers to another leader may need (A11)."""
+
+    code = "not-leading"
+    consequence = Consequence.RETRYABLE
+
+
+@dataclass
+class Directory:
+    """What lies in one job's directory, as it was listed."""
+
+    files: list[OrphanFile] = field(default_factory=list)  # physical ones
+    metadata: set[str] = field(default_factory=set)
+    newest_ms: int = 0
+
+    def add(self, name: str, entry: Entry) -> None:
+        self.newest_ms = max(self.newest_ms, entry.modified_ms)
+        if posixpath.basename(name) == layout.METADATA:
+            self.metadata.add(name)  # also of a savepoint that somebody has put here
+        elif layout.is_physical_file(name):
+            self.files.append(OrphanFile(name, entry.size, entry.modified_ms))
+
+
+async def list_jobs(root: Location, only: JobId | None = None) -> dict[JobId, Directory]:
+    """The directories of jobs below `root`. Raises StorageError."""
+    found: dict[JobId, Directory] = {}
+    async for job_id, name, entry in _entries(root, only):
+        found.setdefault(job_id, Directory()).add(name, entry)
+    return found
+
+
+async def orphans_of(job_id: JobId, place: Location, listed: Directory, *, before_ms: int) -> JobOrphans:
+    """Of a job that does not run here. Raises StorageError."""
+    if listed.newest_ms >= before_ms:
+        return JobOrphans(job_id=job_id, skipped=RECENT)
+    referenced: set[str] = set()
+    for name in sorted(listed.metadata):
+        try:
+            checkpoint = await read_checkpoint(place.child(name))
+        except ObjectNotFound:
+            return JobOrphans(job_id=job_id, skipped=CHANGED)
+        except (CorruptMetadata, MetadataTooNew):
+            return JobOrphans(job_id=job_id, skipped=UNREADABLE)
+        beside = posixpath.dirname(name)
+        root = beside if checkpoint.self_contained else posixpath.dirname(beside)
+        referenced |= {posixpath.join(root, file) for file in checkpoint.physical_files()}
+    return chosen(job_id, listed.files, {file.name for file in listed.files} - referenced, before_ms=before_ms)
+
+
+def chosen(job_id: JobId, files: Iterable[OrphanFile], unreferenced: Iterable[str], *, before_ms: int) -> JobOrphans:
+    """Pure: of the unreferenced, those that are old enough."""
+    names, present = frozenset(unreferenced), tuple(files)
+    old = tuple(file for file in present if file.name in names and file.modified_ms < before_ms)
+    return JobOrphans(job_id=job_id, files=old, kept=len(present) - len(old))
+
+
+async def delete_orphans(
+    found: JobOrphans, place: Location, listed: Directory | None, *, leads: Callable[[], bool]
+) -> JobOrphans:
+    """Delete them, where the directory is still as it was `listed` (None: its coordinator answers for it).
+
+    Raises NotLeading, StorageError; what was deleted until then stays so.
+    """
+    if listed is not None and found.files:
+        again = Directory()
+        async for entry in place.list():
+            again.add(place.relative(entry.path), entry)
+        if again.metadata != listed.metadata or again.newest_ms != listed.newest_ms:
+            return JobOrphans(job_id=found.job_id, skipped=CHANGED)
+    names = [file.name for file in found.files]
+    for start in range(0, len(names), BATCH):
+        require_leadership(leads)
+        await place.delete_children(names[start : start + BATCH])
+    return found
+
+
+def require_leadership(leads: Callable[[], bool]) -> None:
+    """Raises NotLeading."""
+    if not leads():
+        raise NotLeading("this daemon does not lead, or does not know", hint="ask the daemon that leads")
+
+
+async def sweep(
+    root: Location,
+    *,
+    of_running: Callable[[JobId, int], Awaitable[JobOrphans | None]],
+    before_ms: int,
+    leads: Callable[[], bool],
+    only: JobId | None = None,
+    dry_run: bool = True,
+) -> tuple[JobOrphans, ...]:
+    """What `of_running` does not answer for (None) is judged by the metadata that lies there.
+
+    Raises NotLeading, StorageError.
+    """
+    require_leadership(leads)
+    jobs: Mapping[JobId, Directory] = await list_jobs(root, only)
+    results = []
+    for job_id, listed in sorted(jobs.items()):
+        place = root.child(job_id)
+        found = running = await of_running(job_id, before_ms)
+        if found is None:
+            found = await orphans_of(job_id, place, listed, before_ms=before_ms)
+        if not dry_run:
+            found = await delete_orphans(found, place, listed if running is None else None, leads=leads)
+        results.append(found)
+    return tuple(results)
+
+
+async def _entries(root: Location, only: JobId | None) -> AsyncIterator[tuple[JobId, str, Entry]]:
+    async for entry in (root if only is None else root.child(only)).list():
+        directory, _, name = root.relative(entry.path).partition("/")
+        try:
+            yield parse_job_id(directory), name, entry
+        except InvalidId:
+            continue  # not ours: savepoints, perhaps

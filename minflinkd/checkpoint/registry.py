@@ -1,0 +1,124 @@
+"""Which segments are live, and in which physical files they lie (F4, F5). Pure and immutable.
+
+It counts what checkpoints refer to, and decides nothing: that a file has no live segment says that it *may* go, and the
+coordinator asks only when a checkpoint has been processed as a whole. It is never stored: `Registry.of` makes it from
+the metadata of the retained checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.ids import TaskId
+
+Registered = tuple[TaskId, StateHandle]
+Content = tuple[TaskId, int, str]  # whose, length and checksum
+
+
+@dataclass(frozen=True)
+class FileUse:
+    """Of one physical file: how many live segments it has, and their bytes."""
+
+    segments: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Registry:
+    """`live`: how many state files of registered checkpoints are this segment; `by_content`: the segments of the same
+
+    bytes, in the order of their registration; `files`: those with a live segment, and no others.
+    """
+
+    live: Mapping[Registered, int] = field(default_factory=dict)
+    by_content: Mapping[Content, tuple[StateHandle, ...]] = field(default_factory=dict)
+    files: Mapping[str, FileUse] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoints: Iterable[CompletedCheckpoint]) -> Self:
+        """Of the checkpoints in a store, in the order of their ids."""
+        registry = cls()
+        for checkpoint in checkpoints:
+            registry = registry.with_(checkpoint)
+        return registry
+
+    @property
+    def segments(self) -> int:
+        return sum(use.segments for use in self.files.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(use.bytes for use in self.files.values())
+
+    def known(self, task: TaskId, handle: StateHandle) -> StateHandle | None:
+        """The registered segment of the same bytes; the latest, where they were rewritten."""
+        found = self.by_content.get(_content(task, handle))
+        return found[-1] if found else None
+
+    def registered(self, snapshot: TaskSnapshot) -> TaskSnapshot:
+        """With registered segments in place of the snapshot's own copies of them (F4).
+
+        What the task has rewritten on purpose stays: it takes the place of what is registered (F6).
+        """
+        rewritten = frozenset(snapshot.rewritten)
+
+        def settled(file: StateFile) -> StateFile:
+            known = None if file.handle.file in rewritten else self.known(snapshot.task_id, file.handle)
+            return file if known is None or known == file.handle else StateFile(file.path, known)
+
+        return replace(snapshot, files=tuple(map(settled, snapshot.files)))
+
+    def located(self, snapshot: TaskSnapshot, available: frozenset[str]) -> TaskSnapshot:
+        """With registered segments in place of those whose file, of an earlier checkpoint, is not `available`.
+
+        A task goes on naming its own copy of a segment, also where that was dropped for a registered one.
+        """
+        own = frozenset(snapshot.physical_files)
+
+        def found(file: StateFile) -> StateFile:
+            if file.handle.file in own or file.handle.file in available:
+                return file
+            return StateFile(file.path, self.known(snapshot.task_id, file.handle) or file.handle)
+
+        return replace(snapshot, files=tuple(map(found, snapshot.files)))
+
+    def with_(self, checkpoint: CompletedCheckpoint) -> Self:
+        live, contents, files = dict(self.live), dict(self.by_content), dict(self.files)
+        for task, handle in _references(checkpoint):
+            count = live[task, handle] = live.get((task, handle), 0) + 1
+            if count == 1:
+                content, use = _content(task, handle), files.get(handle.file, FileUse())
+                contents[content] = (*contents.get(content, ()), handle)
+                files[handle.file] = FileUse(use.segments + 1, use.bytes + handle.length)
+        return type(self)(live, contents, files)
+
+    def without(self, checkpoint: CompletedCheckpoint) -> Self:
+        """Of a registered checkpoint."""
+        live, contents, files = dict(self.live), dict(self.by_content), dict(self.files)
+        for task, handle in _references(checkpoint):
+            live[task, handle] -= 1
+            if live[task, handle]:
+                continue
+            del live[task, handle]
+            content, use = _content(task, handle), files[handle.file]
+            contents[content] = tuple(other for other in contents[content] if other != handle)
+            if not contents[content]:
+                del contents[content]
+            files[handle.file] = FileUse(use.segments - 1, use.bytes - handle.length)
+            if not files[handle.file].segments:
+                del files[handle.file]
+        return type(self)(live, contents, files)
+
+
+def _references(checkpoint: CompletedCheckpoint) -> Iterable[Registered]:
+    return ((task.task_id, file.handle) for task in checkpoint.tasks for file in task.files)
+
+
+def _content(task: TaskId, handle: StateHandle) -> Content:
+    return (task, handle.length, handle.checksum)

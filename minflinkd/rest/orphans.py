@@ -1,0 +1,53 @@
+"""`/storage/orphans`: physical files of checkpoints to which nothing refers (F7)."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.schemas import JobOrphans, Orphan, Orphans
+from minflinkd.rpc import jobs as j
+from minflinkd.runtime.ids import parse_job_id
+
+TIMEOUT = 600.0  # seconds: all checkpoints are listed
+MOST = 1000  # files named of a job
+
+
+class OrphanRoutes:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/storage/orphans", self.list), web.delete("/storage/orphans", self.delete)]
+
+    async def list(self, request: web.Request) -> web.Response:
+        """What `delete` would delete now. `?job=` an id."""
+        return json_answer(await self._sweep(request, dry_run=True))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """May be repeated."""
+        return json_answer(await self._sweep(request, dry_run=False))
+
+    async def _sweep(self, request: web.Request, *, dry_run: bool) -> Orphans:
+        job = request.query.get("job")
+        question = j.SweepOrphans(job_id=None if job is None else parse_job_id(job), dry_run=dry_run)
+        report = await self._backend.dispatcher(question, TIMEOUT)
+        jobs = tuple(_job(found) for found in report.jobs)
+        return Orphans(
+            jobs=jobs,
+            dry_run=report.dry_run,
+            grace=report.grace,
+            files=sum(found.files for found in jobs),
+            size=sum(found.size for found in jobs),
+        )
+
+
+def _job(found: j.JobOrphans) -> JobOrphans:
+    return JobOrphans(
+        job=found.job_id,
+        files=len(found.files),
+        size=sum(file.size for file in found.files),
+        kept=found.kept,
+        skipped=found.skipped,
+        orphans=tuple(Orphan(name=f.name, size=f.size, modified=f.modified_ms) for f in found.files[:MOST]),
+    )

@@ -1,0 +1,110 @@
+"""A storage in memory with weather: it fails, with the work done or not; it is slow; what it lists is out of date."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from minflinkd.storage.interface import (
+    Capabilities,
+    Entry,
+    ObjectExists,
+    ObjectNotFound,
+    Storage,
+    StorageUnavailable,
+    Writer,
+)
+
+
+@dataclass
+class Weather:
+    """`failures`: the part of requests that fail; `delay`, `lateness`: seconds, at the most."""
+
+    failures: float = 0.0
+    delay: float = 0.05
+    lateness: float = 0.0
+
+
+CALM = Weather()
+
+
+class WeatherStorage(Storage):
+    scheme = ("memory",)
+    capabilities = Capabilities(exclusive_create=True)
+
+    def __init__(self, rng: random.Random) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.weather = CALM
+        self._rng = rng
+        self._changes: list[tuple[float, str, bool]] = []  # when, what, whether it is there from then on
+
+    async def _do(self, act: Callable[[], None], what: str) -> None:
+        await asyncio.sleep(self._rng.uniform(0, self.weather.delay))
+        fails, done = self._rng.random() < self.weather.failures, self._rng.random() < 0.5
+        if not fails or done:
+            act()
+        if fails:
+            raise StorageUnavailable(f"memory: {what}: no answer")
+
+    def put(self, path: str, data: bytes) -> None:
+        self.objects[path] = data
+        self._changes.append((asyncio.get_running_loop().time(), path, True))
+
+    def _drop(self, path: str) -> None:
+        if self.objects.pop(path, None) is not None:
+            self._changes.append((asyncio.get_running_loop().time(), path, False))
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        await self._do(lambda: None, f"read {path}")
+        if path not in self.objects:
+            raise ObjectNotFound(f"memory: {path} does not exist")
+        yield self.objects[path][offset : None if length is None else offset + length]
+
+    async def create(self, path: str) -> Writer:
+        return WeatherWriter(self, path)
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        if path in self.objects:
+            raise ObjectExists(f"memory: {path} exists")
+        await self._do(lambda: self.put(path, data), f"create {path}")
+
+    async def list(self, prefix: str) -> AsyncIterator[Entry]:
+        """As it was `lateness` seconds ago, at the most; each object by itself."""
+        await self._do(lambda: None, f"list {prefix}")
+        found = dict.fromkeys(self.objects, True)
+        since = asyncio.get_running_loop().time() - self._rng.uniform(0, self.weather.lateness)
+        for when, path, there in reversed(self._changes):
+            if when > since and self._rng.random() < 0.7:
+                found[path] = not there
+        for path in sorted(path for path, there in found.items() if there):
+            if path.startswith(prefix.rstrip("/") + "/"):
+                yield Entry(path, len(self.objects.get(path, b"")), 0)
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        for path in paths:
+            await self._do(lambda path=path: self._drop(path), f"delete {path}")  # type: ignore[misc]
+
+    async def stat(self, path: str) -> Entry:
+        if path not in self.objects:
+            raise ObjectNotFound(f"memory: {path} does not exist")
+        return Entry(path, len(self.objects[path]), 0)
+
+    async def rename(self, source: str, target: str) -> None:
+        raise NotImplementedError
+
+
+class WeatherWriter(Writer):
+    def __init__(self, storage: WeatherStorage, path: str) -> None:
+        self._storage, self._path, self._data = storage, path, b""
+
+    async def append(self, data: bytes | memoryview) -> None:
+        await self._storage._do(lambda: None, f"append to {self._path}")
+        self._data += data
+
+    async def commit(self) -> Entry:
+        await self._storage._do(lambda: self._storage.put(self._path, self._data), f"commit {self._path}")
+        return Entry(self._path, len(self._data), 0)
+
+    async def abort(self) -> None: ...

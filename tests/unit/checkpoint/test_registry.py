@@ -1,0 +1,220 @@
+"""Which segments are live, and when a physical file may go (F4 - F6)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.registry import FileUse, Registry
+from minflinkd.filemerging.segments import checksum
+from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, TaskId
+from tests.unit.checkpoint.builders import A1, B1, ERROR, TASKS, TM, A, B, Story, completed, name, snapshot
+
+
+def segment(file: str, content: str, offset: int = 8) -> StateHandle:
+    return StateHandle(file, offset, len(content), checksum(content.encode()))
+
+
+def taken(
+    checkpoint_id: int,
+    *handles: StateHandle,
+    task: TaskId = A,
+    attempt: AttemptId = A1,
+    rewritten: tuple[str, ...] = (),
+) -> TaskSnapshot:
+    """State files `0`, `1`, ... at these handles; what lies in this checkpoint's own file was written for it."""
+    own = name(checkpoint_id, attempt)
+    files = tuple(StateFile(f"state/{number}", handle) for number, handle in enumerate(handles))
+    written = (own,) if any(handle.file == own for handle in handles) else ()
+    return TaskSnapshot(
+        task_id=task,
+        attempt_id=attempt,
+        resource_id=TM,
+        checkpoint_id=checkpoint_id,
+        batch_id=checkpoint_id,
+        files=files,
+        physical_files=written,
+        rewritten=rewritten,
+    )
+
+
+F1, F2, F3 = name(1, A1), name(2, A1), name(3, A1)
+
+
+def pending_with(story: Story, *snapshots: TaskSnapshot) -> list[e.Command]:
+    """The other task acknowledges as well."""
+    wanted: list[e.Command] = []
+    for one in snapshots:
+        wanted += story.tell(e.Acknowledged(one), e.Acknowledged(snapshot(one.checkpoint_id, B, B1)))
+    return wanted
+
+
+def handles_of(checkpoint: CompletedCheckpoint, task: TaskId = A) -> list[StateHandle]:
+    return [file.handle for one in checkpoint.tasks if one.task_id == task for file in one.files]
+
+
+def deleted(commands: list[e.Command]) -> frozenset[str]:
+    return frozenset().union(*(command.files for command in commands if isinstance(command, e.DeleteFiles)))
+
+
+def written(commands: list[e.Command]) -> CompletedCheckpoint:
+    [command] = [command for command in commands if isinstance(command, e.WriteMetadata)]
+    return command.checkpoint
+
+
+def confirmed(story: Story, checkpoint_id: int) -> list[e.Command]:
+    return story.tell(*(e.TaskNotified(checkpoint_id, attempt) for attempt in TASKS.values()))
+
+
+# --- a segment that is known already (F4) ------------------------------------------------------------------------
+
+
+def two_with_a_common_segment() -> tuple[Story, CompletedCheckpoint, list[e.Command]]:
+    """Checkpoints 2 and 3 at once; both wrote "x", and 3 then "y" into the same file. 2 is complete first."""
+    story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
+    pending_with(story, taken(2, segment(F2, "x")))
+    story.tell(e.MetadataWritten(2))
+    confirmed(story, 2)
+    commands = pending_with(story, taken(3, segment(F3, "x"), segment(F3, "y", 9)))
+    third = written(commands)
+    commands += story.tell(e.MetadataWritten(3))
+    return story, third, commands
+
+
+def test_a_file_whose_first_segment_was_dropped_stays_for_the_next_one() -> None:
+    """F5: checkpoint 3 drops its copy of a segment that checkpoint 2 registered, and then registers another segment of
+
+    the same physical file: between the two nothing refers to that file, and still it must not go.
+    """
+    story, third, commands = two_with_a_common_segment()
+    assert handles_of(third) == [segment(F2, "x"), segment(F3, "y", 9)]
+    commands += confirmed(story, 3)
+    commands += story.tell(e.MetadataDiscarded(2))
+    assert deleted(commands).isdisjoint({F2, F3})
+    assert third.physical_files() <= story.state.registry.files.keys()
+
+
+def test_a_registered_segment_takes_the_place_of_the_newcomers_copy() -> None:
+    """F4: in the new checkpoint's metadata; a file with nothing but copies goes when it is complete, not before."""
+    story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
+    pending_with(story, taken(2, segment(F2, "x"), segment(F2, "y", 9)))
+    story.tell(e.MetadataWritten(2))
+    commands = pending_with(story, taken(3, segment(F3, "y"), segment(F3, "x", 9)))
+    third = written(commands)
+    assert handles_of(third) == [segment(F2, "y", 9), segment(F2, "x")]
+    assert third.tasks[0].physical_files == ()
+    assert deleted(commands) == frozenset()
+    assert deleted(story.tell(e.MetadataWritten(3))) == {F3}
+
+
+def test_a_task_may_go_on_naming_its_own_copy_of_a_segment() -> None:
+    """F4: nobody tells it that the copy was dropped; what it means is the registered one."""
+    story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
+    pending_with(story, taken(2, segment(F2, "x")))
+    story.tell(e.MetadataWritten(2))
+    pending_with(story, taken(3, segment(F3, "x")))
+    story.tell(e.MetadataWritten(3), e.FilesDeleted(frozenset({F3})))
+    confirmed(story, 3)
+    story.pending(4)
+    commands = pending_with(story, taken(4, segment(F3, "x"), segment(name(4, A1), "z")))
+    assert handles_of(written(commands)) == [segment(F2, "x"), segment(name(4, A1), "z")]
+
+
+def test_a_copy_that_a_checkpoint_in_flight_takes_for_granted_is_still_found_behind_its_end() -> None:
+    """F5: 3 has dropped its copy and is subsumed by 4; 5 was begun when 3 was the latest."""
+    story = Story(max_concurrent=3, num_retained=1).running().pending(2).pending(3)
+    pending_with(story, taken(2, segment(F2, "x")))
+    story.tell(e.MetadataWritten(2))
+    pending_with(story, taken(3, segment(F3, "x")))
+    story.tell(e.MetadataWritten(3), e.FilesDeleted(frozenset({F3})))
+    confirmed(story, 3)
+    story.pending(4).pending(5)
+    pending_with(story, taken(4, segment(name(4, A1), "z")))
+    story.tell(e.MetadataWritten(4))
+    commands = confirmed(story, 4)
+    assert e.DiscardMetadata(3) in commands
+    assert F2 not in deleted(story.tell(e.MetadataDiscarded(2), e.MetadataDiscarded(3)))
+    assert handles_of(written(pending_with(story, taken(5, segment(F3, "x"))))) == [segment(F2, "x")]
+    story.tell(e.MetadataWritten(5))
+    assert F2 in story.state.registry.files
+
+
+def test_a_segment_of_another_task_is_not_the_same() -> None:
+    """F4: files of different TaskManagers do not keep each other alive."""
+    registry = Registry.of([completed(1, taken(1, segment(F1, "x")))])
+    mine, other = segment(F2, "x"), segment(name(2, B1), "x")
+    assert handles_of(completed(2, registry.registered(taken(2, mine)))) == [segment(F1, "x")]
+    assert handles_of(completed(2, registry.registered(taken(2, other, task=B, attempt=B1))), B) == [other]
+
+
+# --- compaction (F6) ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_task_has_rewritten_takes_the_place_of_what_is_registered() -> None:
+    """F6: from the checkpoint on that says so; the old file goes with the last checkpoint that refers to it."""
+    story = Story(num_retained=1).running().pending(1)
+    pending_with(story, taken(1, segment(F1, "x")))
+    story.tell(e.MetadataWritten(1))
+    confirmed(story, 1)
+    story.pending(2)
+    commands = pending_with(story, taken(2, segment(F2, "x"), rewritten=(F2,)))
+    assert handles_of(written(commands)) == [segment(F2, "x")]
+    story.tell(e.MetadataWritten(2))
+    assert e.DiscardMetadata(1) in confirmed(story, 2)
+    assert F1 in deleted(story.tell(e.MetadataDiscarded(1)))
+    story.pending(3)
+    assert handles_of(written(pending_with(story, taken(3, segment(F3, "x"))))) == [segment(F2, "x")]
+
+
+def test_rewritten_segments_of_a_failed_checkpoint_leave_the_old_ones_registered() -> None:
+    """F6: nothing has referred to the new file, so it goes; the old one stays."""
+    story = Story(num_retained=1, tolerable_failed=5).running().pending(1)
+    pending_with(story, taken(1, segment(F1, "x")))
+    story.tell(e.MetadataWritten(1))
+    confirmed(story, 1)
+    story.pending(2)
+    story.tell(e.Acknowledged(taken(2, segment(F2, "x"), rewritten=(F2,))))
+    commands = story.tell(e.Declined(2, B1, ERROR))
+    assert deleted(commands) == {F2}
+    assert story.state.registry.known(A, segment(F3, "x")) == segment(F1, "x")
+
+
+# --- counts ------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_counted_by_their_live_segments() -> None:
+    """F4, F10: a segment of several state files, or checkpoints, is one."""
+    first = completed(1, taken(1, segment(F1, "x"), segment(F1, "x"), segment(F1, "yy", 9)))
+    second = completed(2, taken(2, segment(F1, "yy", 9), segment(F2, "zzz")))
+    registry = Registry.of([first, second])
+    assert registry.files == {F1: FileUse(2, 3), F2: FileUse(1, 3)}
+    assert (registry.segments, registry.bytes) == (3, 6)
+    assert registry.without(first).files == {F1: FileUse(1, 2), F2: FileUse(1, 3)}
+    assert registry.without(first).without(second) == Registry()
+
+
+HANDLES = st.builds(segment, st.sampled_from([F1, F2, F3]), st.sampled_from("xyz"), st.sampled_from([8, 9]))
+CHECKPOINTS = st.lists(st.lists(HANDLES, max_size=4), max_size=6).map(
+    lambda found: [completed(number, taken(number, *handles)) for number, handles in enumerate(found, 1)]
+)
+
+
+@given(CHECKPOINTS, st.data())
+def test_the_registry_is_what_the_checkpoints_make_it(
+    checkpoints: list[CompletedCheckpoint], data: st.DataObject
+) -> None:
+    """F4: whatever came and went, in whatever order; so it need not be stored."""
+    gone = data.draw(st.lists(st.sampled_from(checkpoints), unique_by=id)) if checkpoints else []
+    registry = Registry.of(checkpoints)
+    for checkpoint in gone:
+        registry = registry.without(checkpoint)
+    anew = Registry.of(checkpoint for checkpoint in checkpoints if checkpoint not in gone)
+    assert registry.live == anew.live
+    assert registry.files == anew.files
+    assert {content: set(found) for content, found in registry.by_content.items()} == {
+        content: set(found) for content, found in anew.by_content.items()
+    }
+    assert registry.files.keys() == {f for c in checkpoints if c not in gone for f in c.physical_files()}
