@@ -67,3 +67,5 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     alignment_bytes: int = 0  # that waited behind barriers meanwhile; of an unaligned one: that were overtaken
     wait_ms: float = 0.0  # from the trigger's arrival until the cut could be made, alignment included
     files_uploaded: int = 0  # those of `files` that no earlier confirmed checkpoint had
+    bytes_rewritten: int = 0  # those of `bytes_uploaded` that earlier checkpoints have in files that were worn (F6)
+    file_sizes: dict[str, int] = {}  # bytes of the physical files in which `files` lie; {}: before this was recorded

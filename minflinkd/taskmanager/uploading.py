@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import structlog
 import xxhash
 
 from minflinkd.filemerging.segments import CHUNK, checksum
-from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateFile, StateHandle
 from minflinkd.storage.os_errors import os_errors
 from minflinkd.taskmanager.session_protocol import SnapshotFile
+
+log = structlog.get_logger(__name__)
 
 SMALL = 256 * 1024  # bytes: such files are read whole
 _BATCH = CHUNK  # bytes of small files in memory at a time
@@ -27,6 +30,14 @@ _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)")
 
 Content = tuple[int, str]  # length and checksum
+
+
+class Segments(Protocol):
+    """Where state files are appended: `PhysicalFileWriter`, or a task's part in one."""
+
+    async def append(self, source: bytes | Path) -> StateHandle: ...
+
+    async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]: ...
 
 
 @dataclass(frozen=True)
@@ -62,9 +73,9 @@ def plan_upload(files: Iterable[SnapshotFile], known: Mapping[str, StateHandle])
 
 
 async def upload(
-    writer: PhysicalFileWriter, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
+    segments: Segments, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
 ) -> Uploaded:
-    """Write what is new of the `files` in `directory` through `writer`, which the caller commits.
+    """Append what is new of the `files` in `directory` to `segments`, which the caller commits.
 
     Raises StorageError; StorageUnavailable and its like also for the local disk.
     """
@@ -76,7 +87,7 @@ async def upload(
         with os_errors(directory):
             contents = await asyncio.to_thread(_read, directory, batch)
         new = {content: data for content, data in contents if content not in held}
-        written = await writer.append_all([(data, digest) for (_, digest), data in new.items()])
+        written = await segments.append_all([(data, digest) for (_, digest), data in new.items()])
         held.update(zip(new, written, strict=True))
         size += sum(handle.length for handle in written)
         count += len(written)
@@ -88,13 +99,41 @@ async def upload(
             with os_errors(directory):
                 handle = held.get((file.size, await asyncio.to_thread(_checksum, directory / file.path)))
         if handle is None:
-            handle = await writer.append(directory / file.path)
+            handle = await segments.append(directory / file.path)
             size += handle.length
             count += 1
             held[handle.length, handle.checksum] = handle
             lengths.add(handle.length)
         handles[file.path] = handle
     return Uploaded(tuple(StateFile(file.path, handles[file.path]) for file in files), size, count)
+
+
+async def rewrite(segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str]) -> Uploaded:
+    """Append those of `files` anew that lie in physical files that are `worn` (F6); they are in `directory` as well.
+
+    One that is damaged there stays where it is. Raises StorageError.
+    """
+    paths = {file.handle: file.path for file in files if file.handle.file in worn}
+    plan = plan_upload([SnapshotFile(path, handle.length) for handle, path in paths.items()], {})
+    handles = {path: handle for handle, path in paths.items()}
+    moved: dict[StateHandle, StateHandle] = {}
+    size = 0
+    for batch in plan.small:
+        with os_errors(directory):
+            contents = await asyncio.to_thread(_read, directory, batch)
+        found = [(handles[file.path], content, data) for file, (content, data) in zip(batch, contents, strict=True)]
+        whole = [(old, data) for old, content, data in found if content == (old.length, old.checksum)]
+        written = await segments.append_all([(data, old.checksum) for old, data in whole])
+        moved.update((old, new) for (old, _), new in zip(whole, written, strict=True))
+        size += sum(handle.length for handle in written)
+    for file in plan.large:
+        old, new = handles[file.path], await segments.append(directory / file.path)
+        size += new.length
+        if (new.length, new.checksum) == (old.length, old.checksum):
+            moved[old] = new
+    if damaged := [path for handle, path in paths.items() if handle not in moved]:
+        log.warning("local copies of state files are not what was uploaded", directory=str(directory), files=damaged)
+    return Uploaded(tuple(StateFile(f.path, moved.get(f.handle, f.handle)) for f in files), size, len(moved))
 
 
 def _batches(files: Iterable[SnapshotFile]) -> Iterator[tuple[SnapshotFile, ...]]:

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from minflinkd.checkpoint.layout import parse_physical_file
+from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
@@ -163,7 +164,7 @@ async def running(base: Path, *, retained: int | None = None, **faults: Any) -> 
             local=local,
             session=lambda: cast(SessionProcess, session),
             deliver=lambda attempt, request: world.deliver(attempt, request),
-            max_file_size=1 << 20,
+            limits=CompactionLimits(max_file_size=1 << 20),
             tasks=tasks,
         ),
         local,

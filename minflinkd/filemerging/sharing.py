@@ -1,0 +1,188 @@
+"""The physical files of one checkpoint that several tasks on one TaskManager write together (F1, F3).
+
+The tasks reach the checkpoint at different times. Each goes through three phases: it has joined; its new state is
+written, so that what it refers to is known; it is done. Between the last two it writes anew what it has in worn files
+(F6), which are named when all have come so far. A file is finished when all are done; or, so that none stays open for a
+task that aligns for minutes, when one has waited for the others for long enough.
+
+A task that leaves without having finished ends the checkpoint, since its part is missing; the others are told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from minflinkd.filemerging.compaction import CompactionLimits, FileUse, file_uses, files_to_rewrite
+from minflinkd.filemerging.writer import PhysicalFileWriter, WriterClosed
+from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+DEFAULT_MAX_FILE_AGE = 10.0  # seconds
+
+T = TypeVar("T")
+
+
+class PartnerLeft(MinflinkError):
+    """Another task's part of the same checkpoint failed or was given up, which ends the checkpoint by itself."""
+
+    code = "checkpoint-partner-left"
+    consequence = Consequence.RETRYABLE
+
+
+class Phase(IntEnum):
+    JOINED = 0
+    WRITTEN = 1  # its new state; what it refers to in earlier files is known
+    DONE = 2
+    LEFT = 3
+
+
+class SharedFiles:
+    """One checkpoint's files, and the parts that write them."""
+
+    def __init__(
+        self, writer: PhysicalFileWriter, limits: CompactionLimits, *, max_age: float = DEFAULT_MAX_FILE_AGE
+    ) -> None:
+        """`max_age`: seconds for which a part that has written its state waits for the others."""
+        self._writer = writer
+        self._limits = limits
+        self._max_age = max_age
+        self._parts: list[Part] = []
+        self._lost = False  # a part left without having finished
+        self._changed = asyncio.Event()  # another one after each change
+        self._worn: frozenset[str] = frozenset()
+        self._all_seen = False  # `_worn` is up to date with what the parts refer to
+
+    @property
+    def joinable(self) -> bool:
+        """Whether somebody still writes."""
+        return not self._lost and (not self._parts or not self._all(Phase.DONE))
+
+    def join(self, known: Iterable[StateHandle], sizes: Mapping[str, int]) -> Part:
+        """A part to whose task earlier checkpoints offer the segments `known`, in files of these `sizes`."""
+        part = Part(self, frozenset(known), sizes)
+        self._parts.append(part)
+        return part
+
+    def _all(self, phase: Phase) -> bool:
+        return all(part.phase >= phase for part in self._parts)
+
+    def _to(self, part: Part, phase: Phase) -> None:
+        part.phase = phase
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_for(self, phase: Phase, deadline: float) -> None:
+        """Until all parts are so far, or until `deadline`, by the loop's clock. Raises PartnerLeft."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not self._lost and not self._all(phase):
+                    await self._changed.wait()
+        if self._lost:
+            raise _partner_left()
+
+    def _refers_to(self, part: Part, live: frozenset[StateHandle]) -> None:
+        part.live = live
+        self._all_seen = False
+
+    def _worn_files(self) -> frozenset[str]:
+        """What was decided for one part is decided for all: they only become more, with those who come late."""
+        if not self._all_seen:
+            self._all_seen = True
+            self._worn |= files_to_rewrite(*self._uses(), self._limits)
+        return self._worn
+
+    def _uses(self) -> tuple[dict[str, FileUse], int]:
+        """Earlier files that stay by what is decided so far, and the bytes that lie in this checkpoint's own."""
+        own = self._writer.sizes
+        sizes = {name: size for part in self._parts for name, size in part.sizes.items()}
+        uses = file_uses((handle for part in self._parts for handle in part.live if handle.file not in own), sizes)
+        moved = sum(use.referenced for name, use in uses.items() if name in self._worn)
+        return {name: use for name, use in uses.items() if name not in self._worn}, sum(own.values()) + moved
+
+    async def _hand_over(self, names: Set[str]) -> dict[str, int]:
+        await self._writing(self._writer.hand_over(names))
+        sizes = self._writer.sizes
+        return {name: sizes[name] for name in sorted(names)}
+
+    async def _writing(self, step: Awaitable[T]) -> T:
+        try:
+            return await step
+        except WriterClosed as error:  # by another part, which is about to leave
+            raise _partner_left() from error
+
+    async def _leave(self, part: Part, *, finished: bool) -> None:
+        """The last one clears away what was handed to nobody. Raises StorageError."""
+        self._lost = self._lost or not finished
+        self._to(part, Phase.LEFT)
+        if self._all(Phase.LEFT):
+            await self._writer.abort()
+
+
+class Part:
+    """One task's share. An async context: leaving it without `finish` gives the checkpoint up, for all."""
+
+    def __init__(self, shared: SharedFiles, live: frozenset[StateHandle], sizes: Mapping[str, int]) -> None:
+        self.phase = Phase.JOINED
+        self.live = live  # what the task refers to, as far as that is known
+        self.sizes = sizes
+        self._shared = shared
+        self._mine: set[str] = set()  # files that hold something of it
+        self._deadline = 0.0
+        self._finished = False
+
+    async def append(self, source: bytes | Path) -> StateHandle:
+        """As PhysicalFileWriter. Raises PartnerLeft as well."""
+        handle = await self._shared._writing(self._shared._writer.append(source))
+        self._mine.add(handle.file)
+        return handle
+
+    async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]:
+        """As PhysicalFileWriter. Raises PartnerLeft as well."""
+        handles = await self._shared._writing(self._shared._writer.append_all(pieces))
+        self._mine.update(handle.file for handle in handles)
+        return handles
+
+    async def worn(self, live: Iterable[StateHandle]) -> frozenset[str]:
+        """The new state is written, and the task refers to `live`: files whose segments it has to append anew.
+
+        Raises PartnerLeft.
+        """
+        shared = self._shared
+        self._deadline = asyncio.get_running_loop().time() + shared._max_age
+        shared._refers_to(self, frozenset(live))
+        shared._to(self, Phase.WRITTEN)
+        await shared._wait_for(Phase.WRITTEN, self._deadline)
+        return shared._worn_files()
+
+    async def finish(self) -> dict[str, int]:
+        """Everything is appended: when it is durable, the files that hold something of it, with their bytes.
+
+        They are the caller's. Raises PartnerLeft, StorageError.
+        """
+        shared = self._shared
+        shared._to(self, Phase.DONE)
+        await shared._wait_for(Phase.DONE, self._deadline)
+        files = await shared._hand_over(self._mine)
+        self._finished = True
+        return files
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._shared._leave(self, finished=self._finished)
+
+
+def _partner_left() -> PartnerLeft:
+    return PartnerLeft("another task on this TaskManager ended its part of the checkpoint")
