@@ -18,6 +18,7 @@ MAX_FILES = 64  # that the state of one job on one TaskManager lies in, beside t
 REWRITTEN_PER_NEW = (
     4  # bytes rewritten by one checkpoint for each byte of new state, where that is more than one full file
 )
+REWRITE_TIME = 5.0  # seconds that any checkpoint may take longer for it
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,14 @@ def files_to_rewrite(files: Mapping[str, FileUse], new: int, limits: CompactionL
     worn = _worn(files, new, limits.max_amplification, budget)
     spent = sum(files[name].referenced for name in worn)
     return frozenset(worn) | _small(files, worn, limits, budget - spent)
+
+
+def time_to_rewrite(elapsed: float, timeout: float) -> float:
+    """Seconds, behind an upload of new state that took `elapsed`, for a checkpoint that is given up after `timeout`.
+
+    On a storage so slow that this is not enough, compaction takes several checkpoints, and never costs one.
+    """
+    return min(max(REWRITE_TIME, 2 * elapsed), timeout / 4)
 
 
 def _worn(files: Mapping[str, FileUse], new: int, max_amplification: float, budget: int) -> set[str]:

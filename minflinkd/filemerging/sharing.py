@@ -46,9 +46,9 @@ class SharedFiles:
     """One checkpoint's files, and the parts that write them."""
 
     def __init__(
-        self, writer: PhysicalFileWriter, limits: CompactionLimits, *, max_age: float = DEFAULT_MAX_FILE_AGE
+        self, writer: PhysicalFileWriter, limits: CompactionLimits | None, *, max_age: float = DEFAULT_MAX_FILE_AGE
     ) -> None:
-        """`max_age`: seconds for which a part that has written its state waits for the others."""
+        """`limits`: None: no file is worn. `max_age`: seconds for which a part that has written waits for others."""
         self._writer = writer
         self._limits = limits
         self._max_age = max_age
@@ -95,7 +95,7 @@ class SharedFiles:
 
     def _worn_files(self) -> frozenset[str]:
         """What was decided for one part is decided for all: they only become more, with those who come late."""
-        if not self._all_seen:
+        if self._limits is not None and not self._all_seen:
             self._all_seen = True
             self._worn |= files_to_rewrite(*self._uses(), self._limits)
         return self._worn

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.compaction import CompactionLimits, time_to_rewrite
 from minflinkd.filemerging.segments import physical_file_name
 from minflinkd.filemerging.sharing import DEFAULT_MAX_FILE_AGE, Part, PartnerLeft, SharedFiles
 from minflinkd.filemerging.writer import PhysicalFileWriter
@@ -232,7 +232,8 @@ class Snapshots:
             )
             root = self._storages.at(job.checkpoint_root)
             writer = PhysicalFileWriter(root, name, max_file_size=self._limits.max_file_size)
-            self._shared[key] = SharedFiles(writer, self._limits, max_age=self._max_file_age)
+            limits = None if request.stop else self._limits  # nobody shall wait for what the next job can do as well
+            self._shared[key] = SharedFiles(writer, limits, max_age=self._max_file_age)
         return self._shared[key].join(attempt.known.values(), attempt.sizes)
 
     async def _upload(
@@ -246,7 +247,10 @@ class Snapshots:
             await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
             await make_durable(self._storages, transaction)
         worn = await part.worn(file.handle for file in uploaded.files)
-        rewritten = await rewrite(part, directory, uploaded.files, worn)
+        now = time.monotonic()
+        until = now + time_to_rewrite(now - began, request.timeout)
+        rewritten = await rewrite(part, directory, uploaded.files, worn, until=until)
+        reach(CrashPoint.APPEND)
         written = await part.finish()
         sizes = attempt.sizes | written
         used = {file.handle.file for file in rewritten.files}

@@ -8,7 +8,9 @@ in the next checkpoint: its bytes decide. Small files are read many at a time: a
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,32 +110,49 @@ async def upload(
     return Uploaded(tuple(StateFile(file.path, handles[file.path]) for file in files), size, count)
 
 
-async def rewrite(segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str]) -> Uploaded:
+async def rewrite(
+    segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str], *, until: float = math.inf
+) -> Uploaded:
     """Append those of `files` anew that lie in physical files that are `worn` (F6); they are in `directory` as well.
 
-    One that is damaged there stays where it is. Raises StorageError.
+    One that is damaged there stays where it is. What is not begun `until` this time, of the monotonic clock, waits for
+    the next checkpoint. Raises StorageError.
     """
-    paths = {file.handle: file.path for file in files if file.handle.file in worn}
-    plan = plan_upload([SnapshotFile(path, handle.length) for handle, path in paths.items()], {})
-    handles = {path: handle for handle, path in paths.items()}
     moved: dict[StateHandle, StateHandle] = {}
     size = 0
-    for batch in plan.small:
-        with os_errors(directory):
-            contents = await asyncio.to_thread(_read, directory, batch)
-        found = [(handles[file.path], content, data) for file, (content, data) in zip(batch, contents, strict=True)]
-        whole = [(old, data) for old, content, data in found if content == (old.length, old.checksum)]
-        written = await segments.append_all([(data, old.checksum) for old, data in whole])
-        moved.update((old, new) for (old, _), new in zip(whole, written, strict=True))
-        size += sum(handle.length for handle in written)
-    for file in plan.large:
-        old, new = handles[file.path], await segments.append(directory / file.path)
-        size += new.length
-        if (new.length, new.checksum) == (old.length, old.checksum):
-            moved[old] = new
-    if damaged := [path for handle, path in paths.items() if handle not in moved]:
-        log.warning("local copies of state files are not what was uploaded", directory=str(directory), files=damaged)
+    for name in sorted(worn):  # one after another, so that those that were begun in time are done with
+        held = {file.path: file.handle for file in {f.handle: f for f in files if f.handle.file == name}.values()}
+        plan = plan_upload([SnapshotFile(path, handle.length) for path, handle in held.items()], {})
+        for batch in (*plan.small, *((file,) for file in plan.large)):
+            if time.monotonic() >= until:
+                break
+            written = await _append_again(segments, directory, [(file.path, held[file.path]) for file in batch])
+            size += sum(handle.length for handle in written.values())
+            moved.update((old, new) for old, new in written.items() if new.checksum == old.checksum)
     return Uploaded(tuple(StateFile(f.path, moved.get(f.handle, f.handle)) for f in files), size, len(moved))
+
+
+async def _append_again(
+    segments: Segments, directory: Path, files: Sequence[tuple[str, StateHandle]]
+) -> dict[StateHandle, StateHandle]:
+    """Small files, or a single one of any size. A damaged one has no new handle, or one with another checksum."""
+    if len(files) == 1:
+        ((path, old),) = files
+        written = {old: await segments.append(directory / path)}
+    else:
+        with os_errors(directory):
+            contents = await asyncio.to_thread(_read, directory, [SnapshotFile(path, h.length) for path, h in files])
+        whole = [
+            (old, data)
+            for (_, old), (content, data) in zip(files, contents, strict=True)
+            if content == (old.length, old.checksum)
+        ]
+        handles = await segments.append_all([(data, old.checksum) for old, data in whole])
+        written = {old: new for (old, _), new in zip(whole, handles, strict=True)}
+    damaged = [path for path, old in files if old not in written or written[old].checksum != old.checksum]
+    if damaged:
+        log.warning("local copies of state files are not what was uploaded", directory=str(directory), files=damaged)
+    return written
 
 
 def _batches(files: Iterable[SnapshotFile]) -> Iterator[tuple[SnapshotFile, ...]]:

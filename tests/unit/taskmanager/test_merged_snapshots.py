@@ -10,18 +10,21 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.filemerging.compaction import DEFAULT_MAX_AMPLIFICATION, space_of
+from minflinkd.filemerging.compaction import DEFAULT_MAX_AMPLIFICATION, space_of, time_to_rewrite
+from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.deployment import Deployer
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.merging_metrics import merging_metrics
+from minflinkd.taskmanager.uploading import rewrite
 from tests.unit.taskmanager.snapshot_world import (
     ATTEMPT,
     JOB,
     OTHER_ATTEMPT,
     OTHER_TASK,
+    TASK,
     World,
     running,
     state,
@@ -195,6 +198,35 @@ async def test_a_state_file_that_is_damaged_on_the_own_disk_stays_where_it_is_wh
         second = await world.confirmed(2)
         assert {file.handle.file for file in second.files} == set(first.physical_files)
         assert await world.restored(second) == good
+
+
+async def test_what_there_is_no_time_for_waits_for_the_next_checkpoint(tmp_path: Path) -> None:
+    """F6: on a slow storage compaction costs no checkpoint; whole files are done with, as far as it came."""
+    async with running(tmp_path, max_file_size=3000) as world:
+        world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 7)}
+        taken = await world.confirmed(1)
+        directory, worn = world.local.directory(JOB, TASK, 1), set(taken.physical_files)
+        root = world.storages.at(world.attempt.deployment.job.checkpoint_root)
+        async with PhysicalFileWriter(root, lambda number: f"{number}.seg") as writer:
+            late = await rewrite(writer, directory, taken.files, worn, until=0.0)
+            assert (late.files, late.size, late.count) == (taken.files, 0, 0)
+            done = await rewrite(writer, directory, taken.files, worn)
+            assert (done.size, done.count) == (6000, 6)
+            await writer.commit()
+        assert await world.restored(replace(taken, files=done.files)) == world.session.files
+    assert (time_to_rewrite(0.1, 600), time_to_rewrite(20, 600), time_to_rewrite(100, 600)) == (5.0, 40, 150)
+
+
+async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
+    """F6: a hot restart has about a second."""
+    async with running(tmp_path) as world:
+        await worn_out(world)
+        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=2, epoch=1, stop=True)
+        world.snapshots.trigger(world.attempt, request)
+        await until(lambda: not world.snapshots._running)
+        taken = world.acknowledged(2)
+        assert taken is not None
+        assert taken.bytes_uploaded == 0
 
 
 @pytest.mark.parametrize("written_with", [1, 3000, 1 << 20])
