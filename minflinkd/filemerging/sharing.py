@@ -11,6 +11,8 @@ A task that leaves without having finished ends the checkpoint, since its part i
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from enum import IntEnum
@@ -80,10 +82,10 @@ class SharedFiles:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _wait_for(self, phase: Phase, deadline: float) -> None:
-        """Until all parts are so far, or until `deadline`, by the loop's clock. Raises PartnerLeft."""
+    async def _wait_for(self, part: Part, phase: Phase) -> None:
+        """Until all parts are so far, or `part` has waited for long enough. Raises PartnerLeft."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(part.deadline):
                 while not self._lost and not self._all(phase):
                     await self._changed.wait()
         if self._lost:
@@ -134,9 +136,10 @@ class Part:
         self.phase = Phase.JOINED
         self.live = live  # what the task refers to, as far as that is known
         self.sizes = sizes
+        self.deadline = math.inf  # of its waiting for others, by the loop's clock
+        self.waited = 0.0  # seconds
         self._shared = shared
         self._mine: set[str] = set()  # files that hold something of it
-        self._deadline = 0.0
         self._finished = False
 
     async def append(self, source: bytes | Path) -> StateHandle:
@@ -157,10 +160,9 @@ class Part:
         Raises PartnerLeft.
         """
         shared = self._shared
-        self._deadline = asyncio.get_running_loop().time() + shared._max_age
+        self.deadline = asyncio.get_running_loop().time() + shared._max_age
         shared._refers_to(self, frozenset(live))
-        shared._to(self, Phase.WRITTEN)
-        await shared._wait_for(Phase.WRITTEN, self._deadline)
+        await self._reach(Phase.WRITTEN)
         return shared._worn_files()
 
     async def finish(self) -> dict[str, int]:
@@ -168,12 +170,16 @@ class Part:
 
         They are the caller's. Raises PartnerLeft, StorageError.
         """
-        shared = self._shared
-        shared._to(self, Phase.DONE)
-        await shared._wait_for(Phase.DONE, self._deadline)
-        files = await shared._hand_over(self._mine)
+        await self._reach(Phase.DONE)
+        files = await self._shared._hand_over(self._mine)
         self._finished = True
         return files
+
+    async def _reach(self, phase: Phase) -> None:
+        began = time.monotonic()
+        self._shared._to(self, phase)
+        await self._shared._wait_for(self, phase)
+        self.waited += time.monotonic() - began
 
     async def __aenter__(self) -> Self:
         return self

@@ -94,7 +94,11 @@ class Snapshots:
             return
         name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
         task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
-        task.add_done_callback(lambda _: self._running.pop(key, None))
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: tuple[str, int]) -> None:
+        self._running.pop(key, None)
+        self._shared = {key: shared for key, shared in self._shared.items() if shared.joinable}
 
     async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
         """Publish the checkpoint's transactions; returns when readers see them. Idempotent."""
@@ -224,9 +228,8 @@ class Snapshots:
         Their names hold the attempt that began them: it takes a checkpoint only once, so none is given twice (F5).
         """
         job = attempt.deployment.job
-        self._shared = {key: shared for key, shared in self._shared.items() if shared.joinable}
         key = (job.job_id, request.epoch, request.checkpoint_id)
-        if key not in self._shared:
+        if key not in self._shared or not self._shared[key].joinable:
             name = partial(
                 physical_file_name, request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id
             )
@@ -248,7 +251,7 @@ class Snapshots:
             await make_durable(self._storages, transaction)
         worn = await part.worn(file.handle for file in uploaded.files)
         now = time.monotonic()
-        until = now + time_to_rewrite(now - began, request.timeout)
+        until = now + time_to_rewrite(now - began - part.waited, request.timeout)
         rewritten = await rewrite(part, directory, uploaded.files, worn, until=until)
         reach(CrashPoint.APPEND)
         written = await part.finish()
@@ -270,7 +273,7 @@ class Snapshots:
             bytes_uploaded=uploaded.size + rewritten.size,
             bytes_rewritten=rewritten.size,
             sync_ms=taken.sync_ms,
-            async_ms=round((time.monotonic() - began) * 1000, 3),
+            async_ms=round((time.monotonic() - began - part.waited) * 1000, 3),
             input_ended=taken.input_ended,
             inputs=taken.inputs,
             output=taken.output,
