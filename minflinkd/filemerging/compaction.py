@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minflinkd.filemerging.segments import HEADER
-from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
+from minflinkd.rpc.snapshot import StateHandle
 
 DEFAULT_MAX_AMPLIFICATION = 1.3
 MAX_FILES = 64  # that the state of one job on one TaskManager lies in, beside those that are large
-REWRITTEN_PER_NEW = (
-    4  # bytes rewritten by one checkpoint for each byte of new state, where that is more than one full file
-)
+REWRITTEN_PER_NEW = 4  # bytes that one checkpoint rewrites at most for each new one, where a full file is less
 REWRITE_TIME = 5.0  # seconds that any checkpoint may take longer for it
 
 
@@ -46,9 +44,6 @@ class SpaceUse:
         """1.0 where there is nothing."""
         return self.stored / self.referenced if self.referenced else 1.0
 
-    def __add__(self, other: SpaceUse) -> SpaceUse:
-        return SpaceUse(self.stored + other.stored, self.referenced + other.referenced)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionLimits:
@@ -71,16 +66,6 @@ def file_uses(handles: Iterable[StateHandle], sizes: Mapping[str, int]) -> dict[
 
 def space_use(files: Mapping[str, FileUse]) -> SpaceUse:
     return SpaceUse(sum(use.stored for use in files.values()), sum(use.referenced for use in files.values()))
-
-
-def space_of(snapshots: Iterable[TaskSnapshot]) -> SpaceUse:
-    """What these snapshots, such as those of all retained checkpoints of a job, take and need of the storage."""
-    handles: set[StateHandle] = set()
-    sizes: dict[str, int] = {}
-    for snapshot in snapshots:
-        handles.update(file.handle for file in snapshot.files)
-        sizes.update(snapshot.file_sizes)
-    return space_use(file_uses(handles, sizes))
 
 
 def files_to_rewrite(files: Mapping[str, FileUse], new: int, limits: CompactionLimits) -> frozenset[str]:

@@ -15,13 +15,14 @@ import math
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from minflinkd.filemerging.compaction import CompactionLimits, FileUse, file_uses, files_to_rewrite
-from minflinkd.filemerging.writer import PhysicalFileWriter, WriterClosed
+from minflinkd.filemerging.writer import FileCalls, PhysicalFileWriter, WriterClosed
 from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
@@ -44,6 +45,18 @@ class Phase(IntEnum):
     LEFT = 3
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a part has brought about. What is the common cause of several is counted with the first of them.
+
+    `files`: those that hold something of it, with their bytes; `compactions`: older files that were left.
+    """
+
+    files: Mapping[str, int]
+    calls: FileCalls
+    compactions: int
+
+
 class SharedFiles:
     """One checkpoint's files, and the parts that write them."""
 
@@ -58,6 +71,7 @@ class SharedFiles:
         self._lost = False  # a part left without having finished
         self._changed = asyncio.Event()  # another one after each change
         self._worn: frozenset[str] = frozenset()
+        self._left: set[str] = set()  # files of which a part has rewritten what it needs
         self._all_seen = False  # `_worn` is up to date with what the parts refer to
 
     @property
@@ -110,10 +124,11 @@ class SharedFiles:
         moved = sum(use.referenced for name, use in uses.items() if name in self._worn)
         return {name: use for name, use in uses.items() if name not in self._worn}, sum(own.values()) + moved
 
-    async def _hand_over(self, names: Set[str]) -> dict[str, int]:
+    async def _hand_over(self, names: Set[str], left: Set[str]) -> Written:
         await self._writing(self._writer.hand_over(names))
-        sizes = self._writer.sizes
-        return {name: sizes[name] for name in sorted(names)}
+        sizes, first = self._writer.sizes, left - self._left
+        self._left |= first
+        return Written({name: sizes[name] for name in sorted(names)}, self._writer.take_calls(), len(first))
 
     async def _writing(self, step: Awaitable[T]) -> T:
         try:
@@ -165,15 +180,15 @@ class Part:
         await self._reach(Phase.WRITTEN)
         return shared._worn_files()
 
-    async def finish(self) -> dict[str, int]:
-        """Everything is appended: when it is durable, the files that hold something of it, with their bytes.
+    async def finish(self, left: Set[str] = frozenset()) -> Written:
+        """Everything is appended: when it is durable, what was written, which is the caller's.
 
-        They are the caller's. Raises PartnerLeft, StorageError.
+        `left`: worn files from which the task has taken something. Raises PartnerLeft, StorageError.
         """
         await self._reach(Phase.DONE)
-        files = await self._shared._hand_over(self._mine)
+        written = await self._shared._hand_over(self._mine, left)
         self._finished = True
-        return files
+        return written
 
     async def _reach(self, phase: Phase) -> None:
         began = time.monotonic()

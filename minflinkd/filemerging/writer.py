@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -28,6 +30,16 @@ class WriterClosed(MinflinkError):
     code = "physical-file-closed"
 
 
+@dataclass
+class FileCalls:
+    """Requests that begin and finish physical files: how many, and the milliseconds that they took together (F10)."""
+
+    creates: int = 0
+    create_ms: float = 0.0
+    closes: int = 0
+    close_ms: float = 0.0
+
+
 class PhysicalFileWriter:
     """The physical files of one TaskManager and checkpoint; none exists before the first append.
 
@@ -48,11 +60,17 @@ class PhysicalFileWriter:
         self._sizes: dict[str, int] = {}  # of all files begun, finished or not
         self._given: set[str] = set()  # to somebody who answers for them
         self._writer: Writer | None = None  # of the last of them
+        self._calls = FileCalls()
 
     @property
     def sizes(self) -> Mapping[str, int]:
         """Bytes by name, header included, of all files so far."""
         return dict(self._sizes)
+
+    def take_calls(self) -> FileCalls:
+        """Those since this was asked last."""
+        calls, self._calls = self._calls, FileCalls()
+        return calls
 
     async def append(self, source: bytes | Path) -> StateHandle:
         """Add one state file. Raises StorageError; then the writer takes nothing more."""
@@ -182,14 +200,20 @@ class PhysicalFileWriter:
         if self._writer is None:
             name = self._name(len(self._sizes))
             self._sizes[name] = 0
+            began = time.monotonic()
             self._writer = await self._root.child(name).create()
+            self._calls.creates += 1
+            self._calls.create_ms += (time.monotonic() - began) * 1000
             await self._writer.append(HEADER)
             self._sizes[name] = len(HEADER)
         return self._writer
 
     async def _finish_file(self) -> None:
         if self._writer is not None:
+            began = time.monotonic()
             await self._writer.commit()
+            self._calls.closes += 1
+            self._calls.close_ms += (time.monotonic() - began) * 1000
             self._writer = None
 
 

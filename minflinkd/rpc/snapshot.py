@@ -41,6 +41,17 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
         return self.lines or (self.number,)
 
 
+class MergingFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the physical files of a snapshot cost its TaskManager (F10). Milliseconds are sums over all calls."""
+
+    creates: int = 0
+    create_ms: float = 0.0
+    closes: int = 0
+    close_ms: float = 0.0
+    compactions: int = 0  # old files that were rewritten since the task's last snapshot (F6)
+    bytes_rewritten: int = 0  # by these
+
+
 class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What one task acknowledged (C11, C12)."""
 
@@ -52,6 +63,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[StateFile, ...] = ()
     transactions: tuple[SinkTransaction, ...] = ()
     physical_files: tuple[str, ...] = ()  # written for this snapshot
+    rewritten: tuple[str, ...] = ()  # of these: with copies made on purpose, of what lies in older files (F6)
     source_offsets: dict[str, str] = {}  # vertex id -> Spark's offset as JSON, plain (C26)
     operators: tuple[PlanNode, ...] = msgspec.field(name="nodes", default=())  # (); before this was recorded
     bytes_full: int = 0
@@ -59,6 +71,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     sync_ms: float = 0.0
     async_ms: float = 0.0  # without the time for which it waited for other tasks that write the same files
     parallelism: int = 0  # of the attempt: how many partitions its state has; 0: written before this was recorded
+    file_sizes: dict[str, int] = {}  # bytes of the physical files in which `files` lie; {}: before this was recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)
     inputs: dict[VertexId, int] = {}  # exchanges: the sequence number with which the next attempt of each goes on
     output: int = 0  # likewise of the task's own exchange
@@ -67,5 +80,4 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     alignment_bytes: int = 0  # that waited behind barriers meanwhile; of an unaligned one: that were overtaken
     wait_ms: float = 0.0  # from the trigger's arrival until the cut could be made, alignment included
     files_uploaded: int = 0  # those of `files` that no earlier confirmed checkpoint had
-    bytes_rewritten: int = 0  # those of `bytes_uploaded` that earlier checkpoints have in files that were worn (F6)
-    file_sizes: dict[str, int] = {}  # bytes of the physical files in which `files` lie; {}: before this was recorded
+    merging: MergingFigures | None = None  # None: was not measured

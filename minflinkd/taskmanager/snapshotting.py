@@ -27,7 +27,7 @@ from minflinkd.rpc.messages import (
     Request,
     TriggerCheckpoint,
 )
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import MinflinkError, error_info
 from minflinkd.runtime.ids import JobId, ResourceId
@@ -254,8 +254,8 @@ class Snapshots:
         until = now + time_to_rewrite(now - began - part.waited, request.timeout)
         rewritten = await rewrite(part, directory, uploaded.files, worn, until=until)
         reach(CrashPoint.APPEND)
-        written = await part.finish()
-        sizes = attempt.sizes | written
+        written = await part.finish(rewritten.worn)
+        sizes = {**attempt.sizes, **written.files}
         used = {file.handle.file for file in rewritten.files}
         return TaskSnapshot(
             task_id=deployment.task.id,
@@ -265,13 +265,13 @@ class Snapshots:
             batch_id=taken.batch_id,
             files=rewritten.files,
             transactions=taken.transactions,
-            physical_files=tuple(written),
+            physical_files=tuple(written.files),
+            rewritten=tuple(sorted(rewritten.into)),
             source_offsets=taken.source_offsets,
             operators=taken.operators,
             parallelism=deployment.task.parallelism,
             bytes_full=sum(file.size for file in taken.files),
             bytes_uploaded=uploaded.size + rewritten.size,
-            bytes_rewritten=rewritten.size,
             sync_ms=taken.sync_ms,
             async_ms=round((time.monotonic() - began - part.waited) * 1000, 3),
             input_ended=taken.input_ended,
@@ -283,11 +283,20 @@ class Snapshots:
             wait_ms=taken.wait_ms,
             files_uploaded=uploaded.count,
             file_sizes={name: size for name, size in sizes.items() if name in used},
+            merging=MergingFigures(
+                creates=written.calls.creates,
+                create_ms=round(written.calls.create_ms, 3),
+                closes=written.calls.closes,
+                close_ms=round(written.calls.close_ms, 3),
+                compactions=written.compactions,
+                bytes_rewritten=rewritten.size,
+            ),
         )
 
     def _count(self, snapshot: TaskSnapshot) -> None:
-        self.bytes_rewritten += snapshot.bytes_rewritten
-        self.bytes_new += snapshot.bytes_uploaded - snapshot.bytes_rewritten
+        rewritten = snapshot.merging.bytes_rewritten if snapshot.merging is not None else 0
+        self.bytes_rewritten += rewritten
+        self.bytes_new += snapshot.bytes_uploaded - rewritten
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
         attempt.aborted.add(request.checkpoint_id)  # a trigger that is repeated would give names twice

@@ -52,6 +52,16 @@ class Uploaded:
 
 
 @dataclass(frozen=True)
+class Rewritten:
+    """`files` in the order in which they were given; `size` bytes went to the storage again, `worn` -> `into` files."""
+
+    files: tuple[StateFile, ...]
+    size: int
+    worn: frozenset[str]
+    into: frozenset[str]
+
+
+@dataclass(frozen=True)
 class UploadPlan:
     """`held`: files that need no look. `small`: batches of files to read. `large`: one after another."""
 
@@ -112,7 +122,7 @@ async def upload(
 
 async def rewrite(
     segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str], *, until: float = math.inf
-) -> Uploaded:
+) -> Rewritten:
     """Append those of `files` anew that lie in physical files that are `worn` (F6); they are in `directory` as well.
 
     One that is damaged there stays where it is. What is not begun `until` this time, of the monotonic clock, waits for
@@ -129,7 +139,12 @@ async def rewrite(
             written = await _append_again(segments, directory, [(file.path, held[file.path]) for file in batch])
             size += sum(handle.length for handle in written.values())
             moved.update((old, new) for old, new in written.items() if new.checksum == old.checksum)
-    return Uploaded(tuple(StateFile(f.path, moved.get(f.handle, f.handle)) for f in files), size, len(moved))
+    return Rewritten(
+        files=tuple(StateFile(file.path, moved.get(file.handle, file.handle)) for file in files),
+        size=size,
+        worn=frozenset(old.file for old in moved),
+        into=frozenset(new.file for new in moved.values()),
+    )
 
 
 async def _append_again(

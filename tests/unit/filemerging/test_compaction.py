@@ -17,12 +17,10 @@ from minflinkd.filemerging.compaction import (
     SpaceUse,
     file_uses,
     files_to_rewrite,
-    space_of,
     space_use,
 )
 from minflinkd.filemerging.segments import HEADER
-from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
-from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from minflinkd.rpc.snapshot import StateHandle
 
 KIB, MIB = 1 << 10, 1 << 20
 LIMITS = CompactionLimits(max_file_size=256 * MIB)
@@ -30,18 +28,6 @@ LIMITS = CompactionLimits(max_file_size=256 * MIB)
 
 def use(referenced: int, dead: int = 0) -> FileUse:
     return FileUse(len(HEADER) + referenced + dead, referenced)
-
-
-def snapshot(*handles: StateHandle, sizes: dict[str, int]) -> TaskSnapshot:
-    return TaskSnapshot(
-        task_id=TaskId("a"),
-        attempt_id=AttemptId("1" * 32),
-        resource_id=ResourceId("tm-1"),
-        checkpoint_id=1,
-        batch_id=0,
-        files=tuple(StateFile(str(number), handle) for number, handle in enumerate(handles)),
-        file_sizes=sizes,
-    )
 
 
 def test_nothing_is_rewritten_below_the_limit() -> None:
@@ -126,15 +112,13 @@ def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
         assert all(excess(chosen - {name}) > -1e-6 for name in chosen), "it would have been enough without"
 
 
-def test_space_is_counted_once_however_many_refer_to_it() -> None:
-    """F6: at the coordinator, over retained checkpoints and the tasks that share a file."""
+def test_a_segment_is_counted_once_however_many_refer_to_it() -> None:
+    """F6: also where files of state have the same content, or tasks share a file."""
     one, two, old = StateHandle("f", 8, 10, "x"), StateHandle("f", 18, 20, "y"), StateHandle("g", 108, 5, "z")
-    first, second = snapshot(one, one, sizes={"f": 100}), snapshot(one, two, old, sizes={"f": 100})
-    assert space_of([first]) == SpaceUse(100, 10)
-    assert space_of([first, second]) == SpaceUse(100 + 113, 35), "the size of an old format's file is not known"
-    assert SpaceUse(130, 100).amplification == 1.3
-    assert space_of([]).amplification == 1.0
-    assert file_uses([one, one], {}) == {"f": FileUse(18, 10)}
+    uses = file_uses([one, one, two, old], {"f": 100})
+    assert uses == {"f": FileUse(100, 30), "g": FileUse(113, 5)}, "at least as long as its last known segment"
+    assert space_use(uses) == SpaceUse(213, 35)
+    assert (SpaceUse(130, 100).amplification, SpaceUse(0, 0).amplification) == (1.3, 1.0)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.filemerging.segments import HEADER
-from minflinkd.filemerging.sharing import Part, PartnerLeft, SharedFiles
+from minflinkd.filemerging.sharing import Part, PartnerLeft, SharedFiles, Written
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.storage.faulty import FaultyStorage
@@ -49,7 +49,7 @@ async def write(part: Part, data: bytes) -> tuple[StateHandle, dict[str, int]]:
     async with part:
         handle = await part.append(data)
         await part.worn([handle])
-        return handle, await part.finish()
+        return handle, dict((await part.finish()).files)
 
 
 async def test_the_tasks_of_a_taskmanager_write_one_file(root: Location, tmp_path: Path) -> None:
@@ -71,6 +71,23 @@ async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Locatio
     assert (mine, others) == ({"0.seg": 18}, {"1.seg": 18})
 
 
+async def test_what_several_bring_about_is_counted_once(root: Location) -> None:
+    """F10: calls to the storage, and older files that were left."""
+    shared = files(root, max_file_size=len(HEADER) + 10)
+
+    async def one(part: Part, left: set[str]) -> Written:
+        async with part:
+            await part.append(b"x" * 10)
+            await part.worn([])
+            return await part.finish(left)
+
+    parts = [shared.join([], {}) for _ in range(3)]
+    done = await asyncio.gather(*map(one, parts, [{"a", "b"}, {"b"}, {"b", "c"}]))
+    assert [each.compactions for each in done] == [2, 0, 1]
+    assert (sum(each.calls.creates for each in done), sum(each.calls.closes for each in done)) == (3, 3)
+    assert sum(each.calls.close_ms for each in done) > 0
+
+
 async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
     """F1: and nobody joins any more."""
     shared = files(root)
@@ -82,7 +99,7 @@ async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
         handle = await second.append(b"second")
         assert await second.worn([handle]) == frozenset()
         assert (await stored(root), early.done()) == (set(), False)
-        assert await second.finish() == {"0.seg": len(HEADER) + 11}
+        assert (await second.finish()).files == {"0.seg": len(HEADER) + 11}
     await early
     assert not shared.joinable
 
@@ -188,7 +205,7 @@ def test_whoever_finishes_has_its_state_and_nothing_else_is_left(
                 if fails:
                     raise ZeroDivisionError
                 assert await part.worn(handles.values()) == frozenset()
-                handed[number] = handles, await part.finish()
+                handed[number] = handles, dict((await part.finish()).files)
 
         async with asyncio.timeout(10):
             tasks = [asyncio.create_task(one(number, *each)) for number, each in enumerate(parts)]

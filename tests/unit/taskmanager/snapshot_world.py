@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any, cast
 from uuid import UUID
 
 from minflinkd.checkpoint.layout import parse_physical_file
-from minflinkd.filemerging.compaction import CompactionLimits, SpaceUse, space_of
+from minflinkd.filemerging.compaction import CompactionLimits, SpaceUse, file_uses, space_use
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.runtime.supervision import TaskOwner
@@ -169,6 +169,16 @@ class World:
         root = self.storages.at(self.attempt.deployment.job.checkpoint_root)
         await read_segments(root, {file.path: file.handle for file in snapshot.files}, target)
         return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+
+def space_of(snapshots: Iterable[TaskSnapshot]) -> SpaceUse:
+    """What these snapshots take and need of the storage, by what they say of their files."""
+    handles: set[StateHandle] = set()
+    sizes: dict[str, int] = {}
+    for snapshot in snapshots:
+        handles.update(file.handle for file in snapshot.files)
+        sizes.update(snapshot.file_sizes)
+    return space_use(file_uses(handles, sizes))
 
 
 async def until(condition: Callable[[], bool]) -> None:
