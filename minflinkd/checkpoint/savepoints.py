@@ -10,6 +10,7 @@ metadata is; a copy that fails leaves nothing.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -52,7 +53,7 @@ async def write_savepoint(
         handles = await _copy(root, checkpoint, writer)
         names = await writer.commit()
         try:
-            savepoint = _relocated(checkpoint, handles, names)
+            savepoint = _relocated(checkpoint, handles, writer.sizes)
             await target.child(layout.METADATA).write_bytes(encode(savepoint))
         except BaseException:
             await target.delete_children([layout.METADATA, *names])
@@ -105,11 +106,12 @@ async def _segments(root: Location, read: RangedRead) -> list[tuple[StateHandle,
 
 
 def _relocated(
-    checkpoint: CompletedCheckpoint, handles: dict[StateHandle, StateHandle], names: tuple[str, ...]
+    checkpoint: CompletedCheckpoint, handles: dict[StateHandle, StateHandle], sizes: Mapping[str, int]
 ) -> CompletedCheckpoint:
     tasks = []
     for task in checkpoint.tasks:
         files = tuple(StateFile(file.path, handles[file.handle]) for file in task.files)
-        mine = {file.handle.file for file in files}
-        tasks.append(replace(task, files=files, transactions=(), physical_files=tuple(n for n in names if n in mine)))
+        used = {file.handle.file for file in files}
+        mine = {name: size for name, size in sizes.items() if name in used}
+        tasks.append(replace(task, files=files, transactions=(), physical_files=tuple(mine), file_sizes=mine))
     return replace(checkpoint, kind=CheckpointKind.SAVEPOINT, tasks=tuple(tasks), self_contained=True)

@@ -107,6 +107,21 @@ class Checkpointing:
         at_least=1,
         aliases=("file-merging.max-file-size",),
     )
+    max_file_age: Duration = option(
+        "execution.checkpointing.file-merging.max-file-age",
+        Duration(10),
+        "Tasks of a job on one TaskManager share a checkpoint's physical files. One that has written its state waits "
+        "no longer than this for those that reach the checkpoint later; they then write to a file of their own.",
+        aliases=("file-merging.max-file-age",),
+    )
+    max_space_amplification: float = option(
+        "execution.checkpointing.file-merging.max-space-amplification",
+        1.3,
+        "Bytes that a job's checkpoints take in the storage, over those of them that are still needed. Where it would "
+        "be more, a checkpoint writes what it needs of the worst files anew, and these can be deleted.",
+        at_least=1,
+        aliases=("file-merging.max-space-amplification",),
+    )
 
 
 class RestartStrategyType(StrEnum):

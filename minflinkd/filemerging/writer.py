@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -28,6 +30,16 @@ class WriterClosed(MinflinkError):
     code = "physical-file-closed"
 
 
+@dataclass
+class FileCalls:
+    """Requests that begin and finish physical files: how many, and the milliseconds that they took together (F10)."""
+
+    creates: int = 0
+    create_ms: float = 0.0
+    closes: int = 0
+    close_ms: float = 0.0
+
+
 class PhysicalFileWriter:
     """The physical files of one TaskManager and checkpoint; none exists before the first append.
 
@@ -45,9 +57,20 @@ class PhysicalFileWriter:
         self._lock = asyncio.Lock()
         self._usable = True
         self._committed = False
-        self._names: list[str] = []  # of all files begun, finished or not
-        self._writer: Writer | None = None
-        self._offset = 0  # in the open file
+        self._sizes: dict[str, int] = {}  # of all files begun, finished or not
+        self._given: set[str] = set()  # to somebody who answers for them
+        self._writer: Writer | None = None  # of the last of them
+        self._calls = FileCalls()
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes by name, header included, of all files so far."""
+        return dict(self._sizes)
+
+    def take_calls(self) -> FileCalls:
+        """Those since this was asked last."""
+        calls, self._calls = self._calls, FileCalls()
+        return calls
 
     async def append(self, source: bytes | Path) -> StateHandle:
         """Add one state file. Raises StorageError; then the writer takes nothing more."""
@@ -86,10 +109,24 @@ class PhysicalFileWriter:
                 self._usable = False
                 await self._finish_file()
                 self._committed = True
-            return tuple(self._names)
+            return tuple(self._sizes)
+
+    async def hand_over(self, names: Set[str]) -> None:
+        """Make these of the files durable and visible; from then on `abort` leaves them alone.
+
+        What is appended later goes into another file. Raises WriterClosed, StorageError.
+        """
+        async with self._lock:
+            if self._writer is not None and self._open_file in names:
+                if not self._usable:
+                    raise WriterClosed(f"the physical files in {self._root.uri} cannot be finished")
+                self._usable = False
+                await self._finish_file()
+                self._usable = True
+            self._given |= names
 
     async def abort(self) -> None:
-        """Leave nothing; after `commit` it does nothing. Idempotent."""
+        """Leave nothing but what was handed over; after `commit` it does nothing. Idempotent."""
         async with self._lock:
             if self._committed:
                 return
@@ -98,8 +135,10 @@ class PhysicalFileWriter:
                 if self._writer is not None:
                     await self._writer.abort()
             finally:
-                await self._root.delete_children(self._names)
-                self._names.clear()
+                if left := [name for name in self._sizes if name not in self._given]:
+                    await self._root.delete_children(left)
+                    for name in left:
+                        del self._sizes[name]
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,9 +174,14 @@ class PhysicalFileWriter:
         return self._handle(length, source.hasher.hexdigest())
 
     def _handle(self, length: int, digest: str) -> StateHandle:
-        handle = StateHandle(self._names[-1], self._offset, length, digest)
-        self._offset += length
+        name = self._open_file
+        handle = StateHandle(name, self._sizes[name], length, digest)
+        self._sizes[name] += length
         return handle
+
+    @property
+    def _open_file(self) -> str:
+        return next(reversed(self._sizes))
 
     async def _write(self, waiting: list[bytes]) -> None:
         if waiting and self._writer is not None:
@@ -145,22 +189,31 @@ class PhysicalFileWriter:
             waiting.clear()
 
     def _is_full_for(self, size: int) -> bool:
-        return self._writer is not None and self._offset > len(HEADER) and self._offset + size > self._max
+        if self._writer is None:
+            return False
+        begun = self._sizes[self._open_file]
+        return begun > len(HEADER) and begun + size > self._max
 
     async def _room_for(self, size: int) -> Writer:
         if self._is_full_for(size):
             await self._finish_file()
         if self._writer is None:
-            name = self._name(len(self._names))
-            self._names.append(name)
+            name = self._name(len(self._sizes))
+            self._sizes[name] = 0
+            began = time.monotonic()
             self._writer = await self._root.child(name).create()
+            self._calls.creates += 1
+            self._calls.create_ms += (time.monotonic() - began) * 1000
             await self._writer.append(HEADER)
-            self._offset = len(HEADER)
+            self._sizes[name] = len(HEADER)
         return self._writer
 
     async def _finish_file(self) -> None:
         if self._writer is not None:
+            began = time.monotonic()
             await self._writer.commit()
+            self._calls.closes += 1
+            self._calls.close_ms += (time.monotonic() - began) * 1000
             self._writer = None
 
 

@@ -31,6 +31,7 @@ class CrashPoint(StrEnum):
     """In the order in which one checkpoint passes them: who is there, and what has happened already."""
 
     SYNC = "sync"  # session child: the snapshot's links are made; nobody knows
+    APPEND = "append"  # TaskManager: new state and that of worn files is appended; no file is finished
     UPLOAD = "upload"  # TaskManager: the physical files are written, and what the sinks staged is durable
     ACKNOWLEDGE = "acknowledge"  # TaskManager: the JobMaster has taken the acknowledgement
     METADATA = "metadata"  # daemon: all tasks have acknowledged; the metadata is not begun

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace as copy
 
+from minflinkd.filemerging.compaction import FileUse, file_uses
 from minflinkd.rpc.messages import DeployTask, TaskMetrics, TaskState, TaskStatus
-from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.machine import move, table
 from minflinkd.storage.publication import SinkTransaction
@@ -39,6 +40,8 @@ class Attempt:
     generation: int  # of the session child that runs it
     status: TaskStatus
     known: dict[str, StateHandle] = field(default_factory=dict)  # files that the last confirmed checkpoint holds
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes of the physical files in which `known`, `handles` lie
+    uses: dict[str, FileUse] = field(default_factory=dict)  # of the physical files in which `known` lies
     transactions: dict[int, tuple[SinkTransaction, ...]] = field(default_factory=dict)  # acknowledged, not confirmed
     staged: dict[str, set[str]] = field(default_factory=dict)  # by sink on an object store: files that are there
     handles: dict[int, dict[str, StateHandle]] = field(default_factory=dict)  # of acknowledged checkpoints
@@ -71,6 +74,44 @@ class Attempt:
         self.status = copy(self.status, state=moved, error=error, phases=more)
         self.changed.set()
         return True
+
+    def acknowledges(self, snapshot: TaskSnapshot) -> None:
+        """What it refers to is known from the time when the coordinator may know it."""
+        handles = {file.path: file.handle for file in snapshot.files}
+        self.handles[snapshot.checkpoint_id] = handles
+        self.transactions[snapshot.checkpoint_id] = snapshot.transactions
+        self.sizes |= snapshot.file_sizes
+
+    def discards(self, checkpoint_id: int) -> None:
+        """Idempotent."""
+        self.handles.pop(checkpoint_id, None)
+        self.transactions.pop(checkpoint_id, None)
+
+    def confirms(self, checkpoint_id: int) -> None:
+        """It is complete, and published: later ones need not hold what it holds (C12)."""
+        if checkpoint_id in self.handles:
+            self._knows(self.handles[checkpoint_id])
+        self.confirmed = max(self.confirmed, checkpoint_id)
+        for older in [number for number in self.handles if number <= checkpoint_id]:
+            self.discards(older)
+        self.aborted = {later for later in self.aborted if later > checkpoint_id}
+        used = {handle.file for held in (self.known, *self.handles.values()) for handle in held.values()}
+        self.sizes = {name: size for name, size in self.sizes.items() if name in used}
+
+    def begins_from(self, snapshot: TaskSnapshot, checkpoint_id: int) -> None:
+        """It was restored from a checkpoint of its own job."""
+        self.sizes = dict(snapshot.file_sizes)
+        self._knows({file.path: file.handle for file in snapshot.files})
+        self.sizes = {name: use.stored for name, use in self.uses.items()}  # at least, where that was not recorded
+        self.confirmed = checkpoint_id
+
+    def forgets_known(self) -> None:
+        """Its state is laid out otherwise than in the checkpoint that it was restored from."""
+        self._knows({})
+
+    def _knows(self, handles: dict[str, StateHandle]) -> None:
+        self.known = handles
+        self.uses = file_uses(handles.values(), self.sizes)
 
     def progressed(self, metrics: TaskMetrics) -> None:
         self.status = copy(self.status, metrics=metrics)

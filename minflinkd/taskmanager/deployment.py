@@ -74,7 +74,7 @@ class Deployer:
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
         if running.moved:
-            attempt.known = {}
+            attempt.forgets_known()
         phase("session")
         return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
 
@@ -116,8 +116,7 @@ class Deployer:
             if not foreign:
                 await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
         if not foreign:
-            attempt.known = {file.path: file.handle for file in snapshot.files}
-            attempt.confirmed = restore.checkpoint_id
+            attempt.begins_from(snapshot, restore.checkpoint_id)
         log.info(
             "state laid out",
             attempt=attempt.deployment.attempt_id,

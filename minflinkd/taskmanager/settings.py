@@ -63,6 +63,8 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     registration_timeout: float = 0.0  # 0: never gives up
     task_cancellation_timeout: float = 30.0
     file_merging_max_file_size: int = 256 * 1024**2
+    file_merging_max_file_age: float = 10.0
+    file_merging_max_space_amplification: float = 1.3
     checkpoints_retained: int = 1  # of a job that does not say
     local_recovery_max_size: int = 10 * 1024**3  # bytes of copies of snapshots; 0: none
     log_json: bool = False
@@ -125,6 +127,8 @@ def settings_of(
         registration_timeout=options.registration_timeout or registration_timeout,
         task_cancellation_timeout=options.cancellation_timeout,
         file_merging_max_file_size=config.checkpointing.max_file_size,
+        file_merging_max_file_age=config.checkpointing.max_file_age,
+        file_merging_max_space_amplification=config.checkpointing.max_space_amplification,
         checkpoints_retained=config.checkpointing.num_retained,
         local_recovery_max_size=options.local_recovery_max_size if options.local_recovery else 0,
         log_json=config.log.format.value == "json",

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import structlog
 
+from minflinkd.filemerging.compaction import CompactionLimits, time_to_rewrite
 from minflinkd.filemerging.segments import physical_file_name
+from minflinkd.filemerging.sharing import DEFAULT_MAX_FILE_AGE, Part, PartnerLeft, SharedFiles
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.messages import (
     AcknowledgeCheckpoint,
@@ -25,10 +27,10 @@ from minflinkd.rpc.messages import (
     Request,
     TriggerCheckpoint,
 )
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import MinflinkError, error_info
-from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.ids import JobId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.publication import make_durable, publish
 from minflinkd.storage.registry import Storages
@@ -37,7 +39,7 @@ from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.session_process import SessionProcess
 from minflinkd.taskmanager.staging import stage
-from minflinkd.taskmanager.uploading import upload
+from minflinkd.taskmanager.uploading import rewrite, upload
 
 log = structlog.get_logger(__name__)
 
@@ -61,20 +63,28 @@ class Snapshots:
         local: LocalSnapshots,
         session: Callable[[], SessionProcess],
         deliver: Deliver,
-        max_file_size: int,
+        limits: CompactionLimits,
+        max_file_age: float = DEFAULT_MAX_FILE_AGE,
         num_retained: int = 1,
         tasks: TaskOwner,
     ) -> None:
-        """`num_retained`: of jobs that do not say how many completed checkpoints are kept."""
+        """`num_retained`: of jobs that do not say how many completed checkpoints are kept.
+
+        `max_file_age`: seconds for which a task's files stay open for other tasks that reach the checkpoint later.
+        """
         self._resource_id = resource_id
         self._storages = storages
         self._local = local
         self._session = session
         self._deliver = deliver
-        self._max_file_size = max_file_size
+        self._limits = limits
+        self._max_file_age = max_file_age
         self._num_retained = num_retained
         self._tasks = tasks
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._shared: dict[tuple[JobId, int, int], SharedFiles] = {}  # by epoch and checkpoint; those being written
+        self.bytes_new = 0  # uploaded since the start, state that no earlier checkpoint had
+        self.bytes_rewritten = 0  # and such that lay in worn files
 
     def trigger(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
         """Begin. A repeated trigger changes nothing, nor does one that comes behind the checkpoint's end."""
@@ -84,7 +94,11 @@ class Snapshots:
             return
         name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
         task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
-        task.add_done_callback(lambda _: self._running.pop(key, None))
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: tuple[str, int]) -> None:
+        self._running.pop(key, None)
+        self._shared = {key: shared for key, shared in self._shared.items() if shared.joinable}
 
     async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
         """Publish the checkpoint's transactions; returns when readers see them. Idempotent."""
@@ -98,13 +112,7 @@ class Snapshots:
         await self._session().ask(
             sp.ConfirmCheckpoint(attempt_id=request.attempt_id, checkpoint_id=number), COMMIT_TIMEOUT
         )
-        if number in attempt.handles:
-            attempt.known = attempt.handles[number]
-        attempt.confirmed = max(attempt.confirmed, number)
-        for older in [n for n in attempt.handles if n <= number]:
-            del attempt.handles[older]
-            attempt.transactions.pop(older, None)
-        attempt.aborted = {later for later in attempt.aborted if later > number}
+        attempt.confirms(number)
         attempt.published = {other for other in attempt.published | {number} if other > number - REMEMBERED}
         job, task = attempt.deployment.job, attempt.deployment.task
         retained = job.checkpointing.num_retained or self._num_retained
@@ -134,8 +142,7 @@ class Snapshots:
         if task is not None:
             _end(task)
             await asyncio.wait({task}, timeout=CONFIRM_TIMEOUT)
-        attempt.handles.pop(request.checkpoint_id, None)
-        attempt.transactions.pop(request.checkpoint_id, None)
+        attempt.discards(request.checkpoint_id)
         await self._forget(attempt, request.checkpoint_id)
 
     def cancel_all(self, attempt: Attempt) -> set[asyncio.Task[None]]:
@@ -149,22 +156,25 @@ class Snapshots:
         deployment = attempt.deployment
         number = request.checkpoint_id
         directory = self._local.directory(deployment.job.job_id, deployment.task.id, number)
+        take = sp.TakeSnapshot(
+            attempt_id=request.attempt_id,
+            checkpoint_id=number,
+            target_directory=str(directory),
+            timeout=request.timeout,
+            oldest=request.oldest,
+            stop=request.stop,
+        )
         try:
-            taken = await self._session().ask(
-                sp.TakeSnapshot(
-                    attempt_id=request.attempt_id,
-                    checkpoint_id=number,
-                    target_directory=str(directory),
-                    timeout=request.timeout,
-                    oldest=request.oldest,
-                    stop=request.stop,
-                ),
-                request.timeout + CONFIRM_TIMEOUT,
-            )
-            snapshot = await self._upload(attempt, request, taken, directory)
+            async with self._join(attempt, request) as part:
+                taken = await self._session().ask(take, request.timeout + CONFIRM_TIMEOUT)
+                snapshot = await self._upload(attempt, request, taken, directory, part)
         except asyncio.CancelledError:
             await asyncio.shield(self._give_up(attempt, request))
             raise
+        except PartnerLeft:  # whose own end tells the coordinator why there is no checkpoint
+            log.info("a snapshot is given up with another task's", checkpoint=number, attempt=request.attempt_id)
+            await self._give_up(attempt, request)
+            return
         except Exception as error:
             log.warning("a snapshot failed", checkpoint=number, attempt=request.attempt_id, error=str(error))
             await self._give_up(attempt, request)
@@ -177,8 +187,8 @@ class Snapshots:
             await self._tell(attempt, decline)
             return
         reach(CrashPoint.UPLOAD)
-        attempt.handles[number] = {file.path: file.handle for file in snapshot.files}
-        attempt.transactions[number] = snapshot.transactions
+        attempt.acknowledges(snapshot)
+        self._count(snapshot)
         acknowledge = AcknowledgeCheckpoint(job_id=request.job_id, attempt_id=request.attempt_id, snapshot=snapshot)
         try:
             await asyncio.to_thread(self._local.completed, deployment.job.job_id, deployment.task.id, number)
@@ -193,8 +203,7 @@ class Snapshots:
 
     async def _discard(self, attempt: Attempt, snapshot: TaskSnapshot) -> None:
         """What was uploaded, where surely nobody refers to it. What cannot be deleted now is left to the sweep."""
-        attempt.handles.pop(snapshot.checkpoint_id, None)
-        attempt.transactions.pop(snapshot.checkpoint_id, None)
+        attempt.discards(snapshot.checkpoint_id)
         root = self._storages.at(attempt.deployment.job.checkpoint_root)
         try:
             await root.delete_children(snapshot.physical_files)
@@ -213,41 +222,58 @@ class Snapshots:
             return error
         return None
 
+    def _join(self, attempt: Attempt, request: TriggerCheckpoint) -> Part:
+        """The files that other tasks of the job here are writing for this checkpoint, or new ones.
+
+        Their names hold the attempt that began them: it takes a checkpoint only once, so none is given twice (F5).
+        """
+        job = attempt.deployment.job
+        key = (job.job_id, request.epoch, request.checkpoint_id)
+        if key not in self._shared or not self._shared[key].joinable:
+            name = partial(
+                physical_file_name, request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id
+            )
+            root = self._storages.at(job.checkpoint_root)
+            writer = PhysicalFileWriter(root, name, max_file_size=self._limits.max_file_size)
+            limits = None if request.stop else self._limits  # nobody shall wait for what the next job can do as well
+            self._shared[key] = SharedFiles(writer, limits, max_age=self._max_file_age)
+        return self._shared[key].join(attempt.known.values(), attempt.sizes)
+
     async def _upload(
-        self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path
+        self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path, part: Part
     ) -> TaskSnapshot:
-        """Upload what the last confirmed checkpoint does not hold already (C12)."""
+        """Upload what the last confirmed checkpoint does not hold already (C12), or holds in worn files (F6)."""
         began = time.monotonic()
         deployment = attempt.deployment
-        root = self._storages.at(deployment.job.checkpoint_root)
-
-        def name(sequence: int) -> str:
-            return physical_file_name(
-                request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id, sequence
-            )
-
-        async with PhysicalFileWriter(root, name, max_file_size=self._max_file_size) as writer:
-            uploaded = await upload(writer, directory, taken.files, attempt.known)
-            for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
-                await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
-                await make_durable(self._storages, transaction)
-            physical = await writer.commit()
+        uploaded = await upload(part, directory, taken.files, attempt.known)
+        for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
+            await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
+            await make_durable(self._storages, transaction)
+        worn = await part.worn(file.handle for file in uploaded.files)
+        now = time.monotonic()
+        until = now + time_to_rewrite(now - began - part.waited, request.timeout)
+        rewritten = await rewrite(part, directory, uploaded.files, worn, until=until)
+        reach(CrashPoint.APPEND)
+        written = await part.finish(rewritten.worn)
+        sizes = {**attempt.sizes, **written.files}
+        used = {file.handle.file for file in rewritten.files}
         return TaskSnapshot(
             task_id=deployment.task.id,
             attempt_id=request.attempt_id,
             resource_id=self._resource_id,
             checkpoint_id=request.checkpoint_id,
             batch_id=taken.batch_id,
-            files=uploaded.files,
+            files=rewritten.files,
             transactions=taken.transactions,
-            physical_files=physical,
+            physical_files=tuple(written.files),
+            rewritten=tuple(sorted(rewritten.into)),
             source_offsets=taken.source_offsets,
             operators=taken.operators,
             parallelism=deployment.task.parallelism,
             bytes_full=sum(file.size for file in taken.files),
-            bytes_uploaded=uploaded.size,
+            bytes_uploaded=uploaded.size + rewritten.size,
             sync_ms=taken.sync_ms,
-            async_ms=round((time.monotonic() - began) * 1000, 3),
+            async_ms=round((time.monotonic() - began - part.waited) * 1000, 3),
             input_ended=taken.input_ended,
             inputs=taken.inputs,
             output=taken.output,
@@ -256,9 +282,24 @@ class Snapshots:
             alignment_bytes=taken.alignment_bytes,
             wait_ms=taken.wait_ms,
             files_uploaded=uploaded.count,
+            file_sizes={name: size for name, size in sizes.items() if name in used},
+            merging=MergingFigures(
+                creates=written.calls.creates,
+                create_ms=round(written.calls.create_ms, 3),
+                closes=written.calls.closes,
+                close_ms=round(written.calls.close_ms, 3),
+                compactions=written.compactions,
+                bytes_rewritten=rewritten.size,
+            ),
         )
 
+    def _count(self, snapshot: TaskSnapshot) -> None:
+        rewritten = snapshot.merging.bytes_rewritten if snapshot.merging is not None else 0
+        self.bytes_rewritten += rewritten
+        self.bytes_new += snapshot.bytes_uploaded - rewritten
+
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
+        attempt.aborted.add(request.checkpoint_id)  # a trigger that is repeated would give names twice
         abort = sp.AbortSnapshot(attempt_id=request.attempt_id, checkpoint_id=request.checkpoint_id)
         try:
             await self._session().ask(abort, CONFIRM_TIMEOUT)

@@ -16,6 +16,7 @@ from minflinkd.blob.client import BlobClient
 from minflinkd.blob.exchange import TaskManagerExchange
 from minflinkd.blob.keys import BlobKind
 from minflinkd.blob.offloading import OffloadingNetwork
+from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import Hardware, Registered, RegisterTaskManager, TaskManagerReport
 from minflinkd.rpc.network import task_manager
@@ -121,7 +122,11 @@ class TaskManager(Component):
             keeper=self._keeper,
             deployer=Deployer(self._storages, self._blobs, copies, self._mirrors),
             state_directory=state,
-            max_file_size=settings.file_merging_max_file_size,
+            limits=CompactionLimits(
+                max_file_size=settings.file_merging_max_file_size,
+                max_amplification=settings.file_merging_max_space_amplification,
+            ),
+            max_file_age=settings.file_merging_max_file_age,
             num_retained=settings.checkpoints_retained,
             cancellation_timeout=settings.task_cancellation_timeout,
             on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),
@@ -206,4 +211,5 @@ class TaskManager(Component):
         child, jvm = self._keeper.pids()
         processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
         pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}
-        return processes | pids | self._blobs.statistics().metrics() | storage_metrics(self._storages.statistics())
+        requests = storage_metrics(self._storages.statistics())
+        return processes | pids | self._blobs.statistics().metrics() | requests | self.executor.merging_metrics()

@@ -16,6 +16,8 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey
+from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.sharing import DEFAULT_MAX_FILE_AGE
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
@@ -29,6 +31,7 @@ from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, Task
 from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
 from minflinkd.taskmanager.deployment import Deployer, attempt_directory, remove_exchanges
 from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
+from minflinkd.taskmanager.merging_metrics import merging_metrics
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_process import SessionLost
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
@@ -59,7 +62,8 @@ class TaskExecutor(Component):
         keeper: SessionKeeper,
         deployer: Deployer,
         state_directory: Path,
-        max_file_size: int,
+        limits: CompactionLimits,
+        max_file_age: float = DEFAULT_MAX_FILE_AGE,
         num_retained: int = 1,
         cancellation_timeout: float,
         on_exit: Callable[[str, bool], None],
@@ -91,7 +95,8 @@ class TaskExecutor(Component):
             local=deployer.snapshots,
             session=keeper.session,
             deliver=self._deliver,
-            max_file_size=max_file_size,
+            limits=limits,
+            max_file_age=max_file_age,
             num_retained=num_retained,
             tasks=self.tasks,
         )
@@ -358,6 +363,9 @@ class TaskExecutor(Component):
         if attempt is None or not attempt.runs:
             raise sp.UnknownAttempt(f"attempt {attempt_id} does not run on {self.resource_id}")
         return attempt
+
+    def merging_metrics(self) -> dict[str, float]:
+        return merging_metrics(self.attempts.values(), self._snapshots.bytes_new, self._snapshots.bytes_rewritten)
 
     async def _trigger_checkpoint(self, request: m.TriggerCheckpoint) -> m.Done:
         self._snapshots.trigger(self._live(request.attempt_id), request)

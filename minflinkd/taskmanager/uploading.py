@@ -8,18 +8,23 @@ in the next checkpoint: its bytes decide. Small files are read many at a time: a
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import structlog
 import xxhash
 
 from minflinkd.filemerging.segments import CHUNK, checksum
-from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateFile, StateHandle
 from minflinkd.storage.os_errors import os_errors
 from minflinkd.taskmanager.session_protocol import SnapshotFile
+
+log = structlog.get_logger(__name__)
 
 SMALL = 256 * 1024  # bytes: such files are read whole
 _BATCH = CHUNK  # bytes of small files in memory at a time
@@ -29,6 +34,14 @@ _UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)")
 Content = tuple[int, str]  # length and checksum
 
 
+class Segments(Protocol):
+    """Where state files are appended: `PhysicalFileWriter`, or a task's part in one."""
+
+    async def append(self, source: bytes | Path) -> StateHandle: ...
+
+    async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]: ...
+
+
 @dataclass(frozen=True)
 class Uploaded:
     """`files` in the order in which they were given; `size` bytes in `count` pieces went to the storage."""
@@ -36,6 +49,16 @@ class Uploaded:
     files: tuple[StateFile, ...]
     size: int
     count: int
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """`files` in the order in which they were given; `size` bytes went to the storage again, `worn` -> `into` files."""
+
+    files: tuple[StateFile, ...]
+    size: int
+    worn: frozenset[str]
+    into: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -62,9 +85,9 @@ def plan_upload(files: Iterable[SnapshotFile], known: Mapping[str, StateHandle])
 
 
 async def upload(
-    writer: PhysicalFileWriter, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
+    segments: Segments, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
 ) -> Uploaded:
-    """Write what is new of the `files` in `directory` through `writer`, which the caller commits.
+    """Append what is new of the `files` in `directory` to `segments`, which the caller commits.
 
     Raises StorageError; StorageUnavailable and its like also for the local disk.
     """
@@ -76,7 +99,7 @@ async def upload(
         with os_errors(directory):
             contents = await asyncio.to_thread(_read, directory, batch)
         new = {content: data for content, data in contents if content not in held}
-        written = await writer.append_all([(data, digest) for (_, digest), data in new.items()])
+        written = await segments.append_all([(data, digest) for (_, digest), data in new.items()])
         held.update(zip(new, written, strict=True))
         size += sum(handle.length for handle in written)
         count += len(written)
@@ -88,13 +111,63 @@ async def upload(
             with os_errors(directory):
                 handle = held.get((file.size, await asyncio.to_thread(_checksum, directory / file.path)))
         if handle is None:
-            handle = await writer.append(directory / file.path)
+            handle = await segments.append(directory / file.path)
             size += handle.length
             count += 1
             held[handle.length, handle.checksum] = handle
             lengths.add(handle.length)
         handles[file.path] = handle
     return Uploaded(tuple(StateFile(file.path, handles[file.path]) for file in files), size, count)
+
+
+async def rewrite(
+    segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str], *, until: float = math.inf
+) -> Rewritten:
+    """Append those of `files` anew that lie in physical files that are `worn` (F6); they are in `directory` as well.
+
+    One that is damaged there stays where it is. What is not begun `until` this time, of the monotonic clock, waits for
+    the next checkpoint. Raises StorageError.
+    """
+    moved: dict[StateHandle, StateHandle] = {}
+    size = 0
+    for name in sorted(worn):  # one after another, so that those that were begun in time are done with
+        held = {file.path: file.handle for file in {f.handle: f for f in files if f.handle.file == name}.values()}
+        plan = plan_upload([SnapshotFile(path, handle.length) for path, handle in held.items()], {})
+        for batch in (*plan.small, *((file,) for file in plan.large)):
+            if time.monotonic() >= until:
+                break
+            written = await _append_again(segments, directory, [(file.path, held[file.path]) for file in batch])
+            size += sum(handle.length for handle in written.values())
+            moved.update((old, new) for old, new in written.items() if new.checksum == old.checksum)
+    return Rewritten(
+        files=tuple(StateFile(file.path, moved.get(file.handle, file.handle)) for file in files),
+        size=size,
+        worn=frozenset(old.file for old in moved),
+        into=frozenset(new.file for new in moved.values()),
+    )
+
+
+async def _append_again(
+    segments: Segments, directory: Path, files: Sequence[tuple[str, StateHandle]]
+) -> dict[StateHandle, StateHandle]:
+    """Small files, or a single one of any size. A damaged one has no new handle, or one with another checksum."""
+    if len(files) == 1:
+        ((path, old),) = files
+        written = {old: await segments.append(directory / path)}
+    else:
+        with os_errors(directory):
+            contents = await asyncio.to_thread(_read, directory, [SnapshotFile(path, h.length) for path, h in files])
+        whole = [
+            (old, data)
+            for (_, old), (content, data) in zip(files, contents, strict=True)
+            if content == (old.length, old.checksum)
+        ]
+        handles = await segments.append_all([(data, old.checksum) for old, data in whole])
+        written = {old: new for (old, _), new in zip(whole, handles, strict=True)}
+    damaged = [path for path, old in files if old not in written or written[old].checksum != old.checksum]
+    if damaged:
+        log.warning("local copies of state files are not what was uploaded", directory=str(directory), files=damaged)
+    return written
 
 
 def _batches(files: Iterable[SnapshotFile]) -> Iterator[tuple[SnapshotFile, ...]]:

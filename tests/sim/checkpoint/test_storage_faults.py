@@ -19,6 +19,7 @@ from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import decode
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.runtime.clock import SystemClock
@@ -70,7 +71,7 @@ class World:
             local=LocalSnapshots(base / "snapshots"),
             session=lambda: cast(SessionProcess, Session()),
             deliver=self.deliver,
-            max_file_size=64,  # so that each file of state is one of the storage
+            limits=CompactionLimits(max_file_size=64),  # so that each file of state is one of the storage
             tasks=self.owner,
         )
         self.attempts = {attempt: self.attempt(task, attempt, base) for task, attempt in TASKS.items()}

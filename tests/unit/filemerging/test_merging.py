@@ -1,6 +1,7 @@
 import asyncio
 import os
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,20 @@ async def test_a_file_begins_with_magic_and_version(root: Location) -> None:
     assert (await root.child("0.seg").read_bytes())[:8] == b"MFDSEG\x00\x01"
 
 
+async def test_what_was_handed_over_stays(root: Location) -> None:
+    """F4: the rest goes with an abort; what follows is in another file."""
+    async with writer(root) as merged:
+        first = await merged.append(b"first")
+        await merged.hand_over({first.file})
+        assert await stored(root) == [("0.seg", len(HEADER) + 5)]
+        second = await merged.append(b"second")
+        assert merged.sizes == {"0.seg": len(HEADER) + 5, "1.seg": len(HEADER) + 6}
+        assert second == StateHandle("1.seg", len(HEADER), 6, second.checksum)
+    assert await stored(root) == [("0.seg", len(HEADER) + 5)]
+    with pytest.raises(WriterClosed):
+        await merged.append(b"third")
+
+
 @pytest.mark.parametrize("commit", [False, True])
 async def test_leaving_without_commit_leaves_nothing(root: Location, tmp_path: Path, commit: bool) -> None:
     """F4: before the acknowledgement its files are the TaskManager's; finished ones too."""
@@ -144,6 +159,40 @@ async def test_a_damaged_segment_is_named(root: Location, tmp_path: Path) -> Non
     await root.child("0.seg").delete()
     with pytest.raises(StorageCorrupt, match=r"0\.seg is missing"):
         await read_segments(root, handles, tmp_path / "out")
+
+
+class Busy(FaultyStorage):
+    """Lets reads go on only when as many as may be are under way, or all that there are."""
+
+    def __init__(self, reads: int, limit: int) -> None:
+        super().__init__(LocalStorage())
+        self.limit, self.left, self.now, self.most = limit, reads, 0, 0
+        self.full = asyncio.Event()
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        self.now, self.left = self.now + 1, self.left - 1
+        self.most = max(self.most, self.now)
+        if self.now == self.limit or not self.left:
+            self.full.set()
+        await self.full.wait()
+        async for piece in self.inner.open_read(path, offset, length):
+            yield piece
+        self.now -= 1
+
+
+async def test_a_restore_reads_several_files_at_a_time_but_not_all(tmp_path: Path) -> None:
+    """F1: in parallel, within a bound."""
+    storages = Storages()
+    root, state = storages.at(str(tmp_path)).child("job"), {str(number): b"%d" % number * 50 for number in range(20)}
+    async with writer(root, max_file_size=100) as merged:
+        handles = {name: await merged.append(data) for name, data in state.items()}
+        names = await merged.commit()
+    storage = Busy(len(names), 4)
+    storages.add(storage)
+    async with asyncio.timeout(10):
+        await read_segments(storages.at(str(tmp_path)).child("job"), handles, tmp_path / "out", parallelism=4)
+    assert (len(names), storage.most) == (20, 4)
+    assert content(tmp_path / "out") == state
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", ""])

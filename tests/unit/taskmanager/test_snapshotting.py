@@ -4,177 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
 
 import pytest
 
 from minflinkd.checkpoint.layout import parse_physical_file
-from minflinkd.filemerging.reader import read_segments
-from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.snapshot import TaskSnapshot
-from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
-from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.storage.faulty import FaultyStorage
-from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.deployment import Deployer
 from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.session_process import SessionProcess
-from minflinkd.taskmanager.snapshotting import NOT_PENDING, Snapshots
-from minflinkd_local import LocalStorage
-
-JOB, ATTEMPT, TASK = JobId("1" * 32), AttemptId("2" * 32), TaskId("a")
-
-
-def state(number: int, kind: str = "changelog") -> str:
-    return f"state/0/0/{number}_{UUID(int=number)}.{kind}"
-
-
-@dataclass
-class Session:
-    """Links what `files` says where it is told to, or waits for a boundary that never comes where it is `busy`."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    busy: bool = False
-    asked: list[m.Message] = field(default_factory=list)
-
-    async def ask(self, request: m.Message, timeout: float) -> Any:
-        self.asked.append(request)
-        if isinstance(request, sp.TakeSnapshot):
-            if self.busy:
-                await asyncio.Event().wait()
-            target = Path(request.target_directory)
-            for path, content in self.files.items():
-                (target / path).parent.mkdir(parents=True, exist_ok=True)
-                (target / path).write_bytes(content)
-            files = tuple(sp.SnapshotFile(path, len(content)) for path, content in self.files.items())
-            return sp.SnapshotTaken(batch_id=request.checkpoint_id, files=files)
-        return m.Done()
-
-
-@dataclass
-class World:
-    base: Path
-    snapshots: Snapshots
-    local: LocalSnapshots
-    session: Session
-    storage: FaultyStorage
-    storages: Storages
-    attempt: Attempt
-    delivered: list[m.Message] = field(default_factory=list)
-    refusal: str = ""
-    silent: bool = False
-
-    async def deliver(self, _: Attempt, request: m.Request[m.Done]) -> None:
-        self.delivered.append(request)
-        if self.silent:
-            await asyncio.Event().wait()
-        if self.refusal:
-            raise RemoteError(ErrorInfo(code=self.refusal, message="", consequence=Consequence.REFUSED))
-
-    def trigger(self, number: int) -> None:
-        self.snapshots.trigger(
-            self.attempt, m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number, epoch=1)
-        )
-
-    async def take(self, number: int) -> TaskSnapshot:
-        self.trigger(number)
-        await until(lambda: self.acknowledged(number) is not None)
-        await until(lambda: (ATTEMPT, number) not in self.snapshots._running)
-        return cast(TaskSnapshot, self.acknowledged(number))
-
-    async def confirmed(self, number: int) -> TaskSnapshot:
-        taken = await self.take(number)
-        await self.complete(number)
-        return taken
-
-    async def complete(self, number: int) -> None:
-        done = m.NotifyCheckpointComplete(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number)
-        await self.snapshots.complete(self.attempt, done)
-
-    async def abort(self, number: int) -> None:
-        aborted = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=number)
-        await self.snapshots.abort(self.attempt, aborted)
-
-    def acknowledged(self, number: int) -> TaskSnapshot | None:
-        for message in self.delivered:
-            if isinstance(message, m.AcknowledgeCheckpoint) and message.snapshot.checkpoint_id == number:
-                return message.snapshot
-        return None
-
-    def stored(self) -> set[int]:
-        """Checkpoints of the physical files that are in the storage."""
-        return {parse_physical_file(path.name)[1] for path in (self.base / "storage").rglob("*.seg")}
-
-    def copies(self) -> set[str]:
-        directory = self.local.root / JOB / TASK
-        return {path.name for path in directory.iterdir()} if directory.exists() else set()
-
-    async def restored(self, snapshot: TaskSnapshot) -> dict[str, bytes]:
-        target = self.base / f"restored-{snapshot.checkpoint_id}"
-        root = self.storages.at(self.attempt.deployment.job.checkpoint_root)
-        await read_segments(root, {file.path: file.handle for file in snapshot.files}, target)
-        return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def running(base: Path, *, retained: int | None = None, **faults: Any) -> AsyncIterator[World]:
-    storages, storage = Storages(), FaultyStorage(LocalStorage(), **faults)
-    storages.add(storage)
-    local, session, tasks = LocalSnapshots(base / "snapshots"), Session(), TaskOwner("test")
-    context = m.JobContext(
-        job_id=JOB,
-        name="copy",
-        params={},
-        mode=RuntimeMode.STREAMING,
-        checkpointing=Checkpointing(num_retained=retained),
-        checkpoint_root=f"file://{base}/storage/job",
-    )
-    task = Task(id=TASK, vertices=(Vertex(id=VertexId("a"), source=Source(format="rate")),), parallelism=1)
-    deployment = m.DeployTask(
-        job=context,
-        task=task,
-        allocation_id=AllocationId("x"),
-        attempt_id=ATTEMPT,
-        attempt_number=0,
-        job_leader_id=LeaderId("jm"),
-    )
-    world = World(
-        base,
-        Snapshots(
-            resource_id=ResourceId("tm-1"),
-            storages=storages,
-            local=local,
-            session=lambda: cast(SessionProcess, session),
-            deliver=lambda attempt, request: world.deliver(attempt, request),
-            max_file_size=1 << 20,
-            tasks=tasks,
-        ),
-        local,
-        session,
-        storage,
-        storages,
-        Attempt.of(deployment, base / "attempt", 1),
-    )
-    yield world
-    await tasks.aclose()
-    await storages.aclose()
+from minflinkd.taskmanager.snapshotting import NOT_PENDING
+from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state, until
 
 
 async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.references import References
+from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Sink, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
@@ -194,7 +195,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         keeper=cast(SessionKeeper, session),
         deployer=deployer(storages, cast(Any, blobs), snapshots, mirrors),
         state_directory=tmp_path,
-        max_file_size=1024,
+        limits=CompactionLimits(max_file_size=1024),
         cancellation_timeout=30.0,
         on_exit=lambda why, failed: exits.append((why, failed)),
         on_registered=lambda _: None,

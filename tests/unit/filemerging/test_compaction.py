@@ -1,0 +1,245 @@
+"""Which files are worth to be rewritten: for one checkpoint, and over the life of a job."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minflinkd.filemerging.compaction import (
+    REWRITTEN_PER_NEW,
+    CompactionLimits,
+    FileUse,
+    SpaceUse,
+    file_uses,
+    files_to_rewrite,
+    space_use,
+)
+from minflinkd.filemerging.segments import HEADER
+from minflinkd.rpc.snapshot import StateHandle
+
+KIB, MIB = 1 << 10, 1 << 20
+LIMITS = CompactionLimits(max_file_size=256 * MIB)
+
+
+def use(referenced: int, dead: int = 0) -> FileUse:
+    return FileUse(len(HEADER) + referenced + dead, referenced)
+
+
+def test_nothing_is_rewritten_below_the_limit() -> None:
+    """F6"""
+    assert files_to_rewrite({"a": use(1000, 200), "b": use(500, 100)}, 0, LIMITS) == frozenset()
+
+
+def test_the_file_goes_of_which_the_most_is_dead() -> None:
+    """F6: what frees the most bytes for each that is written."""
+    files = {"whole": use(1000), "half": use(1000, 1000), "mostly": use(100, 1500), "little": use(1000, 10)}
+    assert files_to_rewrite(files, 0, LIMITS) == {"mostly", "half"}
+
+
+def test_new_state_makes_up_for_old_waste() -> None:
+    """F6: the limit is that of the job's state, not of each file."""
+    files = {"worn": use(1000, 1000)}
+    assert files_to_rewrite(files, 0, LIMITS) == {"worn"}
+    assert files_to_rewrite(files, 10_000, LIMITS) == frozenset()
+
+
+def test_a_file_that_the_last_one_made_needless_is_left() -> None:
+    """F6: many small ones would have gone first, and the large one had to go all the same."""
+    files = {"small": use(100, 200), "large": use(1000, 1000)}
+    assert files_to_rewrite(files, 0, LIMITS) == {"large"}
+
+
+def test_a_file_without_dead_bytes_is_never_worn() -> None:
+    """F9: with merging off each state file has a file of its own, and a header that weighs more than it."""
+    assert files_to_rewrite({str(n): use(4) for n in range(20)}, 0, CompactionLimits(max_file_size=1)) == frozenset()
+
+
+def test_one_checkpoint_rewrites_no_more_than_a_full_file_or_a_multiple_of_its_new_state() -> None:
+    """F6: the rest follows with the next ones."""
+    files = {str(number): use(100, 100) for number in range(10)}
+    limits = CompactionLimits(max_file_size=250)
+    assert len(files_to_rewrite(files, 0, limits)) == 2
+    assert len(files_to_rewrite(files, 100, limits)) == REWRITTEN_PER_NEW
+    assert len(files_to_rewrite(files, 0, CompactionLimits(max_file_size=10))) == 1, "one in any case"
+
+
+def test_many_small_files_are_put_together() -> None:
+    """F6: every file is an entry of the NameNode for as long as it lives; half of them at a time."""
+    files = {f"{number:03d}": use(100 + number) for number in range(64)}
+    assert files_to_rewrite(files, 100, LIMITS) == {f"{number:03d}" for number in range(32)}
+    assert files_to_rewrite(files, 100, CompactionLimits(max_file_size=100)) == frozenset(), "it would make no fewer"
+
+
+@given(
+    files=st.dictionaries(
+        st.integers(0, 200).map(str),
+        st.builds(use, st.integers(0, 2000), st.integers(0, 2000) | st.just(0)),
+        max_size=100,
+    ),
+    new=st.integers(0, 3000),
+    limits=st.builds(
+        CompactionLimits,
+        max_file_size=st.integers(1, 20_000),
+        max_amplification=st.floats(1.0, 3.0),
+        max_files=st.integers(2, 64),
+    ),
+)
+def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
+    files: dict[str, FileUse], new: int, limits: CompactionLimits
+) -> None:
+    """F6, for one checkpoint: it comes below the limit, or it has spent what it may."""
+    chosen = files_to_rewrite(files, new, limits)
+    budget = max(limits.max_file_size, REWRITTEN_PER_NEW * new)
+    cost = sum(files[name].referenced for name in chosen)
+    needed = space_use(files).referenced + new
+
+    def excess(gone: frozenset[str]) -> float:
+        kept = sum(each.stored for name, each in files.items() if name not in gone)
+        moved = sum(files[name].referenced + len(HEADER) for name in gone)  # the header: as if each had its own again
+        return kept + moved + new - limits.max_amplification * needed
+
+    assert cost <= budget or len(chosen) == 1
+    unworn = [each for name, each in files.items() if name not in chosen and each.dead]
+    if excess(chosen) > 1e-6:
+        assert all(cost + each.referenced > budget for each in unworn), "an affordable file with dead bytes was left"
+    if len(files) < limits.max_files:
+        assert all(files[name].dead for name in chosen)
+        assert all(excess(chosen - {name}) > -1e-6 for name in chosen), "it would have been enough without"
+
+
+def test_a_segment_is_counted_once_however_many_refer_to_it() -> None:
+    """F6: also where files of state have the same content, or tasks share a file."""
+    one, two, old = StateHandle("f", 8, 10, "x"), StateHandle("f", 18, 20, "y"), StateHandle("g", 108, 5, "z")
+    uses = file_uses([one, one, two, old], {"f": 100})
+    assert uses == {"f": FileUse(100, 30), "g": FileUse(113, 5)}, "at least as long as its last known segment"
+    assert space_use(uses) == SpaceUse(213, 35)
+    assert (SpaceUse(130, 100).amplification, SpaceUse(0, 0).amplification) == (1.3, 1.0)
+
+
+@dataclass
+class Job:
+    """State in segments, of which each checkpoint replaces some; a physical file goes with its last segment."""
+
+    segments: int
+    size: int  # bytes of each
+    limits: CompactionLimits
+    handles: dict[int, StateHandle] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    checkpoint: int = 0
+    new: int = 0
+    rewritten: int = 0
+
+    def take(self, changed: set[int]) -> None:
+        self.checkpoint += 1
+        held = {number: handle for number, handle in self.handles.items() if number not in changed}
+        new = len(changed) * self.size
+        worn = files_to_rewrite(file_uses(held.values(), self.sizes), new, self.limits)
+        moved = {number for number, handle in held.items() if handle.file in worn}
+        self.write([*sorted(changed), *sorted(moved)])
+        if self.checkpoint > 1:
+            self.new += new
+            self.rewritten += len(moved) * self.size
+        used = {handle.file for handle in self.handles.values()}
+        self.sizes = {name: size for name, size in self.sizes.items() if name in used}
+
+    def write(self, numbers: list[int]) -> None:
+        files = 0
+        end = self.limits.max_file_size
+        for number in numbers:
+            if end + self.size > self.limits.max_file_size:
+                files, end = files + 1, len(HEADER)
+            name = f"{self.checkpoint}-{files}"
+            self.handles[number] = StateHandle(name, end, self.size, "")
+            end += self.size
+            self.sizes[name] = end
+
+    def space(self) -> SpaceUse:
+        return space_use(file_uses(self.handles.values(), self.sizes))
+
+
+Workload = Callable[[random.Random, int], set[int]]
+
+
+def uniform(share: float) -> Workload:
+    return lambda chance, count: set(chance.sample(range(count), max(1, round(count * share))))
+
+
+def skewed(share: float) -> Workload:
+    """Nine tenths of the changes in less than two thirds of the state; the rest is cold."""
+    return lambda chance, count: {int(count * chance.random() ** 4) for _ in range(max(1, round(count * share)))}
+
+
+def ageing(share: float) -> Workload:
+    """The oldest first, as a window's state."""
+    position = 0
+
+    def changed(_: random.Random, count: int) -> set[int]:
+        nonlocal position
+        length = max(1, round(count * share))
+        position += length
+        return {number % count for number in range(position, position + length)}
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("state", "segments", "workload", "max_file_size", "most"),
+    [
+        pytest.param(4 * MIB, 64, uniform(0.5), 256 * MIB, 1.1, id="4 MiB, half of it new each time"),
+        pytest.param(4 * MIB, 64, uniform(1.0), 256 * MIB, 0.0, id="4 MiB, all of it new each time"),
+        pytest.param(4 * MIB, 64, uniform(0.1), 256 * MIB, 1.3, id="4 MiB, a tenth"),
+        pytest.param(4 * MIB, 64, uniform(0.01), 256 * MIB, 1.0, id="4 MiB, a single segment"),
+        pytest.param(4 * MIB, 64, skewed(0.1), 256 * MIB, 1.5, id="4 MiB, hot and cold"),
+        pytest.param(4 * MIB, 64, ageing(0.05), 256 * MIB, 1.0, id="4 MiB, the oldest"),
+        pytest.param(200 * MIB, 200, uniform(0.01), 256 * MIB, 1.5, id="200 MiB, 1 %"),
+        pytest.param(200 * MIB, 800, uniform(0.01), 256 * MIB, 1.7, id="200 MiB, 1 % in small pieces"),
+        pytest.param(200 * MIB, 800, skewed(0.01), 256 * MIB, 2.0, id="200 MiB, 1 %, hot and cold"),
+        pytest.param(200 * MIB, 800, uniform(0.01), 32 * MIB, 1.7, id="200 MiB, 1 %, in files of 32 MiB"),
+        pytest.param(200 * MIB, 200, ageing(0.01), 32 * MIB, 1.0, id="200 MiB, 1 %, the oldest"),
+    ],
+)
+def test_300_checkpoints_stay_below_the_limit_at_a_bounded_cost(
+    state: int, segments: int, workload: Workload, max_file_size: int, most: float
+) -> None:
+    """F6: amplification after each checkpoint, at most `most` bytes rewritten for each new one, and few files."""
+    chance = random.Random(1)
+    limits = CompactionLimits(max_file_size=max_file_size)
+    job = Job(segments, state // segments, limits)
+    job.take(set(range(segments)))
+    for _ in range(300):
+        job.take(workload(chance, segments))
+        assert job.space().referenced == state
+        assert job.space().amplification <= 1.301, "1.3, and the headers"
+        assert len(job.sizes) <= limits.max_files + 4 * state // max_file_size
+    assert job.rewritten <= most * job.new
+
+
+@given(st.data())
+def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
+    """F6: also where the changes are the worst, as long as one checkpoint may rewrite a whole file."""
+    segments = data.draw(st.integers(1, 30))
+    job = Job(segments, 1000, CompactionLimits(max_file_size=30_100, max_files=8))
+    job.take(set(range(segments)))
+    for changed in data.draw(st.lists(st.sets(st.integers(0, segments - 1)), max_size=25)):
+        job.take(changed)
+        space = job.space()
+        assert space.stored <= 1.3 * space.referenced + len(HEADER) * len(job.sizes)
+        assert len(job.sizes) <= 8
+
+
+@pytest.mark.parametrize("limit", [1.05, 2.0])
+def test_a_stricter_limit_costs_more(limit: float) -> None:
+    """F6: what the option buys."""
+    jobs = [Job(64, 64 * KIB, CompactionLimits(max_file_size=MIB, max_amplification=each)) for each in (limit, 1.3)]
+    for job in jobs:
+        chance = random.Random(3)
+        job.take(set(range(64)))
+        for _ in range(100):
+            job.take(uniform(0.05)(chance, 64))
+        assert job.space().amplification <= job.limits.max_amplification + 0.001
+    assert (jobs[0].rewritten > jobs[1].rewritten) == (limit < 1.3)

@@ -1,0 +1,230 @@
+"""Several tasks write one checkpoint's files together, on a real disk."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.reader import read_segments
+from minflinkd.filemerging.segments import HEADER
+from minflinkd.filemerging.sharing import Part, PartnerLeft, SharedFiles, Written
+from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.storage.faulty import FaultyStorage
+from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.location import Location
+from minflinkd.storage.registry import Storages
+from minflinkd_local import LocalStorage
+
+LONG = 60.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Location:
+    return Storages().at(str(tmp_path)).child("job")
+
+
+def files(root: Location, *, max_file_size: int = 1 << 20, max_age: float = LONG) -> SharedFiles:
+    writer = PhysicalFileWriter(root, lambda number: f"{number}.seg", max_file_size=max_file_size)
+    return SharedFiles(writer, CompactionLimits(max_file_size=max_file_size), max_age=max_age)
+
+
+async def stored(root: Location) -> set[str]:
+    return {root.relative(entry.path) async for entry in root.list()}
+
+
+async def content(root: Location, handles: Mapping[str, StateHandle], target: Path) -> dict[str, bytes]:
+    await read_segments(root, handles, target)
+    return {path: (target / path).read_bytes() for path in handles}
+
+
+async def write(part: Part, data: bytes) -> tuple[StateHandle, dict[str, int]]:
+    async with part:
+        handle = await part.append(data)
+        await part.worn([handle])
+        return handle, dict((await part.finish()).files)
+
+
+async def test_the_tasks_of_a_taskmanager_write_one_file(root: Location, tmp_path: Path) -> None:
+    """F1, F3: one object a checkpoint, however many tasks."""
+    shared = files(root)
+    parts = [shared.join([], {}) for _ in range(5)]
+    written = await asyncio.gather(*(write(part, b"%d" % number * 10) for number, part in enumerate(parts)))
+    assert await stored(root) == {"0.seg"}
+    assert [names for _, names in written] == [{"0.seg": len(HEADER) + 50}] * 5
+    handles = {str(number): handle for number, (handle, _) in enumerate(written)}
+    assert await content(root, handles, tmp_path / "out") == {str(n): b"%d" % n * 10 for n in range(5)}
+
+
+async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Location) -> None:
+    """F4: those are the coordinator's once it acknowledges them."""
+    shared = files(root, max_file_size=len(HEADER) + 10)
+    first, second = shared.join([], {}), shared.join([], {})
+    (_, mine), (_, others) = await asyncio.gather(write(first, b"1" * 10), write(second, b"2" * 10))
+    assert (mine, others) == ({"0.seg": 18}, {"1.seg": 18})
+
+
+async def test_what_several_bring_about_is_counted_once(root: Location) -> None:
+    """F10: calls to the storage, and older files that were left."""
+    shared = files(root, max_file_size=len(HEADER) + 10)
+
+    async def one(part: Part, left: set[str]) -> Written:
+        async with part:
+            await part.append(b"x" * 10)
+            await part.worn([])
+            return await part.finish(left)
+
+    parts = [shared.join([], {}) for _ in range(3)]
+    done = await asyncio.gather(*map(one, parts, [{"a", "b"}, {"b"}, {"b", "c"}]))
+    assert [each.compactions for each in done] == [2, 0, 1]
+    assert (sum(each.calls.creates for each in done), sum(each.calls.closes for each in done)) == (3, 3)
+    assert sum(each.calls.close_ms for each in done) > 0
+
+
+async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
+    """F1: and nobody joins any more."""
+    shared = files(root)
+    first, second = shared.join([], {}), shared.join([], {})
+    early = asyncio.create_task(write(first, b"first"))
+    await asyncio.sleep(0)
+    assert shared.joinable
+    async with second:
+        handle = await second.append(b"second")
+        assert await second.worn([handle]) == frozenset()
+        assert (await stored(root), early.done()) == (set(), False)
+        assert (await second.finish()).files == {"0.seg": len(HEADER) + 11}
+    await early
+    assert not shared.joinable
+
+
+async def test_a_file_is_not_kept_open_for_a_task_that_is_late(root: Location, tmp_path: Path) -> None:
+    """F1: its age; the late one writes to another file."""
+    shared = files(root, max_age=0.0)
+    punctual, late = shared.join([], {}), shared.join([], {})
+    first, mine = await write(punctual, b"first")
+    assert await stored(root) == mine.keys() == {"0.seg"}
+    second, others = await write(late, b"second")
+    assert others.keys() == {"1.seg"}
+    handles = {"first": first, "second": second}
+    assert await content(root, handles, tmp_path / "out") == {"first": b"first", "second": b"second"}
+
+
+async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> None:
+    """C13: its part is missing, so there is no checkpoint; nothing is left."""
+    shared = files(root)
+    first, second = shared.join([], {}), shared.join([], {})
+    waiting = asyncio.create_task(write(first, b"first"))
+    async with second:
+        await second.append(b"second")
+    with pytest.raises(PartnerLeft):
+        await waiting
+    assert (await stored(root), shared.joinable) == (set(), False)
+
+
+async def test_what_was_handed_over_stays_when_another_task_gives_up(root: Location) -> None:
+    """F4: it may be acknowledged already."""
+    shared = files(root, max_age=0.0)
+    first, second = shared.join([], {}), shared.join([], {})
+    async with second:
+        await second.append(b"second")
+        _, mine = await write(first, b"first")
+        await second.append(b"and more")
+    assert await stored(root) == mine.keys() == {"0.seg"}
+
+
+async def test_a_worn_file_that_tasks_share_is_left_by_all_of_them(root: Location) -> None:
+    """F6: else it would live on for the other one's part."""
+    sizes = {"old": 1008, "good": 1008}
+    mine, others = StateHandle("old", 8, 200, "x"), StateHandle("old", 208, 200, "y")
+    good = StateHandle("good", 8, 1000, "z")
+    shared = files(root)
+    first, second = shared.join([mine], sizes), shared.join([others, good], sizes)
+    assert await asyncio.gather(first.worn([mine]), second.worn([others, good])) == [{"old"}, {"old"}]
+
+
+async def test_what_another_task_needs_no_more_is_known_in_time(root: Location) -> None:
+    """F6: by what it refers to now, not by its last checkpoint."""
+    sizes = {"old": 1008}
+    mine, others = StateHandle("old", 8, 500, "x"), StateHandle("old", 508, 500, "y")
+    shared = files(root)
+    first, second = shared.join([mine], sizes), shared.join([others], sizes)
+    assert await asyncio.gather(first.worn([mine]), second.worn([])) == [{"old"}, {"old"}]
+
+
+async def test_a_task_that_is_late_counts_as_it_was_last_known(root: Location) -> None:
+    """F6: and adds what it makes worn when it comes."""
+    sizes = {"old": 1008, "other": 408}
+    mine, others = StateHandle("old", 8, 500, "x"), StateHandle("old", 508, 500, "y")
+    rest = StateHandle("other", 8, 100, "z")
+    shared = files(root, max_age=0.0)
+    first, second = shared.join([mine], sizes), shared.join([others], sizes)
+    assert await first.worn([mine]) == frozenset()
+    assert await second.worn([rest]) == {"old", "other"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.lists(st.binary(min_size=1, max_size=40), max_size=4), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=4,
+    ),
+    max_file_size=st.integers(9, 120),
+    max_age=st.sampled_from([0.0, 0.005, LONG]),
+    fail_at=st.integers(1, 25) | st.none(),
+    cancelled=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 30)),
+)
+def test_whoever_finishes_has_its_state_and_nothing_else_is_left(
+    parts: list[tuple[list[bytes], int, bool]],
+    max_file_size: int,
+    max_age: float,
+    fail_at: int | None,
+    cancelled: tuple[int, int] | None,
+) -> None:
+    """F1, F4, C13: tasks that are slow, fail or are cancelled at any moment, and a storage that fails."""
+
+    async def run(directory: Path) -> None:
+        faulty, storages = FaultyStorage(LocalStorage(), fail_at), Storages()
+        storages.add(faulty)
+        root = storages.at(str(directory / "job"))
+        shared = files(root, max_file_size=max_file_size, max_age=max_age)
+        handed: dict[int, tuple[dict[str, StateHandle], dict[str, int]]] = {}
+
+        async def one(number: int, pieces: list[bytes], pauses: int, fails: bool) -> None:
+            async with shared.join([], {}) as part:
+                for _ in range(1 + pauses):  # the cut takes a while; by then all have joined
+                    await asyncio.sleep(0)
+                handles = {f"{number}/{n}": await part.append(piece) for n, piece in enumerate(pieces)}
+                if fails:
+                    raise ZeroDivisionError
+                assert await part.worn(handles.values()) == frozenset()
+                handed[number] = handles, dict((await part.finish()).files)
+
+        async with asyncio.timeout(10):
+            tasks = [asyncio.create_task(one(number, *each)) for number, each in enumerate(parts)]
+            if cancelled is not None:
+                for _ in range(cancelled[1]):
+                    await asyncio.sleep(0)
+                tasks[cancelled[0] % len(tasks)].cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        expected = StorageUnavailable | PartnerLeft | ZeroDivisionError | asyncio.CancelledError
+        assert all(end is None or isinstance(end, expected) for end in ends)
+        quiet = fail_at is None and cancelled is None and not any(fails for _, _, fails in parts)
+        assert not quiet or ends == [None] * len(parts)
+        failed, faulty.fail_at = fail_at is not None and faulty.fail_at is None, None
+        found, owned = await stored(root), {name for _, names in handed.values() for name in names}
+        assert found >= owned if failed else found == owned, "what could not be deleted is left to the sweep"
+        for number, (handles, names) in handed.items():
+            assert {handle.file for handle in handles.values()} == names.keys()
+            restored = await content(root, handles, directory / "out")
+            assert list(restored.values()) == parts[number][0]
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(Path(directory)))

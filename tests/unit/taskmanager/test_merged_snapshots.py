@@ -1,0 +1,270 @@
+"""Snapshots of tasks that share physical files, and files that are written anew when little of them is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from minflinkd.filemerging.compaction import DEFAULT_MAX_AMPLIFICATION, time_to_rewrite
+from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
+from minflinkd.taskmanager.attempt import Attempt
+from minflinkd.taskmanager.deployment import Deployer
+from minflinkd.taskmanager.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.merging_metrics import merging_metrics
+from minflinkd.taskmanager.uploading import rewrite
+from tests.unit.taskmanager.snapshot_world import (
+    ATTEMPT,
+    JOB,
+    OTHER_ATTEMPT,
+    OTHER_TASK,
+    TASK,
+    World,
+    running,
+    space_of,
+    state,
+    until,
+)
+
+
+async def test_tasks_on_one_taskmanager_share_the_file_of_a_checkpoint(tmp_path: Path) -> None:
+    """F1, F3: one data file a TaskManager and checkpoint."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        world.session.others = {state(2): b"two", "offsets/0": b"other"}
+        first, second = await world.confirmed_both(1)
+        assert first.physical_files == second.physical_files == tuple(p.name for p in world.physical_files())
+        assert len(first.physical_files) == 1
+        size = world.physical_files()[0].stat().st_size
+        assert first.file_sizes == second.file_sizes == {first.physical_files[0]: size}
+        assert await world.restored(first) == world.session.files
+        assert await world.restored(second) == world.session.others
+        assert space_of([first, second]).referenced == first.bytes_uploaded + second.bytes_uploaded
+        again = await world.confirmed_both(2)
+        assert [(s.physical_files, s.bytes_uploaded) for s in again] == [((), 0)] * 2
+
+
+async def test_a_task_does_not_wait_for_ever_for_one_that_aligns(tmp_path: Path) -> None:
+    """F1: its file is finished by age; what becomes of the other one does not touch it."""
+    async with running(tmp_path, max_file_age=0.0) as world:
+        world.session.files = {state(1): b"one"}
+        world.session.busy_attempts = {OTHER_ATTEMPT}
+        world.trigger_both(1)
+        await until(lambda: world.acknowledged(1) is not None)
+        aborted = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=OTHER_ATTEMPT, checkpoint_id=1)
+        await world.snapshots.abort(world.other, aborted)
+        assert (world.acknowledged(1, OTHER_ATTEMPT), world.stored()) == (None, {1})
+
+
+async def test_one_task_that_fails_is_told_and_the_other_ends_with_it(tmp_path: Path) -> None:
+    """C21, C23: a checkpoint fails once, for the cause that it has; nothing is left of it, and no trigger begins it
+    anew."""
+    async with running(tmp_path, fail_at=1) as world:
+        world.session.files, world.session.others = {state(1): b"one"}, {}
+        world.trigger_both(1)
+        await until(lambda: not world.snapshots._running)
+        (declined,) = world.delivered
+        assert isinstance(declined, m.DeclineCheckpoint)
+        assert (declined.attempt_id, declined.error.code) == (ATTEMPT, "storage-transient")
+        assert (world.stored(), world.local_copies(OTHER_TASK)) == (set(), set())
+        world.trigger_both(1)
+        assert world.snapshots._running == {}
+        await world.confirmed_both(2)
+
+
+async def test_an_abort_of_all_leaves_nothing(tmp_path: Path) -> None:
+    """C13: while one has written and waits, and the other has yet to reach its cut."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): bytes(700_000), state(2): b"1" * 700_000}
+        world.session.busy_attempts = {OTHER_ATTEMPT}
+        world.trigger_both(1)
+        await until(lambda: len(world.physical_files()) == 1)  # of max-file-size, and finished
+        for attempt in (world.attempt, world.other):
+            number = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=attempt.deployment.attempt_id, checkpoint_id=1)
+            await world.snapshots.abort(attempt, number)
+        assert (world.stored(), world.copies(), world.delivered) == (set(), set(), [])
+
+
+def figures(snapshot: TaskSnapshot) -> MergingFigures:
+    assert snapshot.merging is not None
+    return snapshot.merging
+
+
+def churn(world: World, chance: random.Random, number: int) -> None:
+    """A tenth of the state is replaced, and the logs; 30 files of 4 kB for each task."""
+    for task, files in enumerate((world.session.files, world.session.others)):
+        assert files is not None
+        kept = [path for path in files if path.startswith("state")]
+        gone = chance.sample(kept, len(kept) // 10) if kept else []
+        for path in gone:
+            del files[path]
+        for each in range(len(gone) or 30):
+            files[state(number * 1000 + task * 100 + each)] = chance.randbytes(4000)
+        files["offsets/0"] = chance.randbytes(200)
+
+
+async def test_the_storage_holds_little_that_is_not_needed(tmp_path: Path) -> None:
+    """F6: over 40 checkpoints of two tasks, by the bytes on the disk; each restores byte for byte."""
+    chance = random.Random(1)
+    async with running(tmp_path) as world:
+        world.session.others = {}
+        new = rewritten = 0
+        for number in range(1, 41):
+            churn(world, chance, number)
+            taken = await world.confirmed_both(number)
+            space = world.subsume(*taken)
+            assert space.amplification <= DEFAULT_MAX_AMPLIFICATION + 0.001
+            assert len({name for snapshot in taken for name in snapshot.physical_files}) == 1
+            if number > 1:
+                again = sum(figures(snapshot).bytes_rewritten for snapshot in taken)
+                rewritten += again
+                new += sum(snapshot.bytes_uploaded for snapshot in taken) - again
+                files = {name for snapshot in taken for name in snapshot.rewritten}
+                assert files == (set(taken[0].physical_files) if again else set())
+            if number % 10 == 0:
+                for snapshot, files in zip(taken, (world.session.files, world.session.others), strict=True):
+                    assert await world.restored(snapshot) == files
+        assert 0 < rewritten <= 1.5 * new
+        metrics = merging_metrics([], world.snapshots.bytes_new, world.snapshots.bytes_rewritten)
+        assert metrics["merging.bytes_rewritten"] == rewritten
+        for attempt in (world.attempt, world.other):
+            attempt.to(m.TaskState.INITIALIZING)
+            attempt.to(m.TaskState.RUNNING)
+        metrics = merging_metrics([world.attempt, world.other], 0, 0)
+        assert (metrics["merging.bytes_stored"], metrics["merging.bytes_referenced"]) == (
+            space.stored,
+            space.referenced,
+        )
+
+
+async def worn_out(world: World) -> TaskSnapshot:
+    """A confirmed checkpoint, of whose file the next one needs one third."""
+    world.session.files = {state(n): b"%d" % n * 1000 for n in (1, 2, 3)}
+    taken = await world.confirmed(1)
+    for number in (1, 2):
+        del world.session.files[state(number)]
+    return taken
+
+
+async def test_what_failed_to_be_rewritten_is_rewritten_by_the_next_checkpoint(tmp_path: Path) -> None:
+    """F6: and of the first try nothing is left, whichever step of it fails."""
+    for step in (1, 2, 3, 4):
+        async with running(tmp_path / str(step)) as world:
+            first = await worn_out(world)
+            world.storage.fail_at = world.storage.requests + step
+            world.trigger(2)
+            await until(lambda: not world.snapshots._running)
+            if step == 4:  # there are but three
+                assert world.acknowledged(2) is not None
+                continue
+            assert (world.acknowledged(2), world.stored()) == (None, {1})
+            third = await world.confirmed(3)
+            assert (third.bytes_uploaded, figures(third).bytes_rewritten) == (1000, 1000)
+            assert {file.handle.file for file in third.files}.isdisjoint(first.physical_files)
+            world.subsume(third)
+            assert await world.restored(third) == world.session.files
+
+
+async def test_a_rewritten_file_that_was_never_confirmed_is_rewritten_again(tmp_path: Path) -> None:
+    """F6, C12: handles into the new one are good from its confirmation on."""
+    async with running(tmp_path) as world:
+        first = await worn_out(world)
+        second = await world.take(2)
+        await world.abort(2)
+        third = await world.confirmed(3)
+        assert figures(second).bytes_rewritten == figures(third).bytes_rewritten == 1000
+        assert (third.rewritten, figures(third).compactions) == (third.physical_files, 1)
+        assert {f.handle.file for f in third.files} == set(third.physical_files)
+        assert set(third.physical_files).isdisjoint({*first.physical_files, *second.physical_files})
+
+
+async def test_an_attempt_that_is_cancelled_while_it_rewrites_leaves_the_earlier_checkpoint_whole(
+    tmp_path: Path,
+) -> None:
+    """F5, F6: nothing of the worn file is touched."""
+    async with running(tmp_path) as world:
+        first = await worn_out(world)
+        world.storage.hang, world.storage.fail_at = True, world.storage.requests + 2
+        reached = world.storage.requests + 2
+        world.trigger(2)
+        await until(lambda: world.storage.requests == reached)
+        await asyncio.wait(world.snapshots.cancel_all(world.attempt))
+        assert world.stored() == {1}
+        assert len(await world.restored(first)) == 3
+
+
+async def test_a_state_file_that_is_damaged_on_the_own_disk_stays_where_it_is_whole(tmp_path: Path) -> None:
+    """F6: a rewritten segment has the content of the first, or there is none."""
+    async with running(tmp_path) as world:
+        first = await worn_out(world)
+        good = dict(world.session.files)
+        world.session.files = {path: b"?" * len(content) for path, content in good.items()}
+        second = await world.confirmed(2)
+        assert {file.handle.file for file in second.files} == set(first.physical_files)
+        assert await world.restored(second) == good
+
+
+async def test_what_there_is_no_time_for_waits_for_the_next_checkpoint(tmp_path: Path) -> None:
+    """F6: on a slow storage compaction costs no checkpoint; whole files are done with, as far as it came."""
+    async with running(tmp_path, max_file_size=3000) as world:
+        world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 7)}
+        taken = await world.confirmed(1)
+        directory, worn = world.local.directory(JOB, TASK, 1), set(taken.physical_files)
+        root = world.storages.at(world.attempt.deployment.job.checkpoint_root)
+        async with PhysicalFileWriter(root, lambda number: f"{number}.seg") as writer:
+            late = await rewrite(writer, directory, taken.files, worn, until=0.0)
+            assert (late.files, late.size, late.worn, late.into) == (taken.files, 0, frozenset(), frozenset())
+            done = await rewrite(writer, directory, taken.files, worn)
+            assert (done.size, done.worn, done.into) == (6000, worn, {"0.seg"})
+            await writer.commit()
+        assert await world.restored(replace(taken, files=done.files)) == world.session.files
+    assert (time_to_rewrite(0.1, 600), time_to_rewrite(20, 600), time_to_rewrite(100, 600)) == (5.0, 40, 150)
+
+
+async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
+    """F6: a hot restart has about a second."""
+    async with running(tmp_path) as world:
+        await worn_out(world)
+        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=2, epoch=1, stop=True)
+        world.snapshots.trigger(world.attempt, request)
+        await until(lambda: not world.snapshots._running)
+        taken = world.acknowledged(2)
+        assert taken is not None
+        assert taken.bytes_uploaded == 0
+
+
+@pytest.mark.parametrize("written_with", [1, 3000, 1 << 20])
+@pytest.mark.parametrize("restored_with", [1, 3000, 1 << 20])
+@pytest.mark.parametrize("sizes_recorded", [True, False])
+async def test_a_job_goes_on_from_a_checkpoint_that_was_merged_otherwise(
+    tmp_path: Path, written_with: int, restored_with: int, sizes_recorded: bool
+) -> None:
+    """F9: off, with other sizes, and by a version that did not record the files' sizes, on another TaskManager."""
+    async with running(tmp_path, max_file_size=written_with) as world:
+        world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 9)} | {"offsets/0": b"", "commits/0": b"c"}
+        taken = await world.confirmed(1)
+        assert len(taken.physical_files) == {1: 9, 3000: 4, 1 << 20: 1}[written_with]
+        files = world.session.files
+    if not sizes_recorded:
+        taken = replace(taken, file_sizes={})
+    async with running(tmp_path, max_file_size=restored_with) as world:
+        attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
+        deployer = Deployer(world.storages, cast(Any, None), LocalSnapshots(tmp_path / "other"), cast(Any, None))
+        await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=taken))
+        laid_out = attempt.directory / "checkpoint"
+        assert {str(p.relative_to(laid_out)): p.read_bytes() for p in laid_out.rglob("*") if p.is_file()} == files
+        world.attempt = attempt
+        world.session.files = dict(files)
+        assert (await world.take(2)).bytes_uploaded == 0
+        for number in (1, 3, 5, 7):
+            del world.session.files[state(number)]
+        for number in (3, 4, 5, 6):  # with files so small a checkpoint may rewrite but one
+            latest = await world.confirmed(number)
+        assert world.subsume(latest).amplification <= DEFAULT_MAX_AMPLIFICATION + 0.01
+        assert await world.restored(latest) == world.session.files
