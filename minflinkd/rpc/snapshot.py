@@ -69,8 +69,9 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes_full: int = 0
     bytes_uploaded: int = 0
     sync_ms: float = 0.0
-    async_ms: float = 0.0
+    async_ms: float = 0.0  # without the time for which it waited for other tasks that write the same files
     parallelism: int = 0  # of the attempt: how many partitions its state has; 0: written before this was recorded
+    file_sizes: dict[str, int] = {}  # bytes of the physical files in which `files` lie; {}: before this was recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)
     inputs: dict[VertexId, int] = {}  # exchanges: the sequence number with which the next attempt of each goes on
     output: int = 0  # likewise of the task's own exchange
