@@ -289,11 +289,11 @@ class _Step:
             self.doom(frozenset(snapshot.physical_files))
             self.abort(checkpoint, FailureCause.DECLINED, _lost(snapshot, lost), snapshot.task_id)
             return
-        self.set(sizes={**self.state.sizes, **_sizes(snapshot)})
+        self.set(sizes=_with_sizes(self.state.sizes, snapshot))
         checkpoint = checkpoint.acknowledge(snapshot, self.now)
         if checkpoint.acknowledged_by_all:
             checkpoint = replace(checkpoint.move(Phase.FINALIZING), finalizing_at=self.now)
-            checkpoint = checkpoint.registered(self.state.registry)
+            checkpoint = checkpoint.registered(self.state.registry, self.state.sizes)
             self.commands.append(e.WriteMetadata(self.finished(checkpoint)))
         self.put(checkpoint)
         self.commands.append(e.Report(checkpoint.record()))
@@ -532,13 +532,14 @@ def _without(mapping: Any, key: int) -> dict[int, Any]:
     return {number: value for number, value in mapping.items() if number != key}
 
 
-def _sizes(snapshot: TaskSnapshot) -> dict[str, int]:
-    """Of the files that were written for it: as far as their last segment goes."""
-    sizes = dict.fromkeys(snapshot.physical_files, 0)
+def _with_sizes(sizes: Mapping[str, int], snapshot: TaskSnapshot) -> Mapping[str, int]:
+    """And those of the files that were written for it: as it says, or else as far as their last segment goes."""
+    written = dict.fromkeys(snapshot.physical_files, 0)
     for handle in (file.handle for file in snapshot.files):
-        if handle.file in sizes:
-            sizes[handle.file] = max(sizes[handle.file], handle.offset + handle.length)
-    return sizes
+        if handle.file in written:
+            written[handle.file] = max(written[handle.file], handle.offset + handle.length)
+    told = {name: max(sizes.get(name, 0), size, snapshot.file_sizes.get(name, 0)) for name, size in written.items()}
+    return {**sizes, **told}
 
 
 def _overdue(checkpoint: PendingCheckpoint, timeout: float) -> ErrorInfo:

@@ -73,9 +73,13 @@ class PendingCheckpoint:
             acknowledged_ms={**self.acknowledged_ms, snapshot.task_id: self.time_of_day_ms(now)},
         )
 
-    def registered(self, registry: Registry) -> PendingCheckpoint:
-        """Acknowledged by all, its segments are registered: what is known already is not taken a second time (F4)."""
-        return replace(self, snapshots={task: registry.registered(taken) for task, taken in self.snapshots.items()})
+    def registered(self, registry: Registry, sizes: Mapping[str, int]) -> PendingCheckpoint:
+        """Acknowledged by all, its segments are registered: what is known already is not taken a second time (F4).
+
+        `sizes`: of physical files, in bytes.
+        """
+        snapshots = {task: registry.registered(taken) for task, taken in self.snapshots.items()}
+        return replace(self, snapshots={task: _with_sizes(taken, sizes) for task, taken in snapshots.items()})
 
     def time_of_day_ms(self, now: float) -> int:
         return self.triggered_ms + round((now - self.triggered_at) * 1000)
@@ -139,7 +143,17 @@ class PendingCheckpoint:
             error=error,
             failed_task=failed_task,
             metadata_ms=metadata_ms,
+            files_created=len(self.written_files()),
         )
+
+
+def _with_sizes(snapshot: TaskSnapshot, sizes: Mapping[str, int]) -> TaskSnapshot:
+    """Of the files in which its segments lie now; the task may have meant others."""
+    if not snapshot.file_sizes:
+        return snapshot
+    known = {**sizes, **snapshot.file_sizes}
+    used = {file.handle.file for file in snapshot.files}
+    return copy(snapshot, file_sizes={name: known[name] for name in sorted(used) if name in known})
 
 
 def _without_dropped(snapshot: TaskSnapshot) -> TaskSnapshot:

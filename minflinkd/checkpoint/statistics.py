@@ -111,6 +111,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""  # it took longer than the interval, and what to change (C42)
     files: FileFigures | None = None  # of the job, when this one was complete
     calls: dict[str, Calls] = {}  # by the coordinator, since the one before was complete; by kind of request
+    files_created: int = 0  # physical ones: tasks may share them
 
     @property
     def latest_ack_ms(self) -> int:
@@ -134,11 +135,6 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alignment_bytes(self) -> int:
         return sum(task.alignment_bytes for task in self.tasks)
-
-    @property
-    def files_created(self) -> int:
-        """Physical files."""
-        return sum(task.physical_files for task in self.tasks)
 
     @property
     def creates(self) -> Calls:

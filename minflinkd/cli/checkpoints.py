@@ -67,6 +67,11 @@ async def _print(client: Client, job_id: str) -> None:
     if statistics.latest.restored is not None:
         restored = statistics.latest.restored
         click.echo(f"Restored from checkpoint {restored.id} at {moment(restored.restore_timestamp)}")
+    files = statistics.minflinkd.files
+    if files.physical:
+        stored, referenced = size(files.bytes_stored), size(files.bytes_referenced)
+        click.echo(f"Files: {files.physical} of {files.logical} segments; {stored} for {referenced} of state", nl=False)
+        click.echo(f" ({files.amplification:.2f} times)" + (f"; {files.deleting} to delete" if files.deleting else ""))
     columns = [
         *(">ID", "STATE", "KIND", "TRIGGERED", ">DURATION", ">ALIGNED"),
         *(">TASKS", ">STATE SIZE", ">UPLOADED", "PATH OR FAILURE"),

@@ -81,7 +81,7 @@ class Checkpointing:
         "execution.checkpointing.file-merging.orphan-grace",
         Duration(3600),
         "A file of checkpoints to which nothing refers, such as one that could not be deleted, is deleted when it was "
-        "found so twice, half of this time apart.",
+        "found so twice, half of this time apart. `minflinkd orphans` leaves alone what is younger than this.",
         reload=Reload.LIVE,
         at_least=0.01,
         aliases=("file-merging.orphan-grace",),

@@ -10,7 +10,7 @@ import asyncio
 import random
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import is_
 from pathlib import Path
@@ -144,9 +144,8 @@ class PlayedTask:
             rewritten=names if compacted else (),
         )
 
-    def _to_compact(self, handles: object) -> set[str]:
+    def _to_compact(self, handles: Iterable[StateHandle]) -> set[str]:
         """Older files whose live segments this snapshot writes again."""
-        assert hasattr(handles, "__iter__")
         files = sorted({handle.file for handle in handles})
         return (
             set(self.rng.sample(files, self.rng.randint(1, len(files)))) if files and self.rng.random() < 0.3 else set()

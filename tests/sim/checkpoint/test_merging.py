@@ -15,7 +15,7 @@ from tests.sim.checkpoint.weather import CALM
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "12"))
+SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "6"))
 STEPS = 40
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.registry import FileUse, Registry
+from minflinkd.checkpoint.state import file_figures
 from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId
@@ -148,6 +150,22 @@ def test_a_segment_of_another_task_is_not_the_same() -> None:
     mine, other = segment(F2, "x"), segment(name(2, B1), "x")
     assert handles_of(completed(2, registry.registered(taken(2, mine)))) == [segment(F1, "x")]
     assert handles_of(completed(2, registry.registered(taken(2, other, task=B, attempt=B1))), B) == [other]
+
+
+def test_a_file_that_tasks_share_stays_for_the_one_that_needs_it() -> None:
+    """F1, F5: what one of them wrote into it was known already; it is one file in the statistics, too."""
+    story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
+    pending_with(story, taken(2, segment(F2, "x")))
+    story.tell(e.MetadataWritten(2))
+    of_a = copy(taken(3, segment(F3, "x")), file_sizes={F3: 500})
+    of_b = copy(taken(3, segment(F3, "y", 9), task=B, attempt=B1), physical_files=(F3,), file_sizes={F3: 500})
+    commands = story.tell(e.Acknowledged(of_a), e.Acknowledged(of_b))
+    third = written(commands)
+    assert (handles_of(third), handles_of(third, B)) == ([segment(F2, "x")], [segment(F3, "y", 9)])
+    assert [one.file_sizes for one in third.tasks] == [{F2: 9}, {F3: 500}]
+    assert F3 not in deleted(story.tell(e.MetadataWritten(3)))
+    assert story.state.pending == {}
+    assert file_figures(story.state).bytes_stored == 9 + 500 + story.state.sizes[name(2, B1)]
 
 
 # --- compaction (F6) ---------------------------------------------------------------------------------------------

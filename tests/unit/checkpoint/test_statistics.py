@@ -40,6 +40,7 @@ def record(number: int, status: s.CheckpointStatus = s.CheckpointStatus.COMPLETE
         failed_task=B if failed else None,
         missing=() if ended else (B,),
         path=f"file:///c/chk-{number}/_metadata" if ended else "",
+        files_created=2 if ended else 1,
     )
 
 

@@ -119,6 +119,7 @@ def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None
     assert "7 completed, 1 failed, 0 in progress; the last 2 failed" in shown
     assert "Failed by cause: 1 expired" in shown
     assert "Durations: median 250 ms, p95 300 ms, p99 310 ms, at most 320 ms" in shown
+    assert "Files: 3 of 40 segments; 4.5 KiB for 4.0 KiB of state (1.12 times); 2 to delete" in shown
     assert "/state/checkpoints/7" in shown
     assert "300 ms !" in shown
     assert "Checkpoint 7 is slow: it took long." in shown
