@@ -228,7 +228,7 @@ async def test_what_there_is_no_time_for_waits_for_the_next_checkpoint(tmp_path:
 
 
 async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
-    """F6: a hot restart has about a second."""
+    """F6: whoever stops it waits."""
     async with running(tmp_path) as world:
         await worn_out(world)
         request = m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=2, epoch=1, stop=True)
