@@ -53,12 +53,15 @@ class JobMasterCore:
         context: m.JobContext,
         options: JobMasterOptions,
         chance: Chance,
+        heralded: tuple[ResourceId, ...] = (),
     ) -> None:
+        """`heralded`: TaskManagers that hold slots of the job; they hear of this leader from itself at its start."""
         self.job_id = job_id
         self.leader_id = leader_id
         self.address = job_master(job_id)
         self.task_phases: dict[AttemptId, dict[str, float]] = {}  # of each task's last attempt
         self._context = context
+        self._heralded = heralded
         self._options = options
         self._machine: Machine[JobState, ev.Event, ev.Command] = Machine(
             new_job(tasks, options), partial(scheduler.step, chance), check_invariants, name=str(self.address)
@@ -157,6 +160,8 @@ class JobMasterCore:
         self._beats.watch(sorted(r for r in watched if r is not None), now)
         for errand in self._errands.drop(self._pointless):
             self._errand_ended(errand, None, now)
+        if isinstance(event, ev.Started):
+            self._herald()
         if state.status.terminal:
             self._declare_at = None
         elif isinstance(event, ev.Started) or (self._declare_at is not None and state.pool.version != self._declared):
@@ -178,6 +183,12 @@ class JobMasterCore:
                 self._try_to_end()
             case _:
                 self._commands.append(command)
+
+    def _herald(self) -> None:
+        """R13 without the way over the ResourceManager, which may be away: they offer their slots to this leader."""
+        for resource in self._heralded:
+            hello = m.HeartbeatFromJobMaster(job_id=self.job_id, leader_id=self.leader_id, allocations=())
+            self._ask(task_manager(resource), hello, about=None, fence=self.leader_id)
 
     def _declare(self, now: float) -> None:
         """m1: the whole need, at once when it changes and with every heartbeat (R8)."""

@@ -84,6 +84,9 @@ class JobState:
     rescaling: bool = False  # the checkpoint is being taken from which the job goes on wider
     idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
     final_checkpoint_asked: bool = False
+    on_trial: bool = False  # until the version has completed a checkpoint (H7)
+    standing_down: bool = False  # the tasks end, and another JobMaster brings up what follows (H3)
+    stood_down: bool = False  # they have, and that was said
     outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
     settling: bool = False
     heir_since: float | None = None  # TaskManagers may still run what an earlier JobMaster deployed, and hold its slots
@@ -136,6 +139,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
         executions={t.id: Execution(t.id) for t in tasks},
         regions=regions(tasks),
         pool=SlotPool(groups={g: Bounds(n, least[g]) for g, n in desired.items()}),
+        on_trial=options.on_trial,
     )
 
 
@@ -150,5 +154,9 @@ def check_invariants(state: JobState) -> None:
     running = all(e.state is ExecutionState.RUNNING for e in state.executions.values())
     if state.status is S.RUNNING and state.outcome is None and not running:
         raise InvariantViolated("the job is RUNNING while a task is not")
+    if state.standing_down and any(e.on_task_manager and e.state is not ExecutionState.CANCELING for e in state.live):
+        raise InvariantViolated("the job stands down while a task is not told to end")
+    if state.stood_down and (state.live or not state.standing_down):
+        raise InvariantViolated("the job has stood down while something may still run")
     if state.status.terminal and state.live:
         raise InvariantViolated(f"the job is {state.status} with {len(state.live)} attempts that may still run")

@@ -1,0 +1,153 @@
+"""A new version of a running job on the same warm session, with its state; or the version before it, and the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+import pytest_asyncio
+
+from minflinkd.cli.submission import RefusedJob, restart
+from minflinkd.rest.schemas import HotRestartInfo, TaskManager
+from tests.cluster import Cluster, running_cluster, until
+from tests.windows_job import SQL, WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
+OTHER_CODE = (
+    "def kept(frame):\n    return frame.where('v > -1')\n\ndef clean(inputs, params):\n    return kept(inputs['events'])\n"
+)
+BROKEN_CODE = """
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType
+
+@f.udf(LongType())
+def checked(v):
+    raise ValueError("the new version cannot count")
+
+def clean(inputs, params):
+    return inputs['events'].withColumn('v', checked('v'))
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """A daemon with one TaskManager, whose processes are to stay the same."""
+    settings = {
+        "resourcemanager.standby-taskmanagers": 1,
+        "resourcemanager.max-taskmanagers": 1,
+        "taskmanager.numberOfTaskSlots": 4,
+        "hot-restart.timeout": "30 s",
+    }
+    async with running_cluster(tmp_path_factory.mktemp("one"), **settings) as cluster:
+        await cluster.await_ready(1)
+        yield cluster
+
+
+def version(windows: WindowsJob, name: str, tag: str, **changes: Any) -> Path:
+    """The job file of a version, which writes its tag beside every row."""
+    return _tagged(windows.write(name, **changes), tag)
+
+
+def _tagged(file: Path, tag: str) -> Path:
+    document = json.loads(file.read_text())
+    document["params"]["version"] = tag
+    document["vertices"]["minutes"]["sql"] = TAGGED
+    file.write_text(json.dumps(document))
+    return file
+
+
+async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -> HotRestartInfo:
+    """The hot restart when it is over."""
+    accepted = await restart(
+        cluster.client, job_id, file, params={}, options=options, tell=lambda _: None
+    )
+
+    async def over() -> HotRestartInfo | None:
+        job = await cluster.client.job(job_id)
+        found = next(r for r in job.minflinkd.hot_restarts if r.number == accepted.number)
+        return found if found.over else None
+
+    return await until(f"the end of hot restart {accepted.number}", over, timeout=60)
+
+
+async def processes(cluster: Cluster, job_id: str) -> tuple[int, Mapping[str, float]]:
+    """Of the job's TaskManager: its pid, and those of its session."""
+    tm: TaskManager = await cluster.measured((await cluster.task_manager_of(job_id)).id)
+    return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
+
+
+def versions(directory: Path) -> list[tuple[int, str]]:
+    """(minute, tag) of all rows, in the order of time."""
+    rows = pyarrow.dataset.dataset(directory, format="parquet").to_table(columns=["minute", "version"]).to_pylist()
+    return sorted({(int(row["minute"].timestamp()), row["version"]) for row in rows})
+
+
+async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_exact(
+    one: Cluster, tmp_path: Path
+) -> None:
+    """H3 - H6, H8: params, code and parallelism change; every row is there once, of the version that owed it."""
+    windows = WindowsJob(tmp_path, files=40, pace="500 ms")
+    windows.write_events()
+    truth = windows.batch()
+    job_id = await one.submit(version(windows, "out", "1"))
+    await one.await_state(job_id, "RUNNING")
+    await one.await_checkpoints(job_id, 2)
+    before = await processes(one, job_id)
+    seen = []
+    changes: list[dict[str, Any]] = [{}, {"parallelism": 4}, {"parallelism": 1}]
+    for tag, change in zip("234", changes, strict=True):
+        file = version(WindowsJob(tmp_path, files=40, pace="500 ms", artifact=OTHER_CODE + f"# {tag}\n"), "out", tag, **change)
+        seen.append(await restarted(one, job_id, file))
+    print([(r.state, r.phases, r.error) for r in seen])
+    assert [r.state for r in seen] == ["completed"] * 3
+    assert await processes(one, job_id) == before
+    job = await one.await_state(job_id, "FINISHED", timeout=120)
+    assert job.minflinkd.restarts == 0
+    assert result(tmp_path / "out") == truth
+    assert leftovers(tmp_path / "out") == []
+    tags = [tag for _, tag in versions(tmp_path / "out")]
+    assert tags == sorted(tags)
+    assert set(tags) == set("1234")
+
+
+async def test_a_version_that_fails_in_its_first_micro_batch_gives_way_to_the_one_before_it(
+    one: Cluster, tmp_path: Path
+) -> None:
+    """H7: the reason is told; the output has no gap and no duplicate."""
+    windows = WindowsJob(tmp_path, files=30, pace="500 ms")
+    windows.write_events()
+    truth = windows.batch()
+    job_id = await one.submit(version(windows, "out", "1"))
+    await one.await_state(job_id, "RUNNING")
+    await one.await_checkpoints(job_id, 2)
+    before = await processes(one, job_id)
+    bad = version(WindowsJob(tmp_path, files=30, pace="500 ms", artifact=BROKEN_CODE), "out", "2")
+    ended = await restarted(one, job_id, bad)
+    print(ended)
+    assert ended.state == "rolled-back"
+    assert ended.error is not None
+    assert "the new version cannot count" in ended.error.message
+    with pytest.raises(RefusedJob, match="1 fault"):
+        await restarted(one, job_id, version(windows, "out", "3", vertices=_without_column(bad)))
+    await one.await_state(job_id, "FINISHED", timeout=120)
+    assert await processes_of(one) == before
+    assert result(tmp_path / "out") == truth
+    assert leftovers(tmp_path / "out") == []
+    assert {tag for _, tag in versions(tmp_path / "out")} == {"1"}
+
+
+def _without_column(file: Path) -> Any:
+    vertices = json.loads(file.read_text())["vertices"]
+    return {**vertices, "clean": {"inputs": ["events"], "sql": "SELECT k, time, nothing AS v FROM events"}}
+
+
+async def processes_of(cluster: Cluster) -> tuple[int, Mapping[str, float]]:
+    (tm,) = await cluster.task_managers()
+    tm = await cluster.measured(tm.id)
+    return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
