@@ -249,7 +249,7 @@ class JobMaster(Component):
             self._standing_down = asyncio.get_running_loop().create_future()
         try:
             self._feed(ev.StandDown())
-            self._note_end_of_standing_down()
+            self._note_standing_down()
             await asyncio.shield(self._standing_down)
             point = await self.coordinator.settled()
         except MinflinkError as error:
@@ -286,10 +286,15 @@ class JobMaster(Component):
                 raise NotStoodDown(why, hint=error.hint) from error
             self._log.warning("no last checkpoint; the one before it counts", error=str(error))
 
-    def _note_end_of_standing_down(self) -> None:
-        """Where the job ends instead, nobody will say that it has stood down."""
-        if (outcome := self._core.state.outcome) is not None:
-            self._give_up_standing_down(f"the job ends: it will be {outcome.value}")
+    def _note_standing_down(self) -> None:
+        """It may have stood down of itself before it was asked; and where the job ends instead, it never will."""
+        state, waiting = self._core.state, self._standing_down
+        if waiting is None or waiting.done():
+            return
+        if state.outcome is not None:
+            self._give_up_standing_down(f"the job ends: it will be {state.outcome.value}")
+        elif state.stood_down:
+            waiting.set_result(None)
 
     def _give_up_standing_down(self, why: str) -> None:
         if (waiting := self._standing_down) is not None and not waiting.done():
@@ -402,8 +407,7 @@ class JobMaster(Component):
                     self._trial.running()
                     self._try_to_prove()
             case ev.StoodDown():
-                if self._standing_down is not None and not self._standing_down.done():
-                    self._standing_down.set_result(None)
+                self._log.info("stood down")  # who waits for it looks at the state
             case ev.Disproved(error):
                 if self._trial is not None:
                     self._trial.disproved(error)
@@ -553,7 +557,7 @@ class JobMaster(Component):
 
     def _note(self, before: JobState, state: JobState) -> None:
         """What a person wants to read of a step."""
-        self._note_end_of_standing_down()
+        self._note_standing_down()
         if state.status is not before.status:
             self._log.info("job status", status=state.status.value, before=before.status.value)
         for failure in state.failures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,20 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.cli.submission import RefusedJob, restart
-from minflinkd.rest.schemas import HotRestartInfo, TaskManager
+from minflinkd.rest.schemas import HotRestartInfo
 from tests.cluster import Cluster, running_cluster, until
 from tests.windows_job import SQL, WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
-OTHER_CODE = (
-    "def kept(frame):\n    return frame.where('v > -1')\n\ndef clean(inputs, params):\n    return kept(inputs['events'])\n"
-)
+OTHER_CODE = """
+def kept(frame):
+    return frame.where('v > -1')
+
+def clean(inputs, params):
+    return kept(inputs['events'])
+"""
 BROKEN_CODE = """
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
@@ -64,9 +69,7 @@ def _tagged(file: Path, tag: str) -> Path:
 
 async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -> HotRestartInfo:
     """The hot restart when it is over."""
-    accepted = await restart(
-        cluster.client, job_id, file, params={}, options=options, tell=lambda _: None
-    )
+    accepted = await restart(cluster.client, job_id, file, params={}, options=options, tell=lambda _: None)
 
     async def over() -> HotRestartInfo | None:
         job = await cluster.client.job(job_id)
@@ -76,9 +79,10 @@ async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -
     return await until(f"the end of hot restart {accepted.number}", over, timeout=60)
 
 
-async def processes(cluster: Cluster, job_id: str) -> tuple[int, Mapping[str, float]]:
-    """Of the job's TaskManager: its pid, and those of its session."""
-    tm: TaskManager = await cluster.measured((await cluster.task_manager_of(job_id)).id)
+async def processes_of(cluster: Cluster) -> tuple[int, Mapping[str, float]]:
+    """Of the only TaskManager: its pid, and those of its session."""
+    (tm,) = await cluster.task_managers()
+    tm = await cluster.measured(tm.id)
     return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
 
 
@@ -98,15 +102,18 @@ async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_
     job_id = await one.submit(version(windows, "out", "1"))
     await one.await_state(job_id, "RUNNING")
     await one.await_checkpoints(job_id, 2)
-    before = await processes(one, job_id)
+    before = await processes_of(one)
     seen = []
     changes: list[dict[str, Any]] = [{}, {"parallelism": 4}, {"parallelism": 1}]
     for tag, change in zip("234", changes, strict=True):
-        file = version(WindowsJob(tmp_path, files=40, pace="500 ms", artifact=OTHER_CODE + f"# {tag}\n"), "out", tag, **change)
+        file = version(
+            WindowsJob(tmp_path, files=40, pace="500 ms", artifact=OTHER_CODE + f"# {tag}\n"), "out", tag, **change
+        )
+        await one.await_job(job_id, lambda job: job.vertices[0].minflinkd.batches > 4, "has closed windows")
         seen.append(await restarted(one, job_id, file))
     print([(r.state, r.phases, r.error) for r in seen])
     assert [r.state for r in seen] == ["completed"] * 3
-    assert await processes(one, job_id) == before
+    assert await processes_of(one) == before
     job = await one.await_state(job_id, "FINISHED", timeout=120)
     assert job.minflinkd.restarts == 0
     assert result(tmp_path / "out") == truth
@@ -126,8 +133,8 @@ async def test_a_version_that_fails_in_its_first_micro_batch_gives_way_to_the_on
     job_id = await one.submit(version(windows, "out", "1"))
     await one.await_state(job_id, "RUNNING")
     await one.await_checkpoints(job_id, 2)
-    before = await processes(one, job_id)
-    bad = version(WindowsJob(tmp_path, files=30, pace="500 ms", artifact=BROKEN_CODE), "out", "2")
+    before = await processes_of(one)
+    bad = version(replace(windows, artifact=BROKEN_CODE), "out", "2")
     ended = await restarted(one, job_id, bad)
     print(ended)
     assert ended.state == "rolled-back"
@@ -145,9 +152,3 @@ async def test_a_version_that_fails_in_its_first_micro_batch_gives_way_to_the_on
 def _without_column(file: Path) -> Any:
     vertices = json.loads(file.read_text())["vertices"]
     return {**vertices, "clean": {"inputs": ["events"], "sql": "SELECT k, time, nothing AS v FROM events"}}
-
-
-async def processes_of(cluster: Cluster) -> tuple[int, Mapping[str, float]]:
-    (tm,) = await cluster.task_managers()
-    tm = await cluster.measured(tm.id)
-    return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
