@@ -130,7 +130,11 @@ class JobRun(Component):
             return self.result.details
         shown = self._shown()
         failures = sorted((*shown.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
-        return replace(shown, failures=tuple(failures[:KEPT_FAILURES]), hot_restarts=self.restarting.shown())
+        return self._with_restarts(replace(shown, failures=tuple(failures[:KEPT_FAILURES])))
+
+    def _with_restarts(self, shown: JobDetails) -> JobDetails:
+        outcomes = self.restarting.versions.outcomes
+        return replace(shown, hot_restarts=self.restarting.shown(), hot_restart_outcomes=outcomes)
 
     def _shown(self) -> JobDetails:
         """With what JobMasters of earlier versions had to say; while none is up between two versions, as the last."""
@@ -190,8 +194,7 @@ class JobRun(Component):
             return False
         self.restarting.abandon()
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
-        kept = tuple(failures[:KEPT_FAILURES])
-        details = replace(details, failures=kept, hot_restarts=self.restarting.shown())
+        details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
         retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED
         retained = retained or (self.master is not None and self.master.keeps_checkpoints)
         self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)

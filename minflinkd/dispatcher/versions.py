@@ -71,6 +71,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart | None = None
     past: tuple[HotRestart, ...] = ()  # newest last
     restarts: int = 0  # requested so far
+    outcomes: dict[str, int] = {}  # how many of them ended how
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -239,7 +240,8 @@ def _recovered(state: Versions, restart: Restart, latest: int, now_ms: int) -> S
 
 
 def _ended(state: Versions, restart: Restart, outcome: RestartState) -> Versions:
-    return replace(state, restart=None, past=(*state.past, record(restart, outcome))[-KEPT:])
+    outcomes = {**state.outcomes, outcome.value: state.outcomes.get(outcome.value, 0) + 1}
+    return replace(state, restart=None, past=(*state.past, record(restart, outcome))[-KEPT:], outcomes=outcomes)
 
 
 def marked(restart: Restart, phase: str, now_ms: int) -> Restart:

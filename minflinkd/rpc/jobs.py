@@ -129,7 +129,8 @@ class JobDetails(Message, frozen=True):
     recoveries: tuple[RecoveryRecord, ...] = ()
     submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
     waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet (R5)
-    hot_restarts: tuple[HotRestart, ...] = ()  # newest first
+    hot_restarts: tuple[HotRestart, ...] = ()  # the last ones, newest first
+    hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many ended in it
     sinks_settled: bool = True  # False: what a checkpoint promised is not published, so the job's checkpoints are kept
 
 

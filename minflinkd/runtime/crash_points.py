@@ -53,6 +53,10 @@ class CrashPoint(StrEnum):
     RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is not forgotten
 
 
+OF_CHECKPOINTS = tuple(point for point in CrashPoint if not point.name.startswith("RESTART_"))
+OF_HOT_RESTARTS = tuple(point for point in CrashPoint if point.name.startswith("RESTART_"))
+
+
 class UnusableCrashPoint(MinflinkError):
     """`MINFLINKD_CRASH_AT` names no point: a fault test that would test nothing."""
 
