@@ -214,7 +214,7 @@ async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(clus
         for number, version in enumerate("234", start=1):
             await restart(cluster, version)
             await seen(cluster, over(number))
-    assert len([f for f in cluster.files() if f.startswith("jobstore/versions")]) == 1
+        await until(lambda: len([f for f in cluster.files() if f.startswith("jobstore/versions")]) == 1)
     async with cluster.serving():
         job = await seen(cluster, lambda job: job if runs(runner, "4")(job) else None)
         assert [r.number for r in job.hot_restarts] == [3, 2, 1]
