@@ -15,6 +15,7 @@ from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.job_results import until_done
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.jobmaster.job_state import widths
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc.jobs import HotRestart
 from minflinkd.runtime.clock import Clock
@@ -237,9 +238,11 @@ class Restarting(Component):
 
     async def _outcome_of_standing_down(self, *, final: bool) -> v.StoodDown | v.NotStoodDown:
         try:
-            if (master := await self._master()) is not None:
+            master, restart = await self._master(), self.versions.restart
+            if master is not None:
+                if restart is not None and restart.old is None:
+                    await master.reserve(widths(restart.target), self._timeout())
                 return v.StoodDown(await master.stand_down(final=final))
-            restart = self.versions.restart
             if restart is None or restart.old is None:
                 return v.NotStoodDown(_NO_MASTER)
             return v.StoodDown(await self._latest_stored())

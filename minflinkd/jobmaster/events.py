@@ -139,6 +139,16 @@ class RescaleCheckpointFailed:
 
 
 @dataclass(frozen=True)
+class SlotsReserved:
+    """Another version is to follow, and wants so many slots for these groups: they are asked for while this one runs.
+
+    Empty: none follows, and none are wanted beyond this version's own.
+    """
+
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class StandDown:
     """Another version of the job is to follow: the tasks end, the slots stay the job's (H3, H3a)."""
 
@@ -189,6 +199,7 @@ Event = (
     | StopDone
     | RescaleCheckpointDone
     | RescaleCheckpointFailed
+    | SlotsReserved
     | StandDown
     | GoOn
     | Proven

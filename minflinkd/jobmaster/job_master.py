@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation, JobGraph
 from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import growth
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
@@ -57,6 +58,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = 0.5  # seconds
 LONGEST_PAUSE = 30.0
+FIRST_BATCH_PATIENCE = 1.0  # seconds beyond the trigger interval in which a query with input has begun a micro-batch
 
 R = TypeVar("R")
 
@@ -105,10 +107,12 @@ class JobMaster(Component):
         self._estate = estate or Estate()
         self._trial = trial
         self._proving = False
+        self._held_back: Mapping[TaskId, AttemptId] | None = None  # that run, and of which the coordinator is not told
         self._standing_down: asyncio.Future[None] | None = None
         self._cancelled = cancelled  # under an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
         self._wake = asyncio.Event()
+        self._stepped = asyncio.Event()  # the core has changed
         self._core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
@@ -235,6 +239,33 @@ class JobMaster(Component):
 
     # --- hot restart (H3, H7) ------------------------------------------------------------------------------------
 
+    async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
+        """Ask for so many slots of each slot sharing group, while the job runs; returns when it holds them.
+
+        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds.
+        """
+        self._feed(ev.SlotsReserved(groups))
+        try:
+            async with asyncio.timeout(patience):
+                while not growth.has_reserved(self._core.state):
+                    self._stepped.clear()
+                    await self._stepped.wait()
+                    if self.crashed.is_set() or self._core.state.outcome is not None:
+                        raise NotStoodDown("the job ends, or its JobMaster crashed, before it had the slots it wants")
+        except TimeoutError:
+            state = self._core.state
+            reasons = sorted({w for need, w in state.waiting.items() if need in state.pool.needs})
+            self.release()
+            why = "; ".join(reasons) or "nobody said why"
+            raise NotStoodDown(
+                f"the slots that the new version wants were not there within {patience:g} s: {why}",
+                hint="ask for less parallelism, or for more TaskManagers",
+            ) from None
+
+    def release(self) -> None:
+        """Slots beyond the job's own are given back when they have been idle for a while. Raises Crashed."""
+        self._feed(ev.SlotsReserved())
+
     async def stand_down(self, *, final: bool) -> int:
         """Stop the tasks, keep their slots, and decide nothing any more; the latest checkpoint's id, or 0.
 
@@ -261,6 +292,7 @@ class JobMaster(Component):
         if self._standing_down is not None:
             self._standing_down.cancel()
             self._standing_down = None
+        self.release()
         self._feed(ev.GoOn())
 
     def trust(self) -> None:
@@ -302,8 +334,13 @@ class JobMaster(Component):
             waiting.exception()  # seen, also where nobody waits any more
 
     async def _prove(self, trial: Trial) -> None:
-        """The version's first checkpoint, now: until it is complete, a failure brings the one before it back."""
+        """The version's first checkpoint, behind its first micro-batch where it has input; until it is complete, a
+
+        failure brings the version before it back.
+        """
         number = self._core.state.round
+        await self._first_batch()
+        self._begin_checkpoints()
         try:
             point = await self.coordinator.trigger(forced=True)
         except CheckpointRefused as error:
@@ -319,6 +356,20 @@ class JobMaster(Component):
             return
         self._proving = False
         self._try_to_prove()
+
+    async def _first_batch(self) -> None:
+        """Returns when all tasks have processed one, or have had the time to begin it: an idle source has none."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.graph.trigger_interval + FIRST_BATCH_PATIENCE):
+                while not self._core.state.has_processed and self.status is JobStatus.RUNNING:
+                    self._stepped.clear()
+                    await self._stepped.wait()
+
+    def _begin_checkpoints(self) -> None:
+        """From now on what was held back of a version on trial: the old one cannot read a checkpoint of the new."""
+        attempts, self._held_back = self._held_back, None
+        if attempts is not None:
+            self.coordinator.tasks_running(attempts)
 
     def _try_to_prove(self) -> None:
         state, trial = self._core.state, self._trial
@@ -345,6 +396,7 @@ class JobMaster(Component):
     def _on_crash(self) -> None:
         self._network.detach(self._mailbox)
         self._give_up_standing_down(f"its JobMaster crashed: {self.crash_cause}")
+        self._stepped.set()
 
     async def _before_stop(self) -> None:
         self._network.detach(self._mailbox)
@@ -374,6 +426,7 @@ class JobMaster(Component):
         except Exception as error:
             raise self.crash(error) from error
         self._wake.set()
+        self._stepped.set()
         return result
 
     def _feed(self, event: ev.Event) -> None:
@@ -402,8 +455,10 @@ class JobMaster(Component):
             case ev.FindRestorePoint(number, tasks):
                 self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
             case ev.StartCheckpoints(attempts):
-                self.coordinator.tasks_running(attempts)
-                if self._trial is not None and self._core.state.on_trial:
+                self._held_back = attempts
+                if self._trial is None or not self._core.state.on_trial:
+                    self._begin_checkpoints()
+                else:
                     self._trial.running()
                     self._try_to_prove()
             case ev.StoodDown():
@@ -412,9 +467,11 @@ class JobMaster(Component):
                 if self._trial is not None:
                     self._trial.disproved(error)
             case ev.StopCheckpoints(survivors):
+                self._held_back = None
                 self.coordinator.tasks_stopped(survivors)
                 self._tasks_stopped()
             case ev.TakeFinalCheckpoint(number):
+                self._begin_checkpoints()
                 self._job("final checkpoint", self._final_checkpoint(number))
             case ev.TakeRescaleCheckpoint(number):
                 self._job("checkpoint to rescale from", self._rescale_checkpoint(number))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.model import JobGraph, Task
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import placement, slot_pool
 from minflinkd.jobmaster.execution import Execution
@@ -85,6 +86,7 @@ class JobState:
     idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
     final_checkpoint_asked: bool = False
     on_trial: bool = False  # until the version has completed a checkpoint (H7)
+    reserving: Mapping[str, Bounds] | None = None  # the job's own, while another version's slots are asked for
     standing_down: bool = False  # the tasks end, and another JobMaster brings up what follows (H3)
     stood_down: bool = False  # they have, and that was said
     outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
@@ -120,6 +122,11 @@ class JobState:
         return self.tasks[task_id].slot_sharing_group
 
     @property
+    def has_processed(self) -> bool:
+        """Whether every task has finished a micro-batch, or has no input any more."""
+        return all(e.metrics.batches > 0 or e.input_ended for e in self.executions.values())
+
+    @property
     def live(self) -> tuple[Execution, ...]:
         """Executions of which a TaskManager may still run something."""
         return tuple(e for e in self.executions.values() if e.on_task_manager)
@@ -128,10 +135,20 @@ class JobState:
 Step = tuple[JobState, tuple[ev.Command, ...]]
 
 
-def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
+def widths(graph: JobGraph) -> Mapping[str, int]:
+    """Slots that a version of a job wants, by slot sharing group."""
+    return _widths(chain(graph))
+
+
+def _widths(tasks: tuple[Task, ...]) -> dict[str, int]:
     desired: dict[str, int] = {}
     for task in tasks:  # tasks of a group share its slots, so the widest one counts (J6)
         desired[task.slot_sharing_group] = max(desired.get(task.slot_sharing_group, 0), task.parallelism)
+    return desired
+
+
+def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
+    desired = _widths(tasks)
     least = {g: min(n, options.min_parallelism) if options.adaptive else n for g, n in desired.items()}
     return JobState(
         tasks={t.id: t for t in tasks},

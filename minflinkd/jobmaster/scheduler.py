@@ -123,6 +123,8 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
             return growth.checkpoint_done(state, number, now)
         case ev.RescaleCheckpointFailed(number):
             return growth.checkpoint_failed(state, number, now), ()
+        case ev.SlotsReserved(groups):
+            return growth.reserve(state, groups), ()
         case ev.StandDown():
             return (state, ()) if state.outcome is not None else failover.stand_down(state, now)
         case ev.GoOn():
@@ -215,7 +217,7 @@ def _running(state: JobState, now: float) -> Step:
 
 
 def _run_on(state: JobState, now: float) -> Step:
-    if all(e.metrics.batches > 0 or e.input_ended for e in state.executions.values()):
+    if state.has_processed:
         state = state.marked("first_batch", now)
     if not state.final_checkpoint_asked and all(e.input_ended for e in state.executions.values()):
         state = replace(state, final_checkpoint_asked=True)

@@ -203,3 +203,27 @@ async def test_a_version_whose_vertices_hold_no_state_of_the_old_one_is_disprove
             await until(lambda: heard.said or heard.errors)
             await until(lambda: heard.said[-1].startswith("proven"))
             assert world.tm.deployed[-1].restore is None
+
+
+async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_makes_way(tmp_path: Path) -> None:
+    """H4: only those that are missing are asked for, and the version that runs does not grow into them."""
+    async with running(tmp_path) as world:
+        await world.master.reserve({"default": 3}, patience=20)
+        assert sorted(map(len, world.tm.held.values())) == [1, 2]
+        await asyncio.sleep(120)
+        assert world.deployments() == [("numbers", 0, 1)]
+        base = await world.master.stand_down(final=True)
+        async with succeeded(world, tmp_path, graph("numbers", parallelism=3), base=base) as heard:
+            await until(lambda: len(heard.said) == 2)
+            assert world.deployments() == [("numbers", 0, 1), ("numbers", 0, 3)]
+            assert sum(map(len, world.tm.held.values())) == 3
+
+
+async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_path: Path) -> None:
+    """H2, H7: the version that runs does not stop for it, and keeps nothing of what it was given meanwhile."""
+    async with running(tmp_path, slots={TM: 1}) as world:
+        with pytest.raises(NotStoodDown, match="no more TaskManagers may run"):
+            await world.master.reserve({"default": 3}, patience=20)
+        await asyncio.sleep(60)
+        assert (world.needs, world.story) == ((), ["deploy 0"])
+        assert world.master.status is JobStatus.RUNNING
