@@ -17,7 +17,7 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import hooks
-from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused
+from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused, FailureCause
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.savepoints import SavepointNotWritten
@@ -340,8 +340,10 @@ class JobMaster(Component):
         """
         number = self._core.state.round
         await self._first_batch()
-        self._begin_checkpoints()
         try:
+            if self._core.state.round != number:
+                raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
+            self._begin_checkpoints()
             point = await self.coordinator.trigger(forced=True)
         except CheckpointRefused as error:
             self._log.info("the first checkpoint has to wait", error=str(error))
