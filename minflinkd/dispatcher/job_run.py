@@ -71,6 +71,7 @@ class JobRun(Component):
         self._on_versions = on_versions
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
         self._past: JobDetails | None = None  # as the last JobMaster showed it that made way for another version
+        self._between = False  # that one has made way, and the next is not up
         self._hopeless = 0
         self._storing = asyncio.Lock()
         turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
@@ -118,7 +119,7 @@ class JobRun(Component):
 
     async def _versions_changed(self, versions: Versions) -> None:
         if versions.current != self.stored.history().current:
-            self._past = self._shown()
+            self._past, self._between = self._shown(), True
         self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
         await self._on_versions(self.stored)
 
@@ -141,7 +142,7 @@ class JobRun(Component):
         shown, past = self._of_master(), self._past
         if past is None:
             return shown
-        if self.master is None and self.restarting.under_way:
+        if self._between and self.master is None:
             return past
         failures = (*shown.failures, *past.failures)[:KEPT_FAILURES]
         recoveries = (*past.recoveries, *shown.recoveries)[-KEPT_RECOVERIES:]
@@ -220,6 +221,7 @@ class JobRun(Component):
 
     def _up(self, master: JobMaster) -> None:
         self.leader_id = master.leader_id
+        self._between = False
         if self.stored.cancelled:  # perhaps while it was started
             self._cancel(master)
         self.restarting.up(master)

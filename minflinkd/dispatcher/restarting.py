@@ -74,7 +74,7 @@ class Restarting(Component):
 
     def heritage(self) -> Heritage:
         current = self.versions.current
-        return Heritage(current.base, current.allow_non_restored)
+        return Heritage(current.base, current.allow_non_restored, self.versions.sinks)
 
     def take_estate(self) -> Estate | None:
         """Of the JobMaster that stood down for the one that is made now."""

@@ -19,8 +19,10 @@ import msgspec
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.sinks import sink_roots
 from minflinkd.rpc.jobs import HotRestart, RestartState
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
+from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.machine import InvariantViolated
 
 KEPT = 32  # restarts that have ended
@@ -71,6 +73,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     restart: Restart | None = None
     past: tuple[HotRestart, ...] = ()  # newest last
     restarts: int = 0  # requested so far
+    sinks: tuple[tuple[VertexId, str], ...] = ()  # of all versions so far, where they write files
     outcomes: dict[str, int] = {}  # how many of them ended how
 
 
@@ -193,7 +196,8 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
     if before is not None:
         state = _ended(state, replace(before, error=_REPLACED), RestartState.REPLACED)
         restart = replace(restart, old=before.old)
-    state = replace(state, restart=restart, restarts=restart.number)
+    sinks = tuple(dict.fromkeys((*state.sinks, *sink_roots(state.current.graph), *sink_roots(event.graph))))
+    state = replace(state, restart=restart, restarts=restart.number, sinks=sinks)
     if before is None:
         return state, Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN
     # What counts stands down already, or is not proven, and has nothing that is worth a checkpoint.

@@ -98,12 +98,12 @@ class JobMaster(Component):
         self.leader_id = ids.leader()
         self._network = network
         self._origin = Origin(storages, graph)
-        self._sinks = JobSinks(storages, job_id=job_id, graph=graph, turn=turn)
+        self._heritage = heritage or Heritage()
+        self._sinks = JobSinks(storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=self._heritage.sinks)
         self._clock = clock
         self._submitted_ms = submitted_ms
         self._submission = submission
         self._on_end = on_end
-        self._heritage = heritage or Heritage()
         self._estate = estate or Estate()
         self._trial = trial
         self._proving = False

@@ -15,6 +15,7 @@ from minflinkd.checkpoint.matching import match_tasks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster.sinks import SinkRoot
 from minflinkd.rpc.messages import TaskRestore
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import ResourceId, TaskId
@@ -41,6 +42,7 @@ class Heritage:
 
     base: int = 0
     allow_non_restored: bool = False
+    sinks: tuple[SinkRoot, ...] = ()  # of all versions so far: what they staged may lie there
 
     def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
         """From what each task starts. Raises StateNotMatched."""
