@@ -52,6 +52,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
         savepoint_dir=checkpoints.savepoint_dir,
         session_timeout=config.resourcemanager.taskmanager_start_timeout,
         result_expiration=config.cluster.job_expiration_time,
+        hot_restart_timeout=config.hot_restart.timeout,
         job_master=JobMasterOptions(
             heartbeat_interval=config.heartbeat.interval,
             heartbeat_timeout=config.heartbeat.timeout,

@@ -102,8 +102,9 @@ class CheckpointCoordinator(Component):
         on_failure: Callable[[CheckpointFailed], None],
         graph_digest: str = "",
         hooks: Mapping[str, MasterHook] | None = None,
+        past: CheckpointStatistics | None = None,
     ) -> None:
-        """`hooks`: by name; they take the place of `options.hooks`."""
+        """`hooks`: by name; they take the place of `options.hooks`. `past`: of the job's earlier coordinator."""
         super().__init__(f"checkpoint coordinator of {job_id}")
         self._hooks = MasterHooks(hooks or {})
         self.options = options = replace(options, hooks=self._hooks.names)
@@ -112,7 +113,7 @@ class CheckpointCoordinator(Component):
         self._gateway = tasks
         self._on_failure = on_failure
         self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
-        self._statistics = CheckpointStatistics()
+        self._statistics = past or CheckpointStatistics()
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step

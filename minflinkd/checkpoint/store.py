@@ -205,6 +205,12 @@ class CheckpointStore:
         self._blocks.append(layout.id_block(first))
 
 
+async def latest_stored(directory: Location) -> int:
+    """The id of a job's latest complete checkpoint, by its metadata's name; 0 where there is none."""
+    numbers = [layout.parse_metadata_file(directory.relative(entry.path)) async for entry in directory.list()]
+    return max((number for number in numbers if number is not None), default=0)
+
+
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
     """Any job's checkpoint, by its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
     return decode(await metadata.read_bytes())

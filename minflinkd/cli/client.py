@@ -29,6 +29,7 @@ from minflinkd.rest.schemas import (
     Logs,
     OperationResult,
     Orphans,
+    RestartAccepted,
     Submitted,
     TaskManagerDetails,
     TaskManagers,
@@ -210,6 +211,16 @@ class Client:
         query = {"jobId": job_id} | ({"dry-run": "true"} if dry_run else {})
         body = await self._repeat("POST", "/jobs", query=query, document=document, when=_outcome_unknown)
         return msgspec.json.decode(body, type=Submitted)
+
+    async def hot_restart(self, job_id: str, document: bytes, options: Mapping[str, str]) -> RestartAccepted:
+        """Returns when the new version is checked, and its hot restart begun. Not repeated: a second one conflicts."""
+        body = await self._send("POST", f"/jobs/{job_id}/hot-restart", query=options, document=document)
+        return msgspec.json.decode(body, type=RestartAccepted)
+
+    async def rescale(self, job_id: str, wanted: Mapping[str, Mapping[str, int]]) -> None:
+        """`wanted`: vertex -> `lowerBound` and `upperBound`. Returns when the hot restart has begun; not repeated."""
+        body = {vertex: {"parallelism": bounds} for vertex, bounds in wanted.items()}
+        await self._send("PUT", f"/jobs/{job_id}/resource-requirements", document=msgspec.json.encode(body))
 
     async def get(self, path: str, kind: type[T]) -> T:
         """Any answer, as any type; `msgspec.Raw` takes it as it is."""

@@ -79,6 +79,10 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in recovery.phases.items())
             source = f" from checkpoint {recovery.checkpoint_id}" if recovery.checkpoint_id is not None else ""
             click.echo(f"  {moment(recovery.failed)}: {recovery.cause}{source}; {phases or 'under way'}")
+    for restart in job.minflinkd.hot_restarts[:3]:
+        phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in restart.phases.items())
+        why = f": {restart.error.message}" if restart.error is not None else ""
+        click.echo(f"Hot restart {restart.number}, {moment(restart.requested)}: {restart.state}{why}; {phases}")
     click.echo()
     columns = ["TASK", "STATE", ">P", ">ATTEMPT", "TASKMANAGER", ">ROWS IN", ">ROWS OUT", ">BATCH", ">STATE ROWS"]
     print_table(columns, map(_row, job.vertices), empty="No task was planned yet.")

@@ -29,6 +29,8 @@ COMMANDS = {
     "info": Lazy("info:info", "Show a job, or the cluster."),
     "cancel": Lazy("cancel:cancel", "Cancel a job."),
     "stop": Lazy("stop:stop", "Stop a job with a savepoint."),
+    "hot-restart": Lazy("hot_restart:hot_restart", "Replace a running job by a new version, with its state."),
+    "rescale": Lazy("hot_restart:rescale", "Give a running job another parallelism."),
     "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
     "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
     "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),

@@ -59,7 +59,7 @@ def run(
     """
     from minflinkd.cli.submission import RefusedJob, submit
 
-    values = dict(_param(text) for text in params)
+    values = params_of(params)
     restore = restore_of(from_savepoint, claim=claim, allow=allow_non_restored_state)
 
     async def submitted(client: Client) -> ExitCode | None:
@@ -67,7 +67,7 @@ def run(
         try:
             accepted = await submit(client, file, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell)
         except RefusedJob as error:
-            raise _failure(connection, error) from error
+            raise refusal(connection, error) from error
         if dry_run or not wait:
             _print_accepted(connection, accepted.jobid, dry_run=dry_run)
             return None
@@ -91,6 +91,11 @@ def restore_of(path: str | None, *, claim: bool, allow: bool) -> dict[str, Any] 
     }
 
 
+def params_of(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Raises BadParameter."""
+    return dict(_param(text) for text in texts)
+
+
 def _param(text: str) -> tuple[str, Any]:
     import msgspec
 
@@ -112,7 +117,7 @@ def _quiet(_: str) -> None:
     pass
 
 
-def _failure(connection: Connection, error: RefusedJob) -> Failure:
+def refusal(connection: Connection, error: RefusedJob) -> Failure:
     from minflinkd.cli.client import Refused
     from minflinkd.rest.schemas import ErrorAnswer, Fault
 

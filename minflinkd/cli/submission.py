@@ -15,7 +15,7 @@ from minflinkd.cli.progress import upload_bars
 from minflinkd.jobgraph.document import JobDocument, read_job_file
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
-from minflinkd.rest.schemas import Submitted
+from minflinkd.rest.schemas import RestartAccepted, Submitted
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource, JobId
 
@@ -25,11 +25,11 @@ class RefusedJob(MinflinkError):
 
     code = InvalidJobGraph.code
 
-    def __init__(self, file: Path, faults: Iterable[GraphFault]) -> None:
+    def __init__(self, file: Path, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
         self.file = file
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
-        super().__init__(f"{file} has {count}; nothing was started")
+        super().__init__(f"{file} has {count}; {outcome}")
 
     def lines(self) -> list[str]:
         """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
@@ -78,7 +78,7 @@ async def submit(
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
     async with await client.blob_server() as blobs:
         try:
-            graph = await _with_uploads(blobs, job_id, graph, here, file.parent, tell)
+            graph = await _uploaded_or_deleted(blobs, job_id, graph, here, file.parent, tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)
         except Refused as error:
             await _delete(blobs, job_id, here)
@@ -106,7 +106,48 @@ async def _more_faults(
     return ()
 
 
-async def _with_uploads(
+async def restart(
+    client: Client,
+    job_id: str,
+    file: Path,
+    *,
+    params: Mapping[str, Any],
+    options: Mapping[str, str],
+    tell: Callable[[str], None] = click.echo,
+) -> RestartAccepted:
+    """A new version of a job that runs; `options`: of the request. Returns when it is checked, and stored.
+
+    Artifacts whose content is there already are not sent again; what a refused version brought is left to the server's
+    cleanup, as the job's own lie beside it. Raises as `submit`.
+    """
+    document, graph = read_job(file, params, None)
+    here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
+    async with await client.blob_server() as blobs:
+        graph = await with_uploads(blobs, JobId(job_id), graph, here, file.parent, tell)
+    try:
+        return await client.hot_restart(job_id, encode(graph), options)
+    except Refused as error:
+        if error.answer.faults:
+            raise RefusedJob(file, document.locate(_graph_faults(error)), outcome="the job goes on as it is") from error
+        raise
+
+
+async def _uploaded_or_deleted(
+    blobs: BlobClient,
+    job_id: JobId,
+    graph: JobGraph,
+    here: list[Artifact],
+    directory: Path,
+    tell: Callable[[str], None],
+) -> JobGraph:
+    try:
+        return await with_uploads(blobs, job_id, graph, here, directory, tell)
+    except MinflinkError:
+        await _delete(blobs, job_id, here)
+        raise
+
+
+async def with_uploads(
     blobs: BlobClient,
     job_id: JobId,
     graph: JobGraph,
@@ -119,12 +160,8 @@ async def _with_uploads(
         return graph
     tell(f"Uploading {', '.join(artifact.name for artifact in here)}")
     files = {artifact.name: directory / artifact.path for artifact in here if artifact.path is not None}
-    try:
-        with upload_bars(files) as progress:
-            stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files, progress=progress)}
-    except MinflinkError:
-        await _delete(blobs, job_id, here)
-        raise
+    with upload_bars(files) as progress:
+        stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files, progress=progress)}
     artifacts = tuple(
         Artifact(name=artifact.name, key=stored[artifact.name].key, size=stored[artifact.name].size)
         if artifact.name in stored

@@ -242,6 +242,19 @@ class Slot:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotRestart:
+    """A new version of a job that runs."""
+
+    timeout: Duration = option(
+        "hot-restart.timeout",
+        Duration(60),
+        "A new version of a job that is not RUNNING within this time is given up, and the version before it goes on.",
+        at_least=0.1,
+        reload=Reload.LIVE,
+    )
+
+
 class SchedulerType(StrEnum):
     ADAPTIVE = "adaptive"
     DEFAULT = "default"

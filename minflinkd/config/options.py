@@ -19,7 +19,7 @@ from minflinkd.config.cluster_options import (
     StorageBackends,
 )
 from minflinkd.config.declaration import Option, declared
-from minflinkd.config.job_options import Checkpointing, RestartStrategy, Scheduler, Slot
+from minflinkd.config.job_options import Checkpointing, HotRestart, RestartStrategy, Scheduler, Slot
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
 from minflinkd.config.values import format_value, masked
 
@@ -46,6 +46,7 @@ class Config:
     taskmanager: TaskManager = field(default_factory=TaskManager)
     slot: Slot = field(default_factory=Slot)
     scheduler: Scheduler = field(default_factory=Scheduler)
+    hot_restart: HotRestart = field(default_factory=HotRestart)
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
     blob: Blob = field(default_factory=Blob)

@@ -13,13 +13,16 @@ import structlog
 from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import flink_json, offsets, statistics
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.store import latest_stored
 from minflinkd.checkpoint.turn import StorageTurn
-from minflinkd.dispatcher.blobs import Blobs, artifact_keys
+from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.orphans import OrphanSweeps
+from minflinkd.dispatcher.restart_requests import RestartRequests, keys_of_versions
+from minflinkd.dispatcher.restarting import Restarting
 from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
@@ -53,6 +56,7 @@ class DispatcherOptions:
     savepoint_dir: str = ""  # URI, where a request names none; "": it has to
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
+    hot_restart_timeout: float = 60.0  # in which a new version must be RUNNING (H7)
     job_master: JobMasterOptions
 
 
@@ -118,8 +122,12 @@ class Dispatcher(Component):
             grace=lambda: self.options.job_master.checkpoints.orphan_grace,
             clock=clock,
         )
+        self._restarts = RestartRequests(
+            analyzer=self._analyzer, blobs=blobs, clock=clock, run_of=self._run, context=self._context
+        )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
+        self._restarts.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.ListJobs, self._list)
@@ -181,12 +189,19 @@ class Dispatcher(Component):
             gate=self._gate,
             insist=insist,
             on_hopeless=self._ended_without_master,
-            retain=checkpoint_options(self.options.job_master.checkpoints, stored.graph).retain_on_cancellation,
+            on_versions=self._keep_artifacts,
+            retain=lambda graph: self._checkpoint_options(graph).retain_on_cancellation,
+            latest_stored=lambda job_id: latest_stored(self._checkpoints_of(job_id)),
+            restart_timeout=lambda: self.options.hot_restart_timeout,
         )
 
     async def _fetch_artifacts(self, stored: StoredJob) -> None:
         """Before each JobMaster of the job, whose TaskManagers will ask for them (B19)."""
-        await self._blobs.recover(stored.job_id, artifact_keys(stored.graph))
+        await self._blobs.recover(stored.job_id, keys_of_versions(stored))
+
+    async def _keep_artifacts(self, stored: StoredJob) -> None:
+        """Those of a version that is forgotten are cleaned up from now on."""
+        await self._blobs.hold(stored.job_id, keys_of_versions(stored))
 
     # --- submission ----------------------------------------------------------------------------------------------
 
@@ -251,13 +266,16 @@ class Dispatcher(Component):
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
         return j.SubmissionAnswer(job_id=job_id)
 
-    def _master_of(self, stored: StoredJob, turn: StorageTurn) -> JobMaster:
+    def _checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:
+        return checkpoint_options(self.options.job_master.checkpoints, graph)
+
+    def _master_of(self, stored: StoredJob, turn: StorageTurn, restarting: Restarting) -> JobMaster:
         options = self.options.job_master
         return JobMaster(
             job_id=stored.job_id,
             graph=stored.graph,
             context=self._context(stored.job_id, stored.graph),
-            options=replace(options, checkpoints=checkpoint_options(options.checkpoints, stored.graph)),
+            options=replace(options, checkpoints=self._checkpoint_options(stored.graph)),
             network=self._network,
             storages=self._storages,
             clock=self._clock,
@@ -268,6 +286,9 @@ class Dispatcher(Component):
             on_end=self._ended,
             cancelled=stored.cancelled,
             turn=turn,
+            heritage=restarting.heritage(),
+            estate=restarting.take_estate(),
+            trial=restarting.trial(),
         )
 
     def _context(self, job_id: JobId, graph: JobGraph) -> m.JobContext:
@@ -408,7 +429,7 @@ def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Chec
 def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
     """None: not known, so that nothing of the job's may be deleted."""
     try:
-        return None if isinstance(stored, Unreadable) else artifact_keys(stored.graph)
+        return None if isinstance(stored, Unreadable) else keys_of_versions(stored)
     except InvalidId:
         return None
 

@@ -15,6 +15,9 @@ from msgspec.structs import replace
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
+from minflinkd.dispatcher.restarting import Restarting
+from minflinkd.dispatcher.versions import Versions
+from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
@@ -26,6 +29,7 @@ from minflinkd.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 KEPT_FAILURES = 32
+KEPT_RECOVERIES = 32
 HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, where no storage is to blame
 
 
@@ -34,7 +38,8 @@ class JobRun(Component):
 
     `prepare` brings what a JobMaster needs, `make` makes one of the stored job, `on_down` is told of each that is lost
     or did not come up; `on_hopeless` is told of a job that was cancelled, and of which no
-    JobMaster stays up to do it. `retain`: the checkpoints of a job that does not finish stay.
+    JobMaster stays up to do it. `retain`: whether the checkpoints of such a job stay, if it does not finish.
+    `on_versions` is told of each change of the versions that count or are to be kept.
     """
 
     def __init__(
@@ -42,14 +47,17 @@ class JobRun(Component):
         stored: StoredJob,
         *,
         prepare: Callable[[StoredJob], Awaitable[None]],
-        make: Callable[[StoredJob, StorageTurn], JobMaster],
+        make: Callable[[StoredJob, StorageTurn, Restarting], JobMaster],
         on_down: Callable[[JobId], object],
         store: JobStore,
         clock: Clock,
         gate: asyncio.Semaphore,
         insist: bool,
         on_hopeless: Callable[[JobRun], None],
-        retain: bool = False,
+        on_versions: Callable[[StoredJob], Awaitable[None]],
+        retain: Callable[[JobGraph], bool] = lambda _: False,
+        latest_stored: Callable[[JobId], Awaitable[int]],
+        restart_timeout: Callable[[], float],
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
@@ -60,19 +68,32 @@ class JobRun(Component):
         self._on_hopeless = on_hopeless
         self._retain = retain
         self._on_down = on_down
+        self._on_versions = on_versions
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
+        self._past: JobDetails | None = None  # as the last JobMaster showed it that made way for another version
+        self._between = False  # that one has made way, and the next is not up
         self._hopeless = 0
         self._storing = asyncio.Lock()
         turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
             f"JobMaster of {stored.job_id}",
-            lambda: make(self.stored, turn),
+            lambda: make(self.stored, turn, self.restarting),
             clock=clock,
             gate=gate,
             insist=insist,
             prepare=lambda: prepare(self.stored),
             on_up=self._up,
             on_down=self._down,
+        )
+        self.restarting = Restarting(
+            stored.job_id,
+            stored.history(),
+            masters=self._masters,
+            store=store,
+            clock=clock,
+            timeout=restart_timeout,
+            latest_stored=lambda: self._latest_stored(turn, latest_stored),
+            on_change=self._versions_changed,
         )
 
     @property
@@ -85,10 +106,22 @@ class JobRun(Component):
         return self._masters.current
 
     async def _start(self) -> None:
+        await self.restarting.start()
         await self._masters.start()
 
     async def _stop(self) -> None:
+        await self.restarting.aclose()
         await self._masters.aclose()
+
+    async def _latest_stored(self, turn: StorageTurn, look: Callable[[JobId], Awaitable[int]]) -> int:
+        await turn.wait()
+        return await look(self.job_id)
+
+    async def _versions_changed(self, versions: Versions) -> None:
+        if versions.current != self.stored.history().current:
+            self._past, self._between = self._shown(), True
+        self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
+        await self._on_versions(self.stored)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -96,9 +129,24 @@ class JobRun(Component):
         """What the JobMaster says, and why there was none at times; INITIALIZING, as Flink's, while there is none."""
         if self.result is not None:
             return self.result.details
-        shown = self._of_master()
+        shown = self._shown()
         failures = sorted((*shown.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
-        return replace(shown, failures=tuple(failures[:KEPT_FAILURES]))
+        return self._with_restarts(replace(shown, failures=tuple(failures[:KEPT_FAILURES])))
+
+    def _with_restarts(self, shown: JobDetails) -> JobDetails:
+        outcomes = self.restarting.versions.outcomes
+        return replace(shown, hot_restarts=self.restarting.shown(), hot_restart_outcomes=outcomes)
+
+    def _shown(self) -> JobDetails:
+        """With what JobMasters of earlier versions had to say; while none is up between two versions, as the last."""
+        shown, past = self._of_master(), self._past
+        if past is None:
+            return shown
+        if self._between and self.master is None:
+            return past
+        failures = (*shown.failures, *past.failures)[:KEPT_FAILURES]
+        recoveries = (*past.recoveries, *shown.recoveries)[-KEPT_RECOVERIES:]
+        return replace(shown, failures=failures, recoveries=recoveries, restarts=past.restarts + shown.restarts)
 
     def checkpoints(self) -> CheckpointStatistics:
         if self.result is not None:
@@ -127,6 +175,7 @@ class JobRun(Component):
                 if self.result is None and not self.stored.cancelled:
                     await self._store.mark_cancelled(self.job_id)
                     self.stored = replace(self.stored, cancelled=True)
+                    self.restarting.abandon()
         if self.result is not None:
             raise Conflict(f"job {self.job_id} is {self.result.details.status.value} already")
         if (master := self.master) is None:
@@ -144,9 +193,10 @@ class JobRun(Component):
         """The job is in its terminal state, and no JobMaster follows. False where that was known."""
         if self.result is not None:
             return False
+        self.restarting.abandon()
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
-        details = replace(details, failures=tuple(failures[:KEPT_FAILURES]))
-        retained = self._retain and details.status is not JobStatus.FINISHED
+        details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
+        retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED
         retained = retained or (self.master is not None and self.master.keeps_checkpoints)
         self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)
         self._masters.retire()
@@ -171,8 +221,10 @@ class JobRun(Component):
 
     def _up(self, master: JobMaster) -> None:
         self.leader_id = master.leader_id
+        self._between = False
         if self.stored.cancelled:  # perhaps while it was started
             self._cancel(master)
+        self.restarting.up(master)
 
     def _down(self, error: Exception) -> None:
         self._on_down(self.job_id)

@@ -1,6 +1,7 @@
 """The durable record of jobs (R25, R26): what was submitted, and what became of it.
 
     jobs/<job id>.json       a job that is to run, from before its submission is answered until its result is stored
+    versions/<job id>/<n>.json  the versions of a job that was restarted hot, and how far it is; the highest n counts
     cancelled/<job id>.json  somebody was told that it is cancelled: from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
 
@@ -19,6 +20,7 @@ import structlog
 from msgspec.structs import replace
 
 from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.dispatcher.versions import Version, Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import JobDetails
 from minflinkd.runtime.errors import InvalidId
@@ -39,9 +41,13 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     job_id: JobId
     submitted_ms: int
-    graph: JobGraph
+    graph: JobGraph  # what was submitted; as it is read, the version that counts
     submission: dict[str, float] = {}  # seconds since the submission, by phase
     cancelled: bool = False  # by its mark
+    versions: Versions | None = None  # by their own record
+
+    def history(self) -> Versions:
+        return self.versions or Versions(current=Version(graph=self.graph))
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,28 @@ class JobStore:
         self._jobs = location.child("jobs")
         self._cancelled = location.child("cancelled")
         self._results = location.child("results")
+        self._versions = location.child("versions")
 
     async def put_job(self, job: StoredJob) -> None:
         """Durable when it returns. Raises StorageError."""
         await self._jobs.child(f"{job.job_id}.json").write_bytes(_encode(job))
+
+    async def put_versions(self, job_id: JobId, number: int, versions: Versions) -> None:
+        """Durable when it returns: whoever reads the job finds these, or those of a higher number.
+
+        A number is used once: after an error it is not known whether it counts, until a higher one is there.
+        Raises StorageError.
+        """
+        await self._versions.child(job_id, _version_file(number)).write_bytes(_encode(versions))
+
+    async def drop_versions(self, job_id: JobId, before: int) -> None:
+        """Those of lower numbers, which do not count. Raises StorageError."""
+        directory = self._versions.child(job_id)
+        await directory.delete_children(_version_file(n) for n in await _version_numbers(directory) if n < before)
+
+    async def last_version_number(self, job_id: JobId) -> int:
+        """0 where there is none. Raises StorageError."""
+        return max(await _version_numbers(self._versions.child(job_id)), default=0)
 
     async def mark_cancelled(self, job_id: JobId) -> None:
         """Durable when it returns. Raises StorageError."""
@@ -78,6 +102,7 @@ class JobStore:
     async def delete_job(self, job_id: JobId) -> None:
         """A job that was not accepted after all, or has a result. Idempotent."""
         await self._jobs.child(f"{job_id}.json").delete()
+        await self._versions.child(job_id).delete_tree()
         await self._cancelled.child(f"{job_id}.json").delete()  # last: it must not come back uncancelled
 
     async def put_result(self, result: StoredResult) -> None:
@@ -95,12 +120,31 @@ class JobStore:
         ended = {job_id for job_id, _ in await self._names(self._results)}
         names = [(job_id, place) for job_id, place in await self._names(self._jobs) if job_id not in ended]
         cancelled = {job_id for job_id, _ in await self._names(self._cancelled)}
-        found = await for_each(names, lambda name: _read(*name, StoredJob), limit=READS)
-        return [
-            replace(record, cancelled=True) if isinstance(record, StoredJob) and record.job_id in cancelled else record
-            for record in found
-            if record is not None
-        ]
+        restarted = {parts.partition("/")[0] for parts in await self._relative(self._versions)}
+
+        async def read(name: tuple[JobId, Location]) -> StoredJob | Unreadable | None:
+            record = await _read(*name, StoredJob)
+            if not isinstance(record, StoredJob):
+                return record
+            record = replace(record, cancelled=record.job_id in cancelled)
+            return await self._with_versions(record) if record.job_id in restarted else record
+
+        found = await for_each(names, read, limit=READS)
+        return [record for record in found if record is not None]
+
+    async def _with_versions(self, job: StoredJob) -> StoredJob | Unreadable:
+        """Where the last record cannot be read it is not known which version counts: the job is set aside."""
+        directory = self._versions.child(job.job_id)
+        for number in sorted(await _version_numbers(directory), reverse=True):
+            versions = await _read(job.job_id, directory.child(_version_file(number)), Versions)
+            if isinstance(versions, Unreadable):
+                return versions
+            if versions is not None:
+                return replace(job, graph=versions.current.graph, versions=versions)
+        return job
+
+    async def _relative(self, directory: Location) -> list[str]:
+        return [directory.relative(entry.path) async for entry in directory.list()]
 
     async def results(self) -> list[StoredResult | Unreadable]:
         found = await for_each(await self._names(self._results), lambda name: _read(*name, StoredResult), limit=READS)
@@ -119,6 +163,15 @@ class JobStore:
 
 def _encode(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_unit), indent=1)
+
+
+def _version_file(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+async def _version_numbers(directory: Location) -> list[int]:
+    names = [directory.relative(entry.path) async for entry in directory.list()]
+    return [int(stem) for name in names if (stem := name.removesuffix(".json")).isdecimal()]
 
 
 async def _read(job_id: JobId, place: Location, kind: type[T]) -> T | Unreadable | None:

@@ -51,23 +51,34 @@ class Analyzer:
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
         """Raises InvalidJobGraph with all faults, NoSession."""
-        try:
-            graph = parse_json(document).job()
-        except InvalidJobGraph as error:
-            more = await self._analyze_sound_part(job_id, error, context)
-            raise InvalidJobGraph((*error.faults, *more)) from None
-        faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph))
-        if not faults:
-            graph = await with_units(graph, job_id, self.blobs)
-            analysis = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
-            faults = analysis.faults or await self.restoring.faults(graph, analysis.operators)
-        if faults:
+        graph, analysis = await self.analyze(job_id, document, context)
+        if faults := await self.restoring.faults(graph, analysis.operators):
             raise InvalidJobGraph(faults)
         return graph
 
-    async def _missing_artifacts(self, job_id: JobId, graph: JobGraph) -> tuple[GraphFault, ...]:
+    async def analyze(
+        self, job_id: JobId, document: bytes, context: ContextOf, *, beside: frozenset[BlobKey] = frozenset()
+    ) -> tuple[JobGraph, m.Analysis]:
+        """`beside`: artifacts that the job holds already. Raises InvalidJobGraph with all faults, NoSession."""
+        try:
+            graph = parse_json(document).job()
+        except InvalidJobGraph as error:
+            more = await self._analyze_sound_part(job_id, error, context, beside)
+            raise InvalidJobGraph((*error.faults, *more)) from None
+        faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
+        if not faults:
+            graph = await with_units(graph, job_id, self.blobs)
+            analysis = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
+            faults = analysis.faults
+        if faults:
+            raise InvalidJobGraph(faults)
+        return graph, analysis
+
+    async def _missing_artifacts(
+        self, job_id: JobId, graph: JobGraph, beside: frozenset[BlobKey]
+    ) -> tuple[GraphFault, ...]:
         keys = [_permanent_key(artifact.key) for artifact in graph.artifacts]
-        missing = await self.blobs.hold(job_id, frozenset(key for key in keys if key is not None))
+        missing = await self.blobs.hold(job_id, beside | {key for key in keys if key is not None})
         return tuple(
             GraphFault(
                 path=at("artifacts", i),
@@ -79,12 +90,12 @@ class Analyzer:
         )
 
     async def _analyze_sound_part(
-        self, job_id: JobId, error: InvalidJobGraph, context: ContextOf
+        self, job_id: JobId, error: InvalidJobGraph, context: ContextOf, beside: frozenset[BlobKey]
     ) -> tuple[GraphFault, ...]:
         """What Spark has to say of the vertices that are not at fault; nothing where nobody can be asked at once."""
         if error.sound is None:
             return ()
-        missing = await self._missing_artifacts(job_id, error.sound)
+        missing = await self._missing_artifacts(job_id, error.sound, beside)
         sound = without_python(error.sound) if missing else error.sound
         if not sound.vertices:
             return missing

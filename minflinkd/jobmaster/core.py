@@ -53,12 +53,19 @@ class JobMasterCore:
         context: m.JobContext,
         options: JobMasterOptions,
         chance: Chance,
+        heralded: tuple[ResourceId, ...] = (),
     ) -> None:
+        """`heralded`: TaskManagers that hold slots of the job. They hear of this leader from itself at its start, and
+
+        their offers are waited for before others are asked for slots.
+        """
         self.job_id = job_id
         self.leader_id = leader_id
         self.address = job_master(job_id)
         self.task_phases: dict[AttemptId, dict[str, float]] = {}  # of each task's last attempt
         self._context = context
+        self._heralded = set(heralded)  # whose offers are waited for
+        self._heralded_until = 0.0
         self._options = options
         self._machine: Machine[JobState, ev.Event, ev.Command] = Machine(
             new_job(tasks, options), partial(scheduler.step, chance), check_invariants, name=str(self.address)
@@ -84,6 +91,7 @@ class JobMasterCore:
             raise fenced(self.address, message, fence)
         match message:
             case m.OfferSlots(resource_id=resource, address=address, offers=offers, data_url=data_url):
+                self._heralded.discard(resource)
                 self.feed(ev.SlotsOffered(resource, address, offers, data_url), now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
@@ -157,6 +165,8 @@ class JobMasterCore:
         self._beats.watch(sorted(r for r in watched if r is not None), now)
         for errand in self._errands.drop(self._pointless):
             self._errand_ended(errand, None, now)
+        if isinstance(event, ev.Started):
+            self._herald(now)
         if state.status.terminal:
             self._declare_at = None
         elif isinstance(event, ev.Started) or (self._declare_at is not None and state.pool.version != self._declared):
@@ -179,6 +189,13 @@ class JobMasterCore:
             case _:
                 self._commands.append(command)
 
+    def _herald(self, now: float) -> None:
+        """R13 without the way over the ResourceManager, which may be away: they offer their slots to this leader."""
+        self._heralded_until = now + self._options.heartbeat_interval
+        for resource in sorted(self._heralded):
+            hello = m.HeartbeatFromJobMaster(job_id=self.job_id, leader_id=self.leader_id, allocations=())
+            self._ask(task_manager(resource), hello, about=None, fence=self.leader_id)
+
     def _declare(self, now: float) -> None:
         """m1: the whole need, at once when it changes and with every heartbeat (R8)."""
         pool = self.state.pool
@@ -188,7 +205,7 @@ class JobMasterCore:
             leader_id=self.leader_id,
             address=self.address,
             version=pool.version,
-            needs=pool.declaration(),
+            needs=() if self._heralded and now < self._heralded_until else pool.declaration(),
             held=tuple(sorted(pool.held)),
             exclusive=self._options.exclusive,
             libraries=self._options.libraries,

@@ -139,6 +139,31 @@ class RescaleCheckpointFailed:
 
 
 @dataclass(frozen=True)
+class SlotsReserved:
+    """Another version is to follow, and wants so many slots for these groups: they are asked for while this one runs.
+
+    Empty: none follows, and none are wanted beyond this version's own.
+    """
+
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StandDown:
+    """Another version of the job is to follow: the tasks end, the slots stay the job's (H3, H3a)."""
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """No other version follows after all: the job goes on from its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Proven:
+    """The version is on trial no longer: it has completed a checkpoint (H7)."""
+
+
+@dataclass(frozen=True)
 class CancelRequested:
     pass
 
@@ -174,6 +199,10 @@ Event = (
     | StopDone
     | RescaleCheckpointDone
     | RescaleCheckpointFailed
+    | SlotsReserved
+    | StandDown
+    | GoOn
+    | Proven
     | CancelRequested
     | SinksSettled
     | Tick
@@ -238,6 +267,18 @@ class FreeAllocations:
 
 
 @dataclass(frozen=True)
+class StoodDown:
+    """Nothing of the job runs any more, and nothing will under this JobMaster."""
+
+
+@dataclass(frozen=True)
+class Disproved:
+    """The version on trial cannot go on. What it ran is being stopped (H7)."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
 class SettleSinks:
     pass
 
@@ -256,6 +297,8 @@ Command = (
     | TakeFinalCheckpoint
     | TakeRescaleCheckpoint
     | FreeAllocations
+    | StoodDown
+    | Disproved
     | SettleSinks
     | End
 )

@@ -26,6 +26,8 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 SESSION_LOST = "session-lost"  # the TaskManager lives, but its Spark session is gone: its slots are worth nothing now
 NO_SLOTS = "no-slots"
 SLOTS_LOST = "slots-lost"
+# No version of a job is to blame for these.
+_OF_THE_CLUSTER = frozenset({SLOTS_LOST, "unreachable", "rpc-timeout", "fenced", "slot-not-bound"})
 
 
 # --- causes ----------------------------------------------------------------------------------------------------------
@@ -99,7 +101,8 @@ def refused(chance: Chance, state: JobState, reasons: Mapping[AllocationId, str]
     runs, or will after the wait for slots, has only not grown.
     """
     texts = [reason for allocation, reason in reasons.items() if allocation in state.pool.needs]
-    if not texts or state.outcome is not None or state.restart_at is not None or not idle_tasks(state):
+    waits = state.restart_at is None and not state.standing_down
+    if not texts or state.outcome is not None or not waits or not idle_tasks(state):
         return state, ()
     fewer_will_do = any(n.want.least > state.pool.groups[n.group].least for n in state.pool.needs.values())
     if fewer_will_do and not lean(state, now):
@@ -156,9 +159,11 @@ def _record(state: JobState, execution: Execution, error: ErrorInfo) -> FailureR
 def fail(chance: Chance, state: JobState, record: FailureRecord, tasks: frozenset[TaskId], now: float) -> Step:
     """The regions of `tasks` stop; the restart strategy says whether they come back."""
     state = noted(state, record, now)
-    if state.outcome is not None:
+    if state.outcome is not None or state.standing_down:
         return state, ()
     hopeless = _hopeless(record.error)
+    if state.on_trial and _is_of_the_version(record, hopeless=hopeless):
+        return _disprove(state, record, now)
     if state.restart_at is not None and not hopeless:
         return _stop_regions(state, tasks, now) if tasks else (state, ())
     reason = "the failure cannot be mended by a restart"
@@ -167,6 +172,8 @@ def fail(chance: Chance, state: JobState, record: FailureRecord, tasks: frozense
         verdict = after_failure(state.options.restart_strategy, state.history, now, chance.rng.uniform(-1, 1))
         delay, reason = verdict.delay, verdict.reason
         state = replace(state, history=verdict.history)
+    if delay is None and state.on_trial:
+        return _disprove(state, record, now)
     if delay is None and _grown_and_unproven(state):
         return _undo_growth(state, record, now)
     if delay is None:
@@ -195,6 +202,36 @@ def _undo_growth(state: JobState, record: FailureRecord, now: float) -> Step:
     state, commands = stop(state, frozenset(state.tasks), now)
     state = replace(state, narrowed=True, ran_with=state.proven, failed_growths=state.failed_growths + 1)
     return _restart(state, record, now, 0.0), commands
+
+
+def _is_of_the_version(record: FailureRecord, *, hopeless: bool) -> bool:
+    """Whether another version would be spared the failure, as far as one can tell."""
+    if record.error.code in _OF_THE_CLUSTER:
+        return False
+    return hopeless or record.task_id is not None or record.error.code == NO_SLOTS
+
+
+def _disprove(state: JobState, record: FailureRecord, now: float) -> Step:
+    """H7: whoever put the version on trial brings the one before it back."""
+    state, commands = stand_down(state, now)
+    return state, (ev.Disproved(record.error), *commands)
+
+
+def stand_down(state: JobState, now: float) -> Step:
+    """Everything stops, and another JobMaster brings up what follows, on the slots that are held."""
+    if state.standing_down:
+        return state, ()
+    state, commands = stop(state, frozenset(state.tasks), now)
+    state = replace(state.to(JobStatus.RESTARTING, now), restart_at=None, lacking_since=None, standing_down=True)
+    return state, commands
+
+
+def go_on(state: JobState, now: float) -> JobState:
+    """Where it has stood down in vain. Also a job whose tasks are still ending comes back."""
+    if not state.standing_down or state.outcome is not None:
+        return state
+    state = begin_rollout(state, Rollout(now, cause="no other version followed"))
+    return replace(state, standing_down=False, stood_down=False, on_trial=False, restart_at=now)
 
 
 def _stop_regions(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:

@@ -7,6 +7,7 @@ it, it restarts as narrow as it ran before, and waits longer with every such fai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from minflinkd.jobmaster import events as ev
@@ -23,7 +24,9 @@ DOUBLINGS = 6  # of the cooldown, at most
 
 
 def use_slots(state: JobState, now: float) -> Step:
-    """While the job runs."""
+    """While the job runs. What is asked for on behalf of another version is neither used nor given back."""
+    if state.reserving is not None:
+        return replace(state, growth=None, idle={}), ()
     better = plan_anew(state)
     growing = total(better) > total(state.placement)
     growth = state.growth if growing else None
@@ -39,6 +42,22 @@ def use_slots(state: JobState, now: float) -> Step:
     if due is None or now < due or ending:
         return state, commands
     return replace(state, rescaling=True), (*commands, ev.TakeRescaleCheckpoint(state.round))
+
+
+def reserve(state: JobState, groups: Mapping[str, int]) -> JobState:
+    """H4: more slots for these groups of the job, for the version that is to follow."""
+    own = state.pool.groups if state.reserving is None else state.reserving
+    wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
+    pool = replace(state.pool, groups={**own, **wider})
+    return replace(state, pool=pool, reserving=own if wider else None)
+
+
+def has_reserved(state: JobState) -> bool:
+    """Whether the version that is to follow would have all that was asked for."""
+    if state.reserving is None:
+        return True
+    best = plan_anew(state)
+    return all(g in best and best[g].parallelism >= bounds.desired for g, bounds in state.pool.groups.items())
 
 
 def growth_due(state: JobState) -> float | None:

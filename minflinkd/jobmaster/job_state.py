@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.model import JobGraph, Task
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import placement, slot_pool
 from minflinkd.jobmaster.execution import Execution
@@ -84,6 +85,10 @@ class JobState:
     rescaling: bool = False  # the checkpoint is being taken from which the job goes on wider
     idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
     final_checkpoint_asked: bool = False
+    on_trial: bool = False  # until the version has completed a checkpoint (H7)
+    reserving: Mapping[str, Bounds] | None = None  # the job's own, while another version's slots are asked for
+    standing_down: bool = False  # the tasks end, and another JobMaster brings up what follows (H3)
+    stood_down: bool = False  # they have, and that was said
     outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
     settling: bool = False
     heir_since: float | None = None  # TaskManagers may still run what an earlier JobMaster deployed, and hold its slots
@@ -117,6 +122,11 @@ class JobState:
         return self.tasks[task_id].slot_sharing_group
 
     @property
+    def has_processed(self) -> bool:
+        """Whether every task has finished a micro-batch, or has no input any more."""
+        return all(e.metrics.batches > 0 or e.input_ended for e in self.executions.values())
+
+    @property
     def live(self) -> tuple[Execution, ...]:
         """Executions of which a TaskManager may still run something."""
         return tuple(e for e in self.executions.values() if e.on_task_manager)
@@ -125,10 +135,20 @@ class JobState:
 Step = tuple[JobState, tuple[ev.Command, ...]]
 
 
-def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
+def widths(graph: JobGraph) -> Mapping[str, int]:
+    """Slots that a version of a job wants, by slot sharing group."""
+    return _widths(chain(graph))
+
+
+def _widths(tasks: tuple[Task, ...]) -> dict[str, int]:
     desired: dict[str, int] = {}
     for task in tasks:  # tasks of a group share its slots, so the widest one counts (J6)
         desired[task.slot_sharing_group] = max(desired.get(task.slot_sharing_group, 0), task.parallelism)
+    return desired
+
+
+def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
+    desired = _widths(tasks)
     least = {g: min(n, options.min_parallelism) if options.adaptive else n for g, n in desired.items()}
     return JobState(
         tasks={t.id: t for t in tasks},
@@ -136,6 +156,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
         executions={t.id: Execution(t.id) for t in tasks},
         regions=regions(tasks),
         pool=SlotPool(groups={g: Bounds(n, least[g]) for g, n in desired.items()}),
+        on_trial=options.on_trial,
     )
 
 
@@ -150,5 +171,9 @@ def check_invariants(state: JobState) -> None:
     running = all(e.state is ExecutionState.RUNNING for e in state.executions.values())
     if state.status is S.RUNNING and state.outcome is None and not running:
         raise InvariantViolated("the job is RUNNING while a task is not")
+    if state.standing_down and any(e.on_task_manager and e.state is not ExecutionState.CANCELING for e in state.live):
+        raise InvariantViolated("the job stands down while a task is not told to end")
+    if state.stood_down and (state.live or not state.standing_down):
+        raise InvariantViolated("the job has stood down while something may still run")
     if state.status.terminal and state.live:
         raise InvariantViolated(f"the job is {state.status} with {len(state.live)} attempts that may still run")

@@ -23,5 +23,6 @@ class JobMasterOptions:
     resource_wait_timeout: float = 30.0  # for all slots that are wanted, before fewer will do
     resource_stabilization_timeout: float = 10.0  # in which no more slots come, before a job grows to fewer than wanted
     cooldown_after_rescaling: float = 30.0  # between a deployment and growth
+    on_trial: bool = False  # a version without a checkpoint of its own: where it fails it stands down (H7)
     exclusive: bool = False  # TaskManagers of the job's own (R24)
     libraries: tuple[Library, ...] = ()  # that a session cannot hold in two versions (B31)

@@ -123,9 +123,18 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
             return growth.checkpoint_done(state, number, now)
         case ev.RescaleCheckpointFailed(number):
             return growth.checkpoint_failed(state, number, now), ()
+        case ev.SlotsReserved(groups):
+            return growth.reserve(state, groups), ()
+        case ev.StandDown():
+            return (state, ()) if state.outcome is not None else failover.stand_down(state, now)
+        case ev.GoOn():
+            return failover.go_on(state, now), ()
+        case ev.Proven():
+            return replace(state, on_trial=False), ()
         case ev.CancelRequested():
             if state.outcome is not None:
                 return state, ()
+            state = replace(state, standing_down=False, stood_down=False)
             return failover.end(state.to(JobStatus.CANCELLING, now), JobStatus.CANCELED, now)
         case ev.SinksSettled(error):
             return _settled(state, error, now) if state.settling else (state, ())
@@ -172,6 +181,10 @@ def _advance(chance: Chance, state: JobState, now: float) -> Step:
         # Not behind the sinks' storage, which may be slow, or away.
         state, freed = growth.give_back(state, tuple(state.pool.held), job_ended=True)
         return replace(state, settling=True), (*freed, ev.SettleSinks())
+    if state.standing_down:
+        if state.live or state.stood_down:
+            return state, ()
+        return replace(state, stood_down=True), (ev.StoodDown(),)
     if state.status is not JobStatus.RUNNING and _all_run(state):
         state, commands = _running(state, now)
     elif state.status is JobStatus.RUNNING:
@@ -204,7 +217,7 @@ def _running(state: JobState, now: float) -> Step:
 
 
 def _run_on(state: JobState, now: float) -> Step:
-    if all(e.metrics.batches > 0 or e.input_ended for e in state.executions.values()):
+    if state.has_processed:
         state = state.marked("first_batch", now)
     if not state.final_checkpoint_asked and all(e.input_ended for e in state.executions.values()):
         state = replace(state, final_checkpoint_asked=True)

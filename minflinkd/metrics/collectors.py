@@ -154,6 +154,18 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
     for job in jobs:
         restarts.add_metric([job.job_id], job.restarts)
     yield restarts
+    hot = CounterMetricFamily("minflinkd_job_hot_restarts", "Hot restarts of a job.", labels=["job", "outcome"])
+    phases = GaugeMetricFamily(
+        "minflinkd_job_hot_restart_seconds",
+        "From the request of a job's last hot restart to the end of a phase.",
+        labels=["job", "phase"],
+    )
+    for job in jobs:
+        for outcome, count in sorted(job.hot_restarts.items()):
+            hot.add_metric([job.job_id, outcome], count)
+        for phase, seconds in job.hot_restart_phases.items():
+            phases.add_metric([job.job_id, phase], seconds)
+    yield from (hot, phases)
     yield from _of_checkpoints([(job.job_id, job.checkpoints) for job in jobs if job.checkpoints is not None])
     yield from _of_tasks([(job.job_id, task) for job in jobs for task in job.tasks])
 

@@ -52,6 +52,8 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     restarts: int
+    hot_restarts: dict[str, int] = {}  # by outcome
+    hot_restart_phases: dict[str, float] = {}  # of the last one that is over: seconds since its request
     tasks: tuple[TaskSample, ...] = ()
     checkpoints: CheckpointSample | None = None
 

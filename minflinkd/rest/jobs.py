@@ -11,6 +11,7 @@ from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
+from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
     CollectedRow,
     CollectedRows,
@@ -178,6 +179,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
                 for r in details.recoveries
             ),
             submission=details.submission,
+            hot_restarts=tuple(map(restart_info, details.hot_restarts)),
             waiting=details.waiting,
             sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
         ),

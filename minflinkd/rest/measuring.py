@@ -96,6 +96,8 @@ def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> Jo
     return JobSample(
         job_id=details.job_id,
         restarts=details.restarts,
+        hot_restarts=details.hot_restart_outcomes,
+        hot_restart_phases=next((r.phases for r in details.hot_restarts if r.state.over), {}),
         tasks=tuple(map(_task_sample, details.tasks)),
         checkpoints=checkpoints,
     )

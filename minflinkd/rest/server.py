@@ -33,6 +33,7 @@ from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.orphans import OrphanRoutes
+from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
@@ -90,6 +91,7 @@ class RestServer(Component):
             ClusterRoutes(self._backend, version=version, config_items=config_items, blob_url=blob_url),
             SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             JobRoutes(self._backend),
+            RestartRoutes(self._backend, limits=self._limits),
             CheckpointRoutes(self._backend),
             SavepointRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             OrphanRoutes(self._backend),

@@ -8,14 +8,12 @@ from __future__ import annotations
 from aiohttp import web
 
 from minflinkd.rest.backend import Backend, json_answer
-from minflinkd.rest.errors import InvalidJob, InvalidRequest
+from minflinkd.rest.errors import InvalidJob
+from minflinkd.rest.flags import flag
 from minflinkd.rest.guard import Limits, read_json_body
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rpc.jobs import SubmitJob
 from minflinkd.runtime.ids import IdSource, parse_job_id
-
-_YES = frozenset({"", "true", "1"})  # `?dry-run` alone says it
-_NO = frozenset({"false", "0"})
 
 
 class SubmissionRoutes:
@@ -29,7 +27,7 @@ class SubmissionRoutes:
 
     async def submit(self, request: web.Request) -> web.Response:
         """202 with the job's id; with `?dry-run` 200, and nothing is kept. `?jobId=` makes a repetition harmless."""
-        dry_run = _flag(request, "dry-run")
+        dry_run = flag(request, "dry-run")
         given = request.query.get("jobId")
         job_id = self._ids.job() if given is None else parse_job_id(given)
         document = await read_json_body(request, self._limits)
@@ -40,10 +38,3 @@ class SubmissionRoutes:
         self._backend.jobs.forget()
         submitted = Submitted(jobid=answer.job_id, job_url=f"/jobs/{answer.job_id}", dry_run=dry_run)
         return json_answer(submitted, status=200 if dry_run else 202)
-
-
-def _flag(request: web.Request, name: str) -> bool:
-    value = request.query.get(name, "false").lower()
-    if value not in _YES | _NO:
-        raise InvalidRequest(f"{name} is {value[:80]!r}", hint="true or false")
-    return value in _YES

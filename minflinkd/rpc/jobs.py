@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, Task
 from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
@@ -77,6 +78,34 @@ class RecoveryRecord(Message, frozen=True):
     phases: dict[str, float] = {}  # canceled, slots, deployed, running, first_batch
 
 
+class RestartState(StrEnum):
+    """Of a hot restart: where it is, or how it ended."""
+
+    HANDING_OVER = "handing-over"  # the old version takes its last checkpoint, and its tasks end
+    STARTING = "starting"  # the new version is brought up; it has not completed a checkpoint
+    TURNING_BACK = "turning-back"  # it failed, and is stopped
+    COMPLETED = "completed"
+    ROLLED_BACK = "rolled-back"  # the old version runs again, from the checkpoint that it made way with
+    FAILED = "failed"  # the old version never made way
+    REPLACED = "replaced"  # by another hot restart
+    ABANDONED = "abandoned"  # the job was cancelled, or ended
+
+    @property
+    def over(self) -> bool:
+        return self not in (RestartState.HANDING_OVER, RestartState.STARTING, RestartState.TURNING_BACK)
+
+
+class HotRestart(Message, frozen=True):
+    """One hot restart of a job (H10): seconds from the request to the end of each phase."""
+
+    number: int  # of the job's, from 1
+    state: RestartState
+    requested_ms: int
+    checkpoint_id: int | None = None  # from which the new version starts, or started
+    phases: dict[str, float] = {}  # stopped, slots, restore_point, deployed, running, first_batch, first_checkpoint
+    error: ErrorInfo | None = None  # why it was not completed
+
+
 class JobOverview(Message, frozen=True):
     job_id: JobId
     name: str
@@ -100,6 +129,8 @@ class JobDetails(Message, frozen=True):
     recoveries: tuple[RecoveryRecord, ...] = ()
     submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
     waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet (R5)
+    hot_restarts: tuple[HotRestart, ...] = ()  # the last ones, newest first
+    hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many ended in it
     sinks_settled: bool = True  # False: what a checkpoint promised is not published, so the job's checkpoints are kept
 
 
@@ -116,6 +147,64 @@ class SubmitJob(Request[SubmissionAnswer], frozen=True):
     job_id: JobId
     document: bytes
     dry_run: bool = False
+
+
+class StateFate(StrEnum):
+    """What becomes of a vertex's state in another version of its job."""
+
+    KEPT = "kept"
+    LOST = "lost"  # nothing of the new version takes it
+    INCOMPATIBLE = "incompatible"  # Spark cannot go on from it
+
+
+class StateChange(Message, frozen=True):
+    vertex: str
+    kind: str  # of the operator, as Spark has it
+    fate: StateFate
+    reason: str = ""
+
+
+class VersionChanges(Message, frozen=True):
+    """A new version of a job beside the one that runs (H2)."""
+
+    vertices: tuple[VertexChange, ...] = ()
+    settings: tuple[SettingChange, ...] = ()
+    state: tuple[StateChange, ...] = ()
+
+
+class RestartAnswer(Message, frozen=True):
+    """Accepted, and stored durably, exactly where there are no faults and it was no dry run (H1)."""
+
+    job_id: JobId
+    number: int = 0  # of the hot restart; 0 where there is none
+    faults: tuple[GraphFault, ...] = ()
+    changes: VersionChanges = VersionChanges()
+
+
+class HotRestartJob(Request[RestartAnswer], frozen=True):
+    """`document` is the new version as JSON, its artifacts uploaded under `job_id`.
+
+    Answered when it is checked, compared and stored; the job says what becomes of it. Refused: `not-found`; `conflict`
+    where one is under way and `replace` is not given, or the job has ended.
+    """
+
+    job_id: JobId
+    document: bytes
+    dry_run: bool = False
+    latest: bool = False  # start from the last completed checkpoint; no further one is taken
+    allow_non_restored_state: bool = False
+    replace: bool = False
+
+
+class RescaleJob(Request[RestartAnswer], frozen=True):
+    """As HotRestartJob, with the version that runs at another parallelism."""
+
+    job_id: JobId
+    parallelism: int = 0  # of all of it; 0: as it is
+    vertices: dict[str, int] = {}  # task or vertex -> parallelism
+    least: int = 0  # with fewer slots no task starts; 0: as it is
+    dry_run: bool = False
+    replace: bool = False
 
 
 class ListJobs(Request[tuple[JobOverview, ...]], frozen=True):

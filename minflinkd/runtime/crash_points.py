@@ -1,4 +1,6 @@
-"""Named points between the steps of a checkpoint at which a process can be told to kill itself, for fault tests.
+"""Named points between the steps of a checkpoint, and of a hot restart, at which a process can be told to kill itself,
+
+for fault tests.
 
 `MINFLINKD_CRASH_AT` is read once, when the process starts, and inherited by the processes that it starts:
 
@@ -28,7 +30,10 @@ VARIABLE = "MINFLINKD_CRASH_AT"
 
 
 class CrashPoint(StrEnum):
-    """In the order in which one checkpoint passes them: who is there, and what has happened already."""
+    """In the order in which one checkpoint passes them, and then those of a hot restart, in the daemon: who is there,
+
+    and what has happened already.
+    """
 
     SYNC = "sync"  # session child: the snapshot's links are made; nobody knows
     APPEND = "append"  # TaskManager: new state and that of worn files is appended; no file is finished
@@ -42,6 +47,15 @@ class CrashPoint(StrEnum):
     COMMITTED = "committed"  # TaskManager: all is published; the JobMaster does not know
     NOTIFIED = "notified"  # daemon: a task has confirmed; it is not noted
     SUBSUME = "subsume"  # daemon: an older checkpoint's metadata is deleted; its files are there
+    RESTART_ACCEPTED = "restart-accepted"  # the new version is stored; the old one runs
+    RESTART_STOPPED = "restart-stopped"  # the version that counts has made way; another does not count yet
+    RESTART_SWITCHED = "restart-switched"  # another version counts; nothing of it runs
+    RESTART_RUNNING = "restart-running"  # its tasks run; it has completed no checkpoint
+    RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is not forgotten
+
+
+OF_CHECKPOINTS = tuple(point for point in CrashPoint if not point.name.startswith("RESTART_"))
+OF_HOT_RESTARTS = tuple(point for point in CrashPoint if point.name.startswith("RESTART_"))
 
 
 class UnusableCrashPoint(MinflinkError):

@@ -57,6 +57,7 @@ class Supervisor(Component, Generic[C]):
         self._given_up: set[asyncio.Task[None]] = set()  # starts and closings that hang also in their cancellation
         self._up_since = 0.0
         self._hurried = asyncio.Event()
+        self._succession = asyncio.Event()
         self._retired = False
         self.error: Exception | None = None  # why there is none now, or was none last
         self.failures = 0  # crashes, and starts that failed
@@ -75,6 +76,12 @@ class Supervisor(Component, Generic[C]):
         """Somebody waits: try again now, if it is down, and begin with short pauses."""
         self._hurried.set()
 
+    def succeed(self) -> None:
+        """The present one is closed, and another made in its place at once; where there is none, as `hurry`."""
+        self._succession.set()
+        if self.current is None:
+            self.hurry()
+
     async def _start(self) -> None:
         try:
             await self._bring_up()
@@ -90,15 +97,19 @@ class Supervisor(Component, Generic[C]):
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
+            planned = False
             if self._current is not None:
-                await self._current.crashed.wait()
-                self._failed(self._current.crash_cause or Crashed(f"{self._what} crashed"))
+                await _first(self._current.crashed, self._succession)
+                planned = not self._current.crashed.is_set()
+                if not planned:
+                    self._failed(self._current.crash_cause or Crashed(f"{self._what} crashed"))
                 if self._retired:  # by who was told just now
                     return
                 if self._clock.monotonic() - self._up_since >= QUIET:
                     pause = FIRST_PAUSE
                 await self._close()
-            pause = FIRST_PAUSE if await self._hurried_within(pause) else min(2 * pause, LONGEST_PAUSE)
+            if not planned:
+                pause = FIRST_PAUSE if await self._hurried_within(pause) else min(2 * pause, LONGEST_PAUSE)
             try:
                 await self._bring_up()
             except Exception as error:
@@ -109,6 +120,7 @@ class Supervisor(Component, Generic[C]):
     async def _bring_up(self) -> None:
         await self._prepare()
         async with self._gate:
+            self._succession.clear()  # whoever asks for one from now on is not served by this one
             component = self._make()
             try:
                 await self._start_bounded(component)
@@ -169,6 +181,16 @@ class Supervisor(Component, Generic[C]):
             log.error("a component does not end", component=self._what)
         elif not closing.cancelled() and (error := closing.exception()) is not None:
             log.error("a component did not end well", component=self._what, exc_info=error)
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Returns when one of them is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _line(error: BaseException) -> str:

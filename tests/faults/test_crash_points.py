@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.runtime.crash_points import CrashPoint
+from minflinkd.runtime.crash_points import OF_CHECKPOINTS, CrashPoint
 from tests.exactly_once.crashes import Crashes
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -28,6 +28,6 @@ async def test_a_death_between_two_steps_loses_and_doubles_nothing(tmp_path: Pat
 async def test_a_death_at_each_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """C22, C40, J12: sync, upload, acknowledge, complete, notify, commit, and all that lie between."""
     jobs = (*JOBS, "sessions", "windows_exchange")
-    trial = await Crashes(tmp_path, jobs, list(CrashPoint), files=150, pace="1 s").run()
+    trial = await Crashes(tmp_path, jobs, OF_CHECKPOINTS, files=150, pace="1 s").run()
     for name in jobs:
         trial.verify(name)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.rest.schemas.answer import Answer
+from minflinkd.rest.schemas.restarts import HotRestartInfo
 
 
 class JobIdWithStatus(Answer, frozen=True, kw_only=True):
@@ -170,6 +171,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     restarts: int
     recoveries: tuple[Recovery, ...]
     submission: dict[str, float]  # seconds from the submission to each phase
+    hot_restarts: tuple[HotRestartInfo, ...] = ()  # newest first
     waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet
     sinks: tuple[SinkInfo, ...] = ()
 

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
+from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.jobs import JobDetails, JobStatus
@@ -53,6 +54,7 @@ class StandInTaskManager:
         self.beats: list[float] = []
         self.cancelled: list[AttemptId] = []
         self.cancel_takes = 0.0
+        self.mute = False  # it takes triggers, and acknowledges nothing
         self.free_takes = 0.0
         self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what becomes of a task that is to be drained
         mailbox = Mailbox(task_manager(resource_id))
@@ -75,6 +77,12 @@ class StandInTaskManager:
         answer = await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
         self.held = {a: s for a, s in self.held.items() if a in answer.accepted}
         return allocation in self.held
+
+    async def _offer_held(self) -> None:
+        """R13."""
+        offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
+        request = m.OfferSlots(resource_id=self.resource_id, address=task_manager(self.resource_id), offers=offers)
+        await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
 
     async def report(self, attempt: AttemptId, state: m.TaskState, error: ErrorInfo | None = None) -> None:
         task = next(d.task for d in self.deployed if d.attempt_id == attempt)
@@ -105,11 +113,16 @@ class StandInTaskManager:
 
     async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         self.beats.append(asyncio.get_running_loop().time())
+        if self.leader is not None and request.leader_id > self.leader and self.held:
+            self.tasks.clear()
+            self.world.wire.tasks.job("offer to the next leader", self._offer_held())
+        self.leader = request.leader_id
         return m.JobHeartbeatAnswer(allocations=tuple(self.held), tasks=tuple(self.tasks.values()))
 
     async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:
         self.world.story.append(f"trigger {request.checkpoint_id}" + (" and stop" if request.stop else ""))
-        self.world.wire.tasks.job("ack", self._acknowledge(request))
+        if not self.mute:
+            self.world.wire.tasks.job("ack", self._acknowledge(request))
         return m.Done()
 
     async def _acknowledge(self, request: m.TriggerCheckpoint) -> None:
@@ -194,8 +207,17 @@ class World:
 OPTIONS = JobMasterOptions(resource_wait_timeout=30, cooldown_after_rescaling=5, resource_stabilization_timeout=5)
 
 
-def new_master(world: World, job: JobGraph, storages: Storages, directory: Path, **checkpoints: float) -> JobMaster:
-    ids = IdSource(random.Random(2), epoch=len(world.declared))
+def new_master(
+    world: World,
+    job: JobGraph,
+    storages: Storages,
+    directory: Path,
+    heritage: Heritage | None = None,
+    estate: Estate | None = None,
+    trial: Trial | None = None,
+    **checkpoints: float,
+) -> JobMaster:
+    ids = IdSource(random.Random(2 + len(world.declared)), epoch=len(world.declared))
     context = m.JobContext(
         job_id=JOB,
         name=job.name,
@@ -217,6 +239,9 @@ def new_master(world: World, job: JobGraph, storages: Storages, directory: Path,
         submitted_ms=0,
         submission={},
         on_end=world.end,
+        heritage=heritage,
+        estate=estate,
+        trial=trial,
     )
 
 

@@ -208,7 +208,16 @@ def a_whole_cluster() -> ClusterSample:
     )
     return ClusterSample(
         jobs_by_status={"RUNNING": 1},
-        jobs=(JobSample(job_id="a" * 32, restarts=0, tasks=(task,), checkpoints=checkpoints),),
+        jobs=(
+            JobSample(
+                job_id="a" * 32,
+                restarts=0,
+                hot_restarts={"completed": 1},
+                hot_restart_phases={"running": 0.3},
+                tasks=(task,),
+                checkpoints=checkpoints,
+            ),
+        ),
         task_managers=1,
         heartbeat_ages={"tm-0123456789ab": 1.0},
         blobs=blobs,

@@ -87,6 +87,7 @@ class Cluster:
     storages: Storages = field(default_factory=Storages)
     ids: IdSource = field(default_factory=lambda: IdSource(random.Random(1)))
     faults: tuple[Any, ...] = ()  # that the analysis finds
+    operators: dict[Any, Any] = field(default_factory=dict)  # that it finds, by task
     analyzed: list[JobId] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
     freed: list[m.FreeSlots] = field(default_factory=list)
@@ -126,7 +127,7 @@ class Cluster:
         if self.before_analysis is not None:
             await self.before_analysis()
         self.analyzed.append(request.job.job_id)
-        return m.Analysis(faults=self.faults)
+        return m.Analysis(faults=self.faults, operators=self.operators)
 
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(

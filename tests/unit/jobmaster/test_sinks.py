@@ -200,3 +200,21 @@ async def test_what_a_sink_commits_itself_is_none_of_the_jobmasters_business(tmp
     await sinks.prepare(replace(point, tasks=(task,)))
     await sinks.close(replace(point, tasks=(task,)))
     assert files(tmp_path) == set()
+
+
+async def test_what_a_sink_of_another_version_staged_is_discarded_too(tmp_path: Path) -> None:
+    """H3, J12: a version that is gone leaves nothing, and a storage that went with it holds nobody up."""
+    root, other = tmp_path / "out", tmp_path / "other"
+    stage(other, 1)
+    of_other_versions = [
+        (VertexId("out"), str(root)),
+        (VertexId("out"), str(other)),
+        (VertexId("lost"), "nowhere://bucket/lost"),
+    ]
+    storages = Storages()
+    sinks = JobSinks(storages, job_id=JOB, graph=graph(root), of_other_versions=of_other_versions)
+    await sinks.prepare(None)
+    assert [path for path in other.rglob("*") if path.is_file()] == []
+    await sinks.close(None)
+    assert list(other.iterdir()) == []
+    await storages.aclose()

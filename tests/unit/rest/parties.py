@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from minflinkd.dispatcher.submission import NoSession
+from minflinkd.jobgraph.difference import Change, SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Input, JobGraph, RestartKind, RestartStrategy, Sink, Source, Task, Vertex
 from minflinkd.rpc.jobs import (
@@ -16,15 +17,23 @@ from minflinkd.rpc.jobs import (
     FailureRecord,
     GetCheckpoints,
     GetJob,
+    HotRestart,
+    HotRestartJob,
     JobDetails,
     JobOverview,
     JobStatus,
     JsonAnswer,
     ListJobs,
     RecoveryRecord,
+    RescaleJob,
+    RestartAnswer,
+    RestartState,
+    StateChange,
+    StateFate,
     SubmissionAnswer,
     SubmitJob,
     TaskDetails,
+    VersionChanges,
 )
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import (
@@ -191,6 +200,8 @@ class Dispatcher:
         }
         self.faults: tuple[GraphFault, ...] = ()
         self.submissions: list[SubmitJob] = []
+        self.restarts: list[HotRestartJob | RescaleJob] = []
+        self.restart_ends = RestartState.COMPLETED
         self.no_session = False
         self.patience = 10.0  # seconds that the server waits for a submission
         self.questions = 0
@@ -202,6 +213,8 @@ class Dispatcher:
         self.mailbox.on(GetCheckpoints, self.get_checkpoints)
         self.mailbox.on(CancelJob, self.cancel_job)
         self.mailbox.on(SubmitJob, self.submit_job)
+        self.mailbox.on(HotRestartJob, self.restart_job)
+        self.mailbox.on(RescaleJob, self.restart_job)
         network.attach(self.mailbox)
 
     async def list_jobs(self, _: ListJobs) -> tuple[JobOverview, ...]:
@@ -227,6 +240,29 @@ class Dispatcher:
         if question.job_id not in self.jobs:
             raise NotFound(f"there is no job {question.job_id}", hint="`minflinkd list` lists them")
         return self.jobs[question.job_id]
+
+    async def restart_job(self, request: HotRestartJob | RescaleJob) -> RestartAnswer:
+        """Over as soon as it is accepted."""
+        job = await self.get_job(GetJob(job_id=request.job_id))
+        self.restarts.append(request)
+        changes = VersionChanges(
+            vertices=(VertexChange(vertex="delays", change=Change.CHANGED, fields=("sql",)),),
+            settings=(SettingChange(path="params.minutes", before="60", after="30"),),
+            state=(StateChange(vertex="delays", kind="stateStoreSave", fate=StateFate.KEPT),),
+        )
+        if self.faults or request.dry_run:
+            return RestartAnswer(job_id=job.job_id, faults=self.faults, changes=changes)
+        error = None if self.restart_ends is RestartState.COMPLETED else FAILURE.error
+        ended = HotRestart(
+            number=len(job.hot_restarts) + 1,
+            state=self.restart_ends,
+            requested_ms=STARTED,
+            checkpoint_id=7,
+            phases={"stopped": 0.1, "running": 0.3},
+            error=error,
+        )
+        self.jobs[job.job_id] = msgspec.structs.replace(job, hot_restarts=(ended, *job.hot_restarts))
+        return RestartAnswer(job_id=job.job_id, number=ended.number, changes=changes)
 
     async def get_checkpoints(self, question: GetCheckpoints) -> JsonAnswer:
         await self.get_job(GetJob(job_id=question.job_id))

@@ -1,0 +1,186 @@
+"""`minflinkd hot-restart` and `minflinkd rescale`: another version of a job that runs (H1)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.find import find_job
+from minflinkd.cli.run import params_of, refusal
+from minflinkd.cli.text import print_json
+from minflinkd.rest.schemas import HotRestartInfo, VersionDiff
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+_PAUSE = 0.05  # seconds between two looks
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+_ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
+
+
+@click.command("hot-restart")
+@click.argument("job")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
+@click.option("--dry-run", is_flag=True, help="Only check the new version, and show what changes.")
+@click.option("--yes", is_flag=True, help="Do not ask whether to go on.")
+@click.option(
+    "--checkpoint",
+    type=click.Choice(["final", "latest"]),
+    default="final",
+    show_default=True,
+    help="Where the new version starts: from a further checkpoint, or from the last completed one.",
+)
+@click.option(
+    "--allow-non-restored-state", is_flag=True, help="State for which the new version has no place is left behind."
+)
+@click.option("--replace", is_flag=True, help="Take the place of a hot restart that is under way.")
+@click.option("--detach", is_flag=True, help="Return when the new version is accepted.")
+@connection_options
+def hot_restart(
+    connection: Connection,
+    job: str,
+    file: Path,
+    params: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    checkpoint: str,
+    allow_non_restored_state: bool,
+    replace: bool,
+    detach: bool,
+) -> None:
+    """Replace the running JOB by the version in FILE, which goes on from its state, on the same warm sessions.
+
+    The new version is checked before anything stops. Where it does not come up, the version before it runs again, from
+    the checkpoint that it made way with.
+
+    \b
+    Exit codes: 0 the new version runs, and has completed a checkpoint; 1 the version before it runs again, or the job
+    has ended; 2 refused with its faults; 3 no daemon answers; 5 a hot restart is under way.
+
+    \b
+    Examples:
+      minflinkd hot-restart carrier-delays job.yaml
+      minflinkd hot-restart carrier-delays job.yaml --yes -p minutes=30
+      minflinkd hot-restart carrier-delays job.yaml --dry-run --json | jq .changes
+    """
+    from minflinkd.cli.submission import RefusedJob, restart
+
+    values, tell = params_of(params), _quiet if connection.as_json else _tell
+    options = {"checkpoint": checkpoint}
+    flags = {"allow-non-restored-state": allow_non_restored_state, "replace": replace}
+    options |= {name: "true" for name, given in flags.items() if given}
+
+    async def restarted(client: Client) -> ExitCode | None:
+        job_id = await find_job(client, job)
+        try:
+            if dry_run or not (yes or connection.as_json):
+                looked = {**options, "dry-run": "true"}
+                checked = await restart(client, job_id, file, params=values, options=looked, tell=tell)
+                if connection.as_json:
+                    print_json(checked)
+                else:
+                    _print_changes(checked.changes)
+                if dry_run:
+                    return None
+                if not await asyncio.to_thread(click.confirm, "Restart the job with these changes?", err=True):
+                    tell("The job goes on as it is.")
+                    return ExitCode.OK
+            accepted = await restart(client, job_id, file, params=values, options=options, tell=_quiet)
+        except RefusedJob as error:
+            raise refusal(connection, error) from error
+        if detach:
+            if connection.as_json:
+                print_json(accepted)
+            return None
+        return await _follow(connection, client, job_id, accepted.number)
+
+    connection.run(restarted)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--parallelism", type=click.IntRange(1), required=True, help="Of all tasks of the job.")
+@click.option("--least", type=click.IntRange(1), help="With fewer slots no task starts.")
+@click.option("--detach", is_flag=True, help="Return when it has begun.")
+@connection_options
+def rescale(connection: Connection, job: str, parallelism: int, least: int | None, detach: bool) -> None:
+    """Give the running JOB another parallelism: a hot restart of the same version, its state repartitioned by Spark.
+
+    \b
+    Exit codes: as of `minflinkd hot-restart`.
+
+    \b
+    Examples:
+      minflinkd rescale carrier-delays --parallelism 4
+    """
+
+    async def rescaled(client: Client) -> ExitCode | None:
+        job_id = await find_job(client, job)
+        before = await client.job(job_id)
+        bounds = {"upperBound": parallelism} | ({} if least is None else {"lowerBound": least})
+        await client.rescale(job_id, {vertex.id: bounds for vertex in before.vertices})
+        if detach:
+            return None
+        last = max((r.number for r in before.minflinkd.hot_restarts), default=0)
+        return await _follow(connection, client, job_id, last + 1)
+
+    connection.run(rescaled)
+
+
+async def _follow(connection: Connection, client: Client, job_id: str, number: int) -> ExitCode:
+    """Tell of each phase as it ends, until the restart is over."""
+    told = set[str]()
+    while True:
+        job = await client.job(job_id)
+        found = next((r for r in job.minflinkd.hot_restarts if r.number == number), None)
+        if found is None and job.state in _ENDED:
+            raise Failure(f"{job_id} is {job.state}.", ExitCode.JOB_ENDED_BADLY)
+        if found is not None:
+            if not connection.as_json:
+                for phase, seconds in sorted(found.phases.items(), key=lambda part: part[1]):
+                    if phase not in told:
+                        told.add(phase)
+                        _tell(f"{seconds:8.3f} s  {phase.replace('_', ' ')}")
+            if found.over:
+                return _end(connection, found)
+        await asyncio.sleep(_PAUSE)
+
+
+def _end(connection: Connection, restart: HotRestartInfo) -> ExitCode:
+    if connection.as_json:
+        print_json(restart)
+    elif restart.state == "completed":
+        click.echo("The new version runs.")
+    else:
+        error = restart.error
+        why = "" if error is None else f": {error.message}" + (f"\n{error.hint}" if error.hint else "")
+        told = "The job goes on as it was" if restart.state in ("failed", "rolled-back") else "It was given up"
+        click.echo(f"{told} ({restart.state}){why}", err=True)
+    return ExitCode.OK if restart.state == "completed" else ExitCode.JOB_ENDED_BADLY
+
+
+def _print_changes(changes: VersionDiff) -> None:
+    for vertex in changes.vertices:
+        fields = f": {', '.join(vertex.fields)}" if vertex.fields else ""
+        click.echo(f"{_SIGNS[vertex.change]} vertex {vertex.vertex}{fields}")
+    for setting in changes.settings:
+        click.echo(f"~ {setting.path}: {setting.before or 'not set'} -> {setting.after or 'not set'}")
+    for state in changes.state:
+        reason = f": {state.reason}" if state.reason else ""
+        click.echo(f"  state of {state.vertex} ({state.kind}) is {state.fate}{reason}")
+    if not (changes.vertices or changes.settings):
+        click.echo("Nothing changes.")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _quiet(_: str) -> None:
+    pass

@@ -1,0 +1,90 @@
+"""A new version of a job beside the one that runs: what changes, and what becomes of its state (H2, C25). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from minflinkd.checkpoint.matching import ALLOW, StateNotMatched, match_nodes, match_tasks
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.difference import setting_changes, vertex_changes
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.rpc.jobs import StateChange, StateFate, VersionChanges
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime.ids import TaskId, VertexId
+
+PATH = "vertices"
+_ALLOW_HERE = "to leave it behind: allow-non-restored-state"
+_FRESH = "submit it as a job of its own, with restore: {offsets: latest} to go on from this one's offsets"
+
+Plans = Mapping[TaskId, Sequence[PlanNode]]
+
+
+def compare(
+    old: JobGraph, new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, *, allow_non_restored: bool
+) -> tuple[VersionChanges, tuple[GraphFault, ...]]:
+    """`snapshots`: of the last checkpoint; `plans`: of the new version's tasks, as Spark analysed them.
+
+    The faults say what keeps the new version from going on with that state.
+    """
+    changes = VersionChanges(
+        vertices=vertex_changes(old, new),
+        settings=setting_changes(old, new),
+        state=tuple(_state_changes(new, snapshots, plans)),
+    )
+    return changes, (*_unchangeable(old, new), *_faults(new, snapshots, plans, allow_non_restored=allow_non_restored))
+
+
+def _unchangeable(old: JobGraph, new: JobGraph) -> Iterator[GraphFault]:
+    if old.isolation is not new.isolation:
+        problem = f"the job runs with isolation {old.isolation.value}, on TaskManagers that are shared accordingly"
+        yield GraphFault(path="isolation", problem=problem, hint="stop the job with a savepoint, and start it anew")
+
+
+def _vertices(graph: JobGraph) -> dict[TaskId, list[VertexId]]:
+    return {task.id: [vertex.id for vertex in task.vertices] for task in chain(graph)}
+
+
+def _faults(
+    new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, *, allow_non_restored: bool
+) -> Iterator[GraphFault]:
+    try:
+        matched = match_tasks(snapshots, _vertices(new), allow_non_restored=allow_non_restored)
+    except StateNotMatched as error:
+        yield from _reasons(error)
+        return
+    for task, snapshot in matched.items():
+        if snapshot.batch_id < 0 or not snapshot.operators or task not in plans:
+            continue
+        try:
+            match_nodes(snapshot.operators, plans[task], allow_non_restored=allow_non_restored)
+        except StateNotMatched as error:
+            yield from _reasons(error)
+
+
+def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
+    for reason in error.reasons:
+        hint = _ALLOW_HERE if reason.hint == ALLOW else _FRESH
+        yield GraphFault(path=PATH, problem=reason.problem, hint=hint)
+
+
+def _state_changes(new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans) -> Iterator[StateChange]:
+    """One line for each stateful operator that the last checkpoint knows."""
+    vertices = _vertices(new)
+    for snapshot in snapshots:
+        stateful = [node for node in snapshot.operators if node.stateful]
+        try:
+            heirs = match_tasks([snapshot], vertices, allow_non_restored=True)
+            task = next(iter(heirs), None)
+            nodes = plans.get(task, ()) if task is not None else ()
+            kept = set(match_nodes(snapshot.operators, nodes, allow_non_restored=True).operators.values())
+        except StateNotMatched as error:
+            for node in stateful:
+                yield _fate(node, StateFate.INCOMPATIBLE, str(error.reasons[0].problem))
+            continue
+        for node in stateful:
+            yield _fate(node, StateFate.KEPT if node.number in kept else StateFate.LOST)
+
+
+def _fate(node: PlanNode, fate: StateFate, reason: str = "") -> StateChange:
+    return StateChange(vertex=node.vertex, kind=node.kind, fate=fate, reason=reason)

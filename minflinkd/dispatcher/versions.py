@@ -1,0 +1,299 @@
+"""The versions of one job, and the hot restart that leads from one to the next (H1 - H3, H7 - H9). Pure.
+
+    HANDING_OVER   the old version counts; it takes its last checkpoint, and its tasks end
+    STARTING       the new version counts; it has not completed a checkpoint yet
+    TURNING_BACK   the new version counts, and failed; its tasks end
+
+What is stored is `Versions`, whole, before anything is done that follows from it. Whoever brings the job up, at
+whatever point everything else was lost, brings up the version that counts there; and as no version is brought up
+before the one before it has stood down, or is fenced off by a later JobMaster (R13), exactly one runs (H8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.sinks import sink_roots
+from minflinkd.rpc.jobs import HotRestart, RestartState
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
+from minflinkd.runtime.ids import VertexId
+from minflinkd.runtime.machine import InvariantViolated
+
+KEPT = 32  # restarts that have ended
+
+_INTERRUPTED = ErrorInfo(
+    code="hot-restart-interrupted",
+    message="the daemon ended before the running version had made way",
+    consequence=Consequence.RETRYABLE,
+    hint="ask for it again",
+)
+_REPLACED = ErrorInfo(code="hot-restart-replaced", message="another hot restart took its place")
+_JOB_ENDED = ErrorInfo(code="hot-restart-abandoned", message="the job was cancelled, or ended, before it was done")
+
+
+class Phase(StrEnum):
+    HANDING_OVER = "handing-over"
+    STARTING = "starting"
+    TURNING_BACK = "turning-back"
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """`base`: the last checkpoint before this version's own; up to it, state is of an earlier one."""
+
+    graph: JobGraph
+    base: int = 0
+    allow_non_restored: bool = False
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """`old`: the version to go back to, from when another one counts that is not proven."""
+
+    number: int
+    requested_ms: int
+    target: JobGraph
+    phase: Phase = Phase.HANDING_OVER
+    allow_non_restored: bool = False
+    final: bool = True  # a last checkpoint is taken; else the last completed one is where the new version starts
+    old: Version | None = None
+    checkpoint_id: int = 0  # from which the new version starts; 0: not settled, or from none
+    phases: dict[str, float] = {}  # seconds since the request
+    error: ErrorInfo | None = None
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """`current` is what is brought up, by whoever brings the job up."""
+
+    current: Version
+    restart: Restart | None = None
+    past: tuple[HotRestart, ...] = ()  # newest last
+    restarts: int = 0  # requested so far
+    sinks: tuple[tuple[VertexId, str], ...] = ()  # of all versions so far, where they write files
+    outcomes: dict[str, int] = {}  # how many of them ended how
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Requested:
+    """A version that was checked, and whose artifacts are there."""
+
+    graph: JobGraph
+    allow_non_restored: bool = False
+    final: bool = True
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class StoodDown:
+    """Nothing of the version that counts runs any more. `latest`: the last complete checkpoint; 0 for none."""
+
+    latest: int
+
+
+@dataclass(frozen=True)
+class NotStoodDown:
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class Running:
+    """All tasks of the new version are RUNNING. `milestones`: phase -> when it was over, in milliseconds."""
+
+    milestones: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Proven:
+    """The version that counts has completed a checkpoint."""
+
+    checkpoint_id: int
+    milestones: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Disproved:
+    """It failed, or is not RUNNING in time."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The job is up again under another daemon, in the version that counts."""
+
+    latest: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job is cancelled, or in its terminal state."""
+
+
+Event = Requested | StoodDown | NotStoodDown | Running | Proven | Disproved | Recovered | Ended
+
+
+class Command(StrEnum):
+    """What is to be done, once the new state is stored."""
+
+    TAKE_CHECKPOINT_AND_STAND_DOWN = "take-checkpoint-and-stand-down"
+    STAND_DOWN = "stand-down"
+    BRING_UP = "bring-up"  # the version that counts now
+    GO_ON = "go-on"  # the version that was to stand down is left alone
+
+
+Step = tuple[Versions, Command | None]
+
+
+def step(state: Versions, event: Event, now_ms: int) -> Step:
+    """Move by one event; what comes too late changes nothing. Raises Conflict for a request that cannot be (H9)."""
+    restart = state.restart
+    match event:
+        case Requested():
+            return _requested(state, event, now_ms)
+        case _ if restart is None:
+            return state, None
+        case StoodDown(latest):
+            return _stood_down(state, restart, latest, now_ms)
+        case NotStoodDown(error):
+            return _not_stood_down(state, restart, error, now_ms)
+        case Running(milestones) if restart.phase is Phase.STARTING:
+            return replace(state, restart=_passed(restart, {**milestones, "running": now_ms})), None
+        case Proven(latest, milestones) if restart.phase is Phase.STARTING and latest > state.current.base:
+            restart = _passed(restart, {**milestones, "first_checkpoint": now_ms})
+            return _ended(state, restart, RestartState.COMPLETED), None
+        case Disproved(error) if restart.phase is Phase.STARTING:
+            turning = replace(marked(restart, "failed", now_ms), phase=Phase.TURNING_BACK, error=error)
+            return replace(state, restart=turning), Command.STAND_DOWN
+        case Recovered(latest):
+            return _recovered(state, restart, latest, now_ms)
+        case Ended():
+            return _ended(state, replace(restart, error=_JOB_ENDED), RestartState.ABANDONED), None
+        case _:
+            return state, None
+
+
+def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
+    before = state.restart
+    if before is not None and not event.replace:
+        raise Conflict(
+            f"hot restart {before.number} of the job is under way ({before.phase.value})",
+            hint="wait for its end, or replace it (--replace)",
+        )
+    restart = Restart(
+        number=state.restarts + 1,
+        requested_ms=now_ms,
+        target=event.graph,
+        allow_non_restored=event.allow_non_restored,
+        final=event.final,
+    )
+    if before is not None:
+        state = _ended(state, replace(before, error=_REPLACED), RestartState.REPLACED)
+        restart = replace(restart, old=before.old)
+    sinks = tuple(dict.fromkeys((*state.sinks, *sink_roots(state.current.graph), *sink_roots(event.graph))))
+    state = replace(state, restart=restart, restarts=restart.number, sinks=sinks)
+    if before is None:
+        return state, Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN
+    # What counts stands down already, or is not proven, and has nothing that is worth a checkpoint.
+    return state, Command.STAND_DOWN if before.phase is Phase.STARTING else None
+
+
+def _stood_down(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
+    if restart.phase is Phase.STARTING:
+        return state, None
+    restart = marked(restart, "stopped", now_ms)
+    unproven = restart.old is not None and latest <= state.current.base
+    if restart.phase is Phase.HANDING_OVER:
+        back = restart.old if unproven else state.current
+        target = Version(graph=restart.target, base=latest, allow_non_restored=restart.allow_non_restored)
+        restart = replace(restart, phase=Phase.STARTING, old=back, checkpoint_id=latest)
+        return replace(state, current=target, restart=restart), Command.BRING_UP
+    if not unproven:  # its first checkpoint was complete after all
+        return _ended(state, replace(restart, error=None), RestartState.COMPLETED), Command.BRING_UP
+    assert restart.old is not None
+    return _ended(replace(state, current=restart.old), restart, RestartState.ROLLED_BACK), Command.BRING_UP
+
+
+def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
+    """A version that is to be left for good is asked again; one that may stay goes on."""
+    if restart.phase is Phase.STARTING:
+        return state, None
+    if restart.old is not None:
+        return state, Command.STAND_DOWN
+    failed = replace(marked(restart, "failed", now_ms), error=error)
+    return _ended(state, failed, RestartState.FAILED), Command.GO_ON
+
+
+def _recovered(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
+    if restart.old is not None and latest > state.current.base:  # what counts is proven
+        if restart.phase is not Phase.HANDING_OVER:
+            return _ended(state, replace(restart, error=None), RestartState.COMPLETED), None
+        restart = replace(restart, old=None)
+    if restart.phase is Phase.STARTING:
+        return state, None
+    interrupted = replace(marked(restart, "failed", now_ms), error=restart.error or _INTERRUPTED)
+    if restart.old is not None:
+        return replace(state, restart=replace(interrupted, phase=Phase.TURNING_BACK)), Command.STAND_DOWN
+    return _ended(state, interrupted, RestartState.FAILED), None
+
+
+def _ended(state: Versions, restart: Restart, outcome: RestartState) -> Versions:
+    outcomes = {**state.outcomes, outcome.value: state.outcomes.get(outcome.value, 0) + 1}
+    return replace(state, restart=None, past=(*state.past, record(restart, outcome))[-KEPT:], outcomes=outcomes)
+
+
+def marked(restart: Restart, phase: str, now_ms: int) -> Restart:
+    """The first time counts."""
+    if phase in restart.phases:
+        return restart
+    seconds = max(0, now_ms - restart.requested_ms) / 1000
+    return replace(restart, phases={**restart.phases, phase: round(seconds, 3)})
+
+
+def _passed(restart: Restart, milestones: Mapping[str, int]) -> Restart:
+    for phase, at_ms in milestones.items():
+        restart = marked(restart, phase, at_ms)
+    return restart
+
+
+def durable(state: Versions) -> Versions:
+    """What is worth a write: without the times of the phases of a restart that is under way."""
+    return state if state.restart is None else replace(state, restart=replace(state.restart, phases={}))
+
+
+def record(restart: Restart, state: RestartState) -> HotRestart:
+    return HotRestart(
+        number=restart.number,
+        state=state,
+        requested_ms=restart.requested_ms,
+        checkpoint_id=restart.checkpoint_id or None,
+        phases=restart.phases,
+        error=restart.error,
+    )
+
+
+def shown(versions: Versions) -> tuple[HotRestart, ...]:
+    """H10: newest first."""
+    past = tuple(reversed(versions.past))
+    if (restart := versions.restart) is None:
+        return past
+    return (record(restart, RestartState(restart.phase.value)), *past)
+
+
+def check_invariants(state: Versions) -> None:
+    """Raises InvariantViolated."""
+    restart = state.restart
+    if restart is None:
+        return
+    if restart.phase is not Phase.HANDING_OVER and restart.old is None:
+        raise InvariantViolated("a version on trial has none before it to go back to")
+    if restart.phase is Phase.STARTING and restart.target != state.current.graph:
+        raise InvariantViolated("the version that starts is not the one that was asked for")
+    if any(record.number >= restart.number for record in state.past):
+        raise InvariantViolated("a restart that has ended is later than the one under way")

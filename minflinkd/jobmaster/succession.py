@@ -1,0 +1,67 @@
+"""How one JobMaster of a job makes way for the next on purpose (H3): what it leaves, and what the next must know.
+
+A planned succession is R13's without the crash: the TaskManagers end what the earlier leader deployed, and offer the
+slots that they hold to the later one. So whatever is lost on the way, what follows is what follows a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace as copy
+
+from minflinkd.checkpoint.matching import match_tasks
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster.sinks import SinkRoot
+from minflinkd.rpc.messages import TaskRestore
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.ids import ResourceId, TaskId
+
+
+class NotStoodDown(MinflinkError):
+    """The version that runs did not make way for another one, and goes on."""
+
+    code = "hot-restart-failed"
+    consequence = Consequence.RETRYABLE
+
+
+@dataclass(frozen=True)
+class Estate:
+    """What a JobMaster that stood down leaves to the next, to be used at once or not at all."""
+
+    statistics: CheckpointStatistics = field(default_factory=CheckpointStatistics)
+    task_managers: tuple[ResourceId, ...] = ()  # that hold slots of the job
+
+
+@dataclass(frozen=True)
+class Heritage:
+    """Checkpoints up to `base` are of an earlier version: their state is matched to the tasks by vertices (C25)."""
+
+    base: int = 0
+    allow_non_restored: bool = False
+    sinks: tuple[SinkRoot, ...] = ()  # of all versions so far: what they staged may lie there
+
+    def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
+        """From what each task starts. Raises StateNotMatched."""
+        found = {snapshot.task_id: snapshot for snapshot in point.tasks}
+        allowed = point.checkpoint_id <= self.base and self.allow_non_restored
+        if point.checkpoint_id <= self.base:
+            vertices = {task_id: [vertex.id for vertex in task.vertices] for task_id, task in tasks.items()}
+            matched = match_tasks(point.tasks, vertices, allow_non_restored=allowed)
+            found = {task_id: copy(snapshot, input_ended=False) for task_id, snapshot in matched.items()}
+        return {
+            task_id: TaskRestore(checkpoint_id=point.checkpoint_id, snapshot=snapshot, allow_non_restored=allowed)
+            for task_id, snapshot in found.items()
+        }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """H7: who is to hear how a version does that has completed no checkpoint yet."""
+
+    running: Callable[[], None]
+    proven: Callable[[int], None]  # with its first checkpoint
+    disproved: Callable[[ErrorInfo], None]

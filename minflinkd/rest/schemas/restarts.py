@@ -1,0 +1,72 @@
+"""Hot restarts: what changes, and how one went."""
+
+from __future__ import annotations
+
+import msgspec
+
+from minflinkd.rest.schemas.answer import Answer
+
+
+class VertexDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
+    vertex: str
+    change: str  # added, removed, changed
+    fields: tuple[str, ...] = ()
+
+
+class SettingDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """`before` and `after` in JSON; empty for what is not set."""
+
+    path: str
+    before: str = ""
+    after: str = ""
+
+
+class StateDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
+    vertex: str
+    kind: str
+    fate: str  # kept, lost, incompatible
+    reason: str = ""
+
+
+class VersionDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A new version beside the one that runs."""
+
+    vertices: tuple[VertexDiff, ...] = ()
+    settings: tuple[SettingDiff, ...] = ()
+    state: tuple[StateDiff, ...] = ()
+
+
+class RestartAccepted(Answer, frozen=True, kw_only=True, rename="kebab"):
+    jobid: str
+    number: int  # of the hot restart; 0 for a dry run
+    dry_run: bool = False
+    changes: VersionDiff = VersionDiff()
+
+
+class RestartError(Answer, frozen=True, kw_only=True):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """`state`: handing-over, starting, turning-back; completed, rolled-back, failed, replaced, abandoned."""
+
+    number: int
+    state: str
+    over: bool
+    requested: int
+    checkpoint_id: int | None
+    phases: dict[str, float]  # seconds since the request
+    error: RestartError | None = None
+
+
+class ParallelismBounds(Answer, frozen=True, kw_only=True, rename="camel"):
+    """Flink's; -1 stands for what is there."""
+
+    lower_bound: int = -1
+    upper_bound: int = -1
+
+
+class VertexRequirements(Answer, frozen=True, kw_only=True):
+    parallelism: ParallelismBounds = msgspec.field(default_factory=ParallelismBounds)

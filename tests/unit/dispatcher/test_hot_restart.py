@@ -1,0 +1,369 @@
+"""Hot restarts through the Dispatcher, over a real store; the TaskManager is a mailbox that runs what is deployed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus, RestartState
+from minflinkd.rpc.network import DISPATCHER, Mailbox, job_master, task_manager
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime import crash_points, supervisor
+from minflinkd.runtime.crash_points import CrashPoint
+from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+
+JOB, RUNNER = JobId("1" * 32), ResourceId("tm-2")
+BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
+COUNT = PlanNode(number=0, stateful=True, vertex="numbers", kind="stateStoreSave", fingerprint="long")
+NOBODY = LeaderId("")
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
+
+
+@dataclass
+class Runner:
+    """A TaskManager with slots for everybody, which outlives the daemon."""
+
+    cluster: Cluster
+    leader: LeaderId = NOBODY
+    held: dict[AllocationId, tuple[int, ...]] = field(default_factory=dict)
+    running: dict[AttemptId, m.DeployTask] = field(default_factory=dict)
+    deployed: list[m.DeployTask] = field(default_factory=list)
+    fails: str = ""  # the params' version whose tasks do
+    errands: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        mailbox = Mailbox(task_manager(RUNNER))
+        mailbox.on(m.DeployTask, self._deploy)
+        mailbox.on(m.CancelTask, self._cancel)
+        mailbox.on(m.FreeSlots, self._free)
+        mailbox.on(m.HeartbeatFromJobMaster, self._beat)
+        mailbox.on(m.TriggerCheckpoint, self._trigger)
+        mailbox.on(m.NotifyCheckpointComplete, self._done)
+        mailbox.on(m.NotifyCheckpointAborted, self._done)
+        self.cluster.network.attach(mailbox)
+        self.cluster.resource_manager.on(m.DeclareNeeds, self._declare)
+
+    @property
+    def versions(self) -> list[str]:
+        """Whose tasks run."""
+        return [str(d.job.params["version"]) for d in self.running.values()]
+
+    def _errand(self, ask: Awaitable[Any]) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(Exception):  # whom it was for is gone
+                await ask
+
+        task = asyncio.create_task(quietly())
+        self.errands.add(task)
+        task.add_done_callback(self.errands.discard)
+
+    async def _declare(self, request: m.DeclareNeeds) -> m.NeedsAnswer:
+        self._follow(request.leader_id)
+        for need in request.needs:
+            first = sum(map(len, self.held.values()))
+            self.held.setdefault(need.allocation_id, tuple(range(first, first + need.slots - need.held)))
+            self._offer()
+        return m.NeedsAnswer()
+
+    def _follow(self, leader: LeaderId) -> None:
+        """R13."""
+        if leader > self.leader:
+            self.leader = leader
+            self.running.clear()
+            if self.held:
+                self._offer()
+
+    def _offer(self) -> None:
+        offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
+        request = m.OfferSlots(resource_id=RUNNER, address=task_manager(RUNNER), offers=offers)
+        self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+
+    async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
+        self._follow(request.leader_id)
+        tasks = tuple(
+            m.TaskStatus(attempt_id=a, task_id=d.task.id, state=m.TaskState.RUNNING) for a, d in self.running.items()
+        )
+        return m.JobHeartbeatAnswer(allocations=tuple(self.held), tasks=tasks)
+
+    async def _deploy(self, request: m.DeployTask) -> m.Done:
+        if request.attempt_id not in self.running:
+            self.running[request.attempt_id] = request
+            self.deployed.append(request)
+            self._tell(request, m.TaskState.RUNNING)
+            if request.job.params["version"] == self.fails:
+                self.running.pop(request.attempt_id)
+                self._tell(request, m.TaskState.FAILED)
+        return m.Done()
+
+    def _tell(self, deployed: m.DeployTask, state: m.TaskState) -> None:
+        error = BOOM if state is m.TaskState.FAILED else None
+        status = m.TaskStatus(attempt_id=deployed.attempt_id, task_id=deployed.task.id, state=state, error=error)
+        request = m.TaskStateChanged(resource_id=RUNNER, status=status)
+        self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+
+    async def _cancel(self, request: m.CancelTask) -> m.Done:
+        self.running.pop(request.attempt_id, None)
+        return m.Done()
+
+    async def _free(self, request: m.FreeSlots) -> m.Done:
+        for allocation in list(self.held) if request.job_ended else request.allocations:
+            self.held.pop(allocation, None)
+        return m.Done()
+
+    async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:
+        deployed = self.running.get(request.attempt_id)
+        if deployed is not None:
+            snapshot = TaskSnapshot(
+                task_id=deployed.task.id,
+                attempt_id=request.attempt_id,
+                resource_id=RUNNER,
+                checkpoint_id=request.checkpoint_id,
+                batch_id=0,
+                operators=(COUNT,),
+                parallelism=deployed.task.parallelism,
+            )
+            acknowledgement = m.AcknowledgeCheckpoint(job_id=JOB, attempt_id=request.attempt_id, snapshot=snapshot)
+            self._errand(self.cluster.network.ask(job_master(JOB), acknowledgement, timeout=2, fence=self.leader))
+        return m.Done()
+
+    async def _done(self, _: Any) -> m.Done:
+        return m.Done()
+
+
+@pytest.fixture
+async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
+    one = Runner(cluster)
+    cluster.operators = {TaskId("numbers"): (COUNT,)}
+    yield one
+    for errand in list(one.errands):
+        errand.cancel()
+
+
+def document(version: str, **changes: Any) -> bytes:
+    return msgspec.json.encode({**DOCUMENT, "params": {"version": version}, **changes})
+
+
+async def restart(cluster: Cluster, version: str, **options: Any) -> j.RestartAnswer:
+    request = j.HotRestartJob(job_id=JOB, document=options.pop("document", document(version)), **options)
+    return await cluster.network.ask(DISPATCHER, request, timeout=5)
+
+
+async def seen(cluster: Cluster, condition: Callable[[j.JobDetails], T | None]) -> T:
+    async with asyncio.timeout(10):
+        while not (found := condition(await cluster.job(JOB))):  # noqa: ASYNC110 - it is asked for
+            await asyncio.sleep(0.002)
+        return found
+
+
+def runs(runner: Runner, version: str) -> Callable[[j.JobDetails], bool]:
+    return lambda job: job.status is JobStatus.RUNNING and runner.versions == [version]
+
+
+def over(number: int) -> Callable[[j.JobDetails], j.HotRestart | None]:
+    return lambda job: next((r for r in job.hot_restarts if r.number == number and r.state.over), None)
+
+
+@asynccontextmanager
+async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[None]:
+    """Version 1, under a Dispatcher."""
+    async with cluster.serving():
+        await cluster.submit(JOB, msgspec.json.decode(document("1")))
+        await seen(cluster, runs(runner, "1"))
+        yield
+
+
+async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster, runner: Runner) -> None:
+    """H1 - H4, H10."""
+    async with job_running(cluster, runner):
+        slots = dict(runner.held)
+        answer = await restart(cluster, "2")
+        assert (answer.faults, answer.number) == ((), 1)
+        assert [(c.path, c.before, c.after) for c in answer.changes.settings] == [("params.version", '"1"', '"2"')]
+        ended = await seen(cluster, over(1))
+        assert ended.state is RestartState.COMPLETED
+        assert {"stopped", "slots", "deployed", "running", "first_checkpoint"} <= set(ended.phases)
+        assert runner.versions == ["2"]
+        assert runner.held == slots
+        assert runner.deployed[-1].restore is not None
+        assert runner.deployed[-1].restore.checkpoint_id == ended.checkpoint_id
+        job = await cluster.job(JOB)
+        assert (job.graph.params, job.restarts) == ({"version": "2"}, 0)
+        assert (cluster.ended, cluster.blobs.deleted) == ([], [])
+
+
+async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(cluster: Cluster, runner: Runner) -> None:
+    """A12: also after several; what does not count any more is deleted."""
+    async with job_running(cluster, runner):
+        for number, version in enumerate("234", start=1):
+            await restart(cluster, version)
+            await seen(cluster, over(number))
+        await until(lambda: len([f for f in cluster.files() if f.startswith("jobstore/versions")]) == 1)
+    async with cluster.serving():
+        job = await seen(cluster, lambda job: job if runs(runner, "4")(job) else None)
+        assert [r.number for r in job.hot_restarts] == [3, 2, 1]
+        assert job.hot_restart_outcomes == {"completed": 3}
+        await cluster.cancel(JOB)
+        await seen(cluster, lambda job: job.status is JobStatus.CANCELED)
+        await until(lambda: JOB in cluster.blobs.deleted)
+    assert [f for f in cluster.files() if f.startswith("jobstore/versions")] == []
+
+
+async def test_a_version_that_fails_leaves_the_one_before_it_running(cluster: Cluster, runner: Runner) -> None:
+    """H7: from the checkpoint that it made way with, and with the reason."""
+    async with job_running(cluster, runner):
+        runner.fails = "2"
+        await restart(cluster, "2")
+        ended = await seen(cluster, over(1))
+        assert (ended.state, ended.error) == (RestartState.ROLLED_BACK, BOOM)
+        await seen(cluster, runs(runner, "1"))
+        assert [d.job.params["version"] for d in runner.deployed] == ["1", "2", "1"]
+        first, second = (d.restore for d in runner.deployed[1:])
+        assert first is not None
+        assert second is not None
+        assert first.checkpoint_id == second.checkpoint_id == ended.checkpoint_id
+
+
+async def test_a_dry_run_and_a_refused_version_touch_nothing(cluster: Cluster, runner: Runner) -> None:
+    """H2, J4: unknown settings, what Spark finds, state without a place."""
+    async with job_running(cluster, runner):
+        await restart(cluster, "2", dry_run=True)
+        wrong = await restart(cluster, "2", document=document("2", vertices=[]))
+        assert wrong.faults
+        await restart(cluster, "2")
+        await seen(cluster, over(1))
+        before = len(runner.deployed)
+        cluster.operators = {TaskId("numbers"): (msgspec.structs.replace(COUNT, fingerprint="string"),)}
+        refused = await restart(cluster, "3")
+        assert "other types" in refused.faults[0].problem
+        (state,) = refused.changes.state
+        assert (state.vertex, state.fate) == ("numbers", j.StateFate.INCOMPATIBLE)
+        cluster.operators = {TaskId("numbers"): ()}
+        assert (await restart(cluster, "3")).faults
+        lossy = await restart(cluster, "3", dry_run=True, allow_non_restored_state=True)
+        assert lossy.faults == ()
+        assert [s.fate for s in lossy.changes.state] == [j.StateFate.LOST]
+        assert len(runner.deployed) == before
+        assert [r.number for r in (await cluster.job(JOB)).hot_restarts] == [1]
+
+
+async def test_a_second_request_is_refused_or_takes_the_place_of_the_first(cluster: Cluster, runner: Runner) -> None:
+    """H9."""
+    async with job_running(cluster, runner):
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def held_back() -> None:
+            begun.set()
+            await go_on.wait()
+
+        runner.fails = "2"
+        cluster.before_analysis = held_back
+        first = asyncio.ensure_future(restart(cluster, "2"))
+        await begun.wait()
+        with pytest.raises(RemoteError, match="another version"):
+            await restart(cluster, "3")
+        go_on.set()
+        await first
+        answer = await restart(cluster, "3", replace=True)
+        ended = await seen(cluster, over(answer.number))
+        assert ended.state is RestartState.COMPLETED
+        assert runner.versions == ["3"]
+
+
+async def test_a_cancel_in_the_middle_ends_the_job(cluster: Cluster, runner: Runner) -> None:
+    """H3a."""
+    async with job_running(cluster, runner):
+        await restart(cluster, "2")
+        await cluster.cancel(JOB)
+        job = await seen(cluster, lambda job: job if job.status.terminal else None)
+        assert job.status is JobStatus.CANCELED
+        assert runner.running == {}
+
+
+async def test_a_rescale_is_a_hot_restart_of_the_same_version(cluster: Cluster, runner: Runner) -> None:
+    """H6: what is asked for beyond what is held is the rest; what is wrong is refused."""
+    async with job_running(cluster, runner):
+        request = j.RescaleJob(job_id=JOB, parallelism=3)
+        answer = await cluster.network.ask(DISPATCHER, request, timeout=5)
+        assert answer.faults == ()
+        assert (await seen(cluster, over(1))).state is RestartState.COMPLETED
+        assert (runner.versions, runner.deployed[-1].task.parallelism) == (["1"], 3)
+        request = j.RescaleJob(job_id=JOB, vertices={"nothing": 2})
+        assert (await cluster.network.ask(DISPATCHER, request, timeout=5)).faults
+
+
+@pytest.mark.parametrize(
+    ("point", "version", "state"),
+    [
+        (CrashPoint.RESTART_ACCEPTED, "1", RestartState.FAILED),
+        (CrashPoint.RESTART_STOPPED, "1", RestartState.FAILED),
+        (CrashPoint.RESTART_SWITCHED, "2", RestartState.COMPLETED),
+        (CrashPoint.RESTART_RUNNING, "2", RestartState.COMPLETED),
+        (CrashPoint.RESTART_PROVEN, "2", RestartState.COMPLETED),
+    ],
+)
+async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
+    cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
+) -> None:
+    """H8."""
+    reached = asyncio.Event()
+
+    def strike(here: CrashPoint) -> None:
+        if here is point:
+            reached.set()
+            raise OSError("the daemon is dead")
+
+    with capture_logs():
+        async with job_running(cluster, runner):
+            with crash_points.intercepted(strike):
+                asking = asyncio.ensure_future(restart(cluster, "2"))
+                async with asyncio.timeout(10):
+                    await reached.wait()
+                await asyncio.wait({asking})
+                asking.exception()
+        async with cluster.serving():
+            ended = await seen(cluster, over(1))
+            assert ended.state is state
+            await seen(cluster, runs(runner, version))
+            assert runner.versions == [version]
+
+
+async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_one_before_it(
+    cluster: Cluster, runner: Runner
+) -> None:
+    """H7, H8: whether it knew already that the version had failed, or not."""
+    reached = asyncio.Event()
+
+    def strike(here: CrashPoint) -> None:
+        if here is CrashPoint.RESTART_STOPPED and runner.fails:
+            reached.set()
+            raise OSError("the daemon is dead")
+        if here is CrashPoint.RESTART_SWITCHED:
+            runner.fails = "2"
+
+    with capture_logs():
+        async with job_running(cluster, runner):
+            with crash_points.intercepted(strike):
+                await restart(cluster, "2")
+                async with asyncio.timeout(10):
+                    await reached.wait()
+        async with cluster.serving():
+            ended = await seen(cluster, over(1))
+            assert ended.state is RestartState.ROLLED_BACK
+            await seen(cluster, runs(runner, "1"))

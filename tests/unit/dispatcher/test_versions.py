@@ -1,0 +1,258 @@
+"""The versions of a job, told as lists of events; and with events and crashes in any order, exactly one counts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minflinkd.dispatcher import versions as v
+from minflinkd.dispatcher.versions import Command, Version, Versions, step
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.rpc.jobs import RestartState
+from minflinkd.runtime.errors import Conflict, ErrorInfo
+
+BOOM = ErrorInfo(code="user-code", message="boom")
+
+
+def graph(number: int) -> JobGraph:
+    return JobGraph(name=f"version {number}", vertices=())
+
+
+class Job:
+    """Feeds the machine."""
+
+    def __init__(self) -> None:
+        self.state = Versions(current=Version(graph=graph(0)))
+        self.now = 1_000
+
+    def feed(self, event: v.Event) -> Command | None:
+        self.now += 100
+        self.state, command = step(self.state, event, self.now)
+        v.check_invariants(self.state)
+        return command
+
+    @property
+    def counts(self) -> str:
+        return self.state.current.graph.name
+
+    @property
+    def last(self) -> RestartState:
+        return self.state.past[-1].state
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job()
+
+
+def starting(job: Job) -> None:
+    job.feed(v.Requested(graph(1)))
+    job.feed(v.StoodDown(7))
+
+
+def test_a_new_version_counts_once_the_old_one_has_made_way(job: Job) -> None:
+    """H3: checkpoint, stop, switch, start, first checkpoint; H10: with the time of each."""
+    assert job.feed(v.Requested(graph(1))) is Command.TAKE_CHECKPOINT_AND_STAND_DOWN
+    assert job.counts == "version 0"
+    assert job.feed(v.StoodDown(7)) is Command.BRING_UP
+    assert (job.counts, job.state.current.base) == ("version 1", 7)
+    assert job.feed(v.Running({"slots": 1_250})) is None
+    assert job.feed(v.Proven(8)) is None
+    assert (job.last, job.state.restart) == (RestartState.COMPLETED, None)
+    record = job.state.past[-1]
+    assert record.phases == {"stopped": 0.1, "slots": 0.15, "running": 0.2, "first_checkpoint": 0.3}
+    assert record.checkpoint_id == 7
+
+
+def test_a_version_that_fails_before_its_first_checkpoint_gives_way_to_the_one_before_it(job: Job) -> None:
+    """H7."""
+    starting(job)
+    assert job.feed(v.Disproved(BOOM)) is Command.STAND_DOWN
+    assert job.counts == "version 1"
+    assert job.feed(v.StoodDown(7)) is Command.BRING_UP
+    assert (job.counts, job.last, job.state.past[-1].error) == ("version 0", RestartState.ROLLED_BACK, BOOM)
+
+
+def test_a_version_that_fails_just_behind_its_first_checkpoint_stays(job: Job) -> None:
+    """H7: the old version could not read what the new one has written."""
+    starting(job)
+    job.feed(v.Disproved(BOOM))
+    assert job.feed(v.StoodDown(8)) is Command.BRING_UP
+    assert (job.counts, job.last) == ("version 1", RestartState.COMPLETED)
+
+
+def test_a_version_that_does_not_make_way_goes_on(job: Job) -> None:
+    """H3a."""
+    job.feed(v.Requested(graph(1)))
+    assert job.feed(v.NotStoodDown(BOOM)) is Command.GO_ON
+    assert (job.counts, job.last) == ("version 0", RestartState.FAILED)
+
+
+def test_a_second_request_conflicts_unless_it_is_to_take_the_place_of_the_first(job: Job) -> None:
+    """H9."""
+    job.feed(v.Requested(graph(1)))
+    with pytest.raises(Conflict):
+        job.feed(v.Requested(graph(2)))
+    assert job.feed(v.Requested(graph(2), replace=True)) is None, "the old version makes way already"
+    assert job.last is RestartState.REPLACED
+    job.feed(v.StoodDown(7))
+    assert job.counts == "version 2"
+
+
+def test_a_version_that_takes_the_place_of_one_on_trial_falls_back_behind_that_one(job: Job) -> None:
+    """H7, H9: what was never proven is nothing to go back to."""
+    starting(job)
+    assert job.feed(v.Requested(graph(2), replace=True)) is Command.STAND_DOWN
+    job.feed(v.StoodDown(7))
+    assert job.counts == "version 2"
+    job.feed(v.Disproved(BOOM))
+    job.feed(v.StoodDown(7))
+    assert job.counts == "version 0"
+
+
+def test_a_hot_restart_that_the_daemon_did_not_survive_leaves_the_version_that_counts(job: Job) -> None:
+    """H8: before the switch the old one goes on; after it the new one is on trial still."""
+    job.feed(v.Requested(graph(1)))
+    assert job.feed(v.Recovered(6)) is None
+    assert (job.counts, job.last) == ("version 0", RestartState.FAILED)
+    starting(job)
+    assert job.feed(v.Recovered(7)) is None
+    assert job.state.restart is not None
+    assert job.feed(v.Recovered(8)) is None
+    assert (job.counts, job.last) == ("version 1", RestartState.COMPLETED)
+
+
+def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
+    """H3a."""
+    starting(job)
+    assert job.feed(v.Ended()) is None
+    assert job.last is RestartState.ABANDONED
+    assert job.feed(v.Disproved(BOOM)) is None
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A daemon that may die between any two steps, over a store and a cluster that survive it.
+
+    `stored` is what the daemon finds when it comes back. `running` is the version whose tasks run, `made` the version
+    that each complete checkpoint is of.
+    """
+
+    @initialize()
+    def begin(self) -> None:
+        self.stored = Versions(current=Version(graph=graph(0)))
+        self.memory = self.stored
+        self.command: Command | None = None
+        self.running: str | None = "version 0"
+        self.made = {1: "version 0"}
+        self.requests = 0
+        self.now = 0
+
+    @property
+    def latest(self) -> int:
+        return max(self.made)
+
+    def feed(self, event: v.Event, *, dies: str = "") -> None:
+        """`dies`: the daemon does, before the new state is stored, or after it and before anything follows from it."""
+        self.now += 10
+        try:
+            state, command = step(self.memory, event, self.now)
+        except Conflict:
+            return
+        if dies != "before":
+            if v.durable(state) != v.durable(self.memory):
+                self.stored = state
+            self.memory, self.command = state, command or self.command
+        if dies:
+            self.recover()
+
+    def recover(self) -> None:
+        """Another daemon: R13 ends what the JobMasters of the earlier one have deployed, then it brings up its own."""
+        self.memory, self.command = self.stored, None
+        self.running = self.memory.current.graph.name
+        self.feed(v.Recovered(self.latest))
+
+    deaths = st.sampled_from(["", "", "", "before", "after"])
+
+    @rule(replace=st.booleans(), final=st.booleans(), dies=deaths)
+    def request(self, replace: bool, final: bool, dies: str) -> None:
+        self.requests += 1
+        self.feed(v.Requested(graph(self.requests), final=final, replace=replace), dies=dies)
+
+    @precondition(lambda self: self.command in (Command.STAND_DOWN, Command.TAKE_CHECKPOINT_AND_STAND_DOWN))
+    @rule(succeeds=st.booleans(), dies=deaths)
+    def stand_down(self, succeeds: bool, dies: str) -> None:
+        command, self.command = self.command, None
+        if command is Command.TAKE_CHECKPOINT_AND_STAND_DOWN and succeeds and self.running is not None:
+            self.made[self.latest + 1] = self.running
+        if succeeds:
+            self.running = None
+        self.feed(v.StoodDown(self.latest) if succeeds else v.NotStoodDown(BOOM), dies=dies)
+
+    @precondition(lambda self: self.command is Command.BRING_UP)
+    @rule()
+    def bring_up(self) -> None:
+        assert self.running is None, "no version comes up beside another"
+        self.command, self.running = None, self.memory.current.graph.name
+
+    @precondition(lambda self: self.command is Command.GO_ON)
+    @rule()
+    def go_on(self) -> None:
+        self.command, self.running = None, self.memory.current.graph.name
+
+    @precondition(lambda self: self.running is not None)
+    @rule(told=st.booleans(), dies=deaths)
+    def checkpoint(self, told: bool, dies: str) -> None:
+        """A version may fail, or the daemon die, before the daemon hears of its checkpoint."""
+        assert self.running is not None
+        self.made[self.latest + 1] = self.running
+        if told:
+            self.feed(v.Running())
+            self.feed(v.Proven(self.latest), dies=dies)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(dies=deaths)
+    def fail(self, dies: str) -> None:
+        self.feed(v.Disproved(BOOM), dies=dies)
+
+    @rule()
+    def die(self) -> None:
+        self.recover()
+
+    @invariant()
+    def the_version_that_runs_is_the_one_that_counts(self) -> None:
+        """H8."""
+        v.check_invariants(self.memory)
+        if self.running is not None:
+            assert self.running == self.memory.current.graph.name
+        assert self.running is not None or self.command is not None, "none runs, and nobody brings one up"
+
+    @invariant()
+    def the_version_that_counts_can_read_the_last_checkpoint(self) -> None:
+        """C25: it is its own, or known to be of an earlier version."""
+        for state in (self.memory, self.stored):
+            current = state.current
+            assert self.made[self.latest] == current.graph.name or self.latest <= current.base
+
+    def teardown(self) -> None:
+        """Without further faults every hot restart comes to its end, and a version runs."""
+        if not hasattr(self, "memory"):
+            return
+        for _ in range(10):
+            if self.command in (Command.STAND_DOWN, Command.TAKE_CHECKPOINT_AND_STAND_DOWN):
+                self.stand_down(succeeds=True, dies="")
+            elif self.command is Command.BRING_UP:
+                self.bring_up()
+            elif self.command is Command.GO_ON:
+                self.go_on()
+            elif self.memory.restart is not None:
+                self.checkpoint(told=True, dies="")
+        assert self.memory.restart is None
+        self.the_version_that_runs_is_the_one_that_counts()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(
+    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
