@@ -7,13 +7,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-# `make test` must say the same thing twice; `make test-all` goes where no run has been.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("exploring", print_blob=True)
+# `make test` must say the same thing twice; `make test-all` goes where no run has been. A machine may be busy.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", UNTIMED, derandomize=True)
+settings.register_profile("exploring", UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
