@@ -111,10 +111,17 @@ class Runner:
             self.running[request.attempt_id] = request
             self.deployed.append(request)
             self._tell(request, m.TaskState.RUNNING)
+            progress = m.TaskProgress(attempt_id=request.attempt_id, metrics=m.TaskMetrics(batches=1, rows_in=1))
+            self._errand(self._after(lambda: self.cluster.network.tell(job_master(JOB), progress, fence=self.leader)))
             if request.job.params["version"] == self.fails:
                 self.running.pop(request.attempt_id)
                 self._tell(request, m.TaskState.FAILED)
         return m.Done()
+
+    async def _after(self, act: Callable[[], object]) -> None:
+        """Behind the answer to the deployment, and what was told since."""
+        await asyncio.sleep(0.01)
+        act()
 
     def _tell(self, deployed: m.DeployTask, state: m.TaskState) -> None:
         error = BOOM if state is m.TaskState.FAILED else None
