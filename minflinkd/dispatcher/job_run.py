@@ -193,7 +193,7 @@ class JobRun(Component):
         """The job is in its terminal state, and no JobMaster follows. False where that was known."""
         if self.result is not None:
             return False
-        self.restarting.abandon()
+        self.restarting.abandon(finished=details.status is JobStatus.FINISHED)
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
         retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED

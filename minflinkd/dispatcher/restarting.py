@@ -70,6 +70,11 @@ class Restarting(Component):
         self._estate: Estate | None = None
         self._interrupted = versions.restart is not None  # under another daemon, and not settled yet
 
+    async def _start(self) -> None:
+        """A version on trial under another daemon has its time again, also where no JobMaster of it comes up."""
+        if (restart := self.versions.restart) is not None:
+            self._watch(restart.number)
+
     # --- for the JobMasters ----------------------------------------------------------------------------------------
 
     def heritage(self) -> Heritage:
@@ -104,7 +109,6 @@ class Restarting(Component):
         if self._interrupted:
             self._interrupted = False
             self._soon(restart.number, v.Recovered(latest))
-            self._watch(restart.number)
         elif proven:
             self._soon(restart.number, v.Proven(latest))
 
@@ -128,9 +132,9 @@ class Restarting(Component):
         self._carry_out(command)
         return state.restarts
 
-    def abandon(self) -> None:
+    def abandon(self, *, finished: bool = False) -> None:
         """The job is cancelled, or has ended: that is stored, and this need not be."""
-        self.versions, _ = v.step(self.versions, v.Ended(), self._clock.epoch_ms())
+        self.versions, _ = v.step(self.versions, v.Ended(finished), self._clock.epoch_ms())
 
     # --- the machine and the world ---------------------------------------------------------------------------------
 

@@ -133,7 +133,9 @@ class Recovered:
 
 @dataclass(frozen=True)
 class Ended:
-    """The job is cancelled, or in its terminal state."""
+    """The job is cancelled, or in its terminal state. `finished`: in the version that counts, with all its input."""
+
+    finished: bool = False
 
 
 Event = Requested | StoodDown | NotStoodDown | Running | Proven | Disproved | Recovered | Ended
@@ -173,6 +175,8 @@ def step(state: Versions, event: Event, now_ms: int) -> Step:
             return replace(state, restart=turning), Command.STAND_DOWN
         case Recovered(latest):
             return _recovered(state, restart, latest, now_ms)
+        case Ended(finished) if finished and restart.phase is Phase.STARTING:
+            return _ended(state, restart, RestartState.COMPLETED), None
         case Ended():
             return _ended(state, replace(restart, error=_JOB_ENDED), RestartState.ABANDONED), None
         case _:

@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = 0.5  # seconds
 LONGEST_PAUSE = 30.0
-FIRST_BATCH_PATIENCE = 1.0  # seconds beyond the trigger interval in which a query with input has begun a micro-batch
+FIRST_BATCH_PATIENCE = 10.0  # seconds beyond the trigger interval, after which a query without rows is taken to be idle
 
 R = TypeVar("R")
 
@@ -360,10 +360,10 @@ class JobMaster(Component):
         self._try_to_prove()
 
     async def _first_batch(self) -> None:
-        """Returns when all tasks have processed one, or have had the time to begin it: an idle source has none."""
+        """Returns when all tasks have read rows, or have had the time for it: an idle source has none."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.graph.trigger_interval + FIRST_BATCH_PATIENCE):
-                while not self._core.state.has_processed and self.status is JobStatus.RUNNING:
+                while not self._core.state.has_read and self.status is JobStatus.RUNNING:
                     self._stepped.clear()
                     await self._stepped.wait()
 

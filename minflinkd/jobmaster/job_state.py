@@ -127,6 +127,11 @@ class JobState:
         return all(e.metrics.batches > 0 or e.input_ended for e in self.executions.values())
 
     @property
+    def has_read(self) -> bool:
+        """Whether every task has finished a micro-batch with rows (a restored query begins with one that has none)."""
+        return all(e.metrics.rows_in > 0 or e.input_ended for e in self.executions.values())
+
+    @property
     def live(self) -> tuple[Execution, ...]:
         """Executions of which a TaskManager may still run something."""
         return tuple(e for e in self.executions.values() if e.on_task_manager)

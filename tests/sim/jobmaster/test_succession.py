@@ -14,6 +14,7 @@ from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.succession import Heritage, NotStoodDown, Trial
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from tests.sim.jobmaster.world import BOOM, TM, World, graph, new_master, running, until
 from tests.untimed_storage import untimed_storages
@@ -227,3 +228,19 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
         await asyncio.sleep(60)
         assert (world.needs, world.story) == ((), ["deploy 0"])
         assert world.master.status is JobStatus.RUNNING
+
+
+async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(tmp_path: Path) -> None:
+    """H7: behind one the version before it could not be brought back; an idle one is not waited for without end."""
+    async with running(tmp_path) as world:
+        base = await world.master.stand_down(final=True)
+        async with succeeded(world, tmp_path, graph(), base=base) as heard:
+            await until(lambda: heard.said)
+            await asyncio.sleep(5)
+            assert "trigger 17" not in world.story
+            metrics = m.TaskMetrics(batches=1, rows_in=1)
+            progress = m.TaskProgress(attempt_id=world.tm.deployed[-1].attempt_id, metrics=metrics)
+            world.tm.network.tell(job_master(JOB), progress, fence=world.master.leader_id)
+            async with asyncio.timeout(2):
+                await until(lambda: "trigger 17" in world.story)
+            await until(lambda: len(heard.said) == 2)

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from minflinkd.dispatcher import restarting
+from minflinkd.dispatcher.dispatcher import Dispatcher
+from minflinkd.dispatcher.job_store import StoredJob
+from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus, RestartState
@@ -107,10 +111,17 @@ class Runner:
             self.running[request.attempt_id] = request
             self.deployed.append(request)
             self._tell(request, m.TaskState.RUNNING)
+            progress = m.TaskProgress(attempt_id=request.attempt_id, metrics=m.TaskMetrics(batches=1, rows_in=1))
+            self._errand(self._after(lambda: self.cluster.network.tell(job_master(JOB), progress, fence=self.leader)))
             if request.job.params["version"] == self.fails:
                 self.running.pop(request.attempt_id)
                 self._tell(request, m.TaskState.FAILED)
         return m.Done()
+
+    async def _after(self, act: Callable[[], object]) -> None:
+        """Behind the answer to the deployment, and what was told since."""
+        await asyncio.sleep(0.01)
+        act()
 
     def _tell(self, deployed: m.DeployTask, state: m.TaskState) -> None:
         error = BOOM if state is m.TaskState.FAILED else None
@@ -181,12 +192,12 @@ def over(number: int) -> Callable[[j.JobDetails], j.HotRestart | None]:
 
 
 @asynccontextmanager
-async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[None]:
+async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[Dispatcher]:
     """Version 1, under a Dispatcher."""
-    async with cluster.serving():
+    async with cluster.serving() as dispatcher:
         await cluster.submit(JOB, msgspec.json.decode(document("1")))
         await seen(cluster, runs(runner, "1"))
-        yield
+        yield dispatcher
 
 
 async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster, runner: Runner) -> None:
@@ -366,4 +377,28 @@ async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_o
         async with cluster.serving():
             ended = await seen(cluster, over(1))
             assert ended.state is RestartState.ROLLED_BACK
+            await seen(cluster, runs(runner, "1"))
+
+
+async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: nobody could be asked to make way; what lies in the storage says that it has proven nothing."""
+    monkeypatch.setattr(restarting, "MASTERLESS", 0.05)
+    make = Dispatcher._master_of
+
+    def broken(self: Dispatcher, stored: StoredJob, *others: Any) -> JobMaster:
+        if stored.graph.params["version"] == "2":
+            raise ValueError("a hook is not installed any more")
+        return make(self, stored, *others)
+
+    monkeypatch.setattr(Dispatcher, "_master_of", broken)
+    with capture_logs():
+        async with job_running(cluster, runner) as dispatcher:
+            dispatcher.options = replace(dispatcher.options, hot_restart_timeout=0.2)
+            await restart(cluster, "2")
+            ended = await seen(cluster, over(1))
+            assert ended.state is RestartState.ROLLED_BACK
+            assert ended.error is not None
+            assert ended.error.code == "hot-restart-timeout"
             await seen(cluster, runs(runner, "1"))

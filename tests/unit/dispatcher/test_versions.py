@@ -130,6 +130,9 @@ def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
     assert job.feed(v.Ended()) is None
     assert job.last is RestartState.ABANDONED
     assert job.feed(v.Disproved(BOOM)) is None
+    starting(job)
+    job.feed(v.Ended(finished=True))
+    assert job.last is RestartState.COMPLETED
 
 
 class AnyOrder(RuleBasedStateMachine):

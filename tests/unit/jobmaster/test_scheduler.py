@@ -38,12 +38,14 @@ class Job:
     strategy: RestartStrategy = field(default_factory=RestartStrategy)
     now: float = 0.0
     adaptive: bool = True
+    on_trial: bool = False
 
     def __post_init__(self) -> None:
         rng = random.Random(7)
         self.chance = Chance(IdSource(rng), rng)
         self.state: JobState = new_job(
-            tuple(task(n) for n in self.names), JobMasterOptions(restart_strategy=self.strategy, adaptive=self.adaptive)
+            tuple(task(n) for n in self.names),
+            JobMasterOptions(restart_strategy=self.strategy, adaptive=self.adaptive, on_trial=self.on_trial),
         )
         self.feed(ev.Started())
 
@@ -288,9 +290,9 @@ def test_needs_that_nobody_serves_in_time_are_a_failure_and_are_asked_for_anew()
 class RandomWalk(RuleBasedStateMachine):
     """Any order of events keeps the invariants, and once the faults stop the job comes to run or to end."""
 
-    @initialize(names=st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")]))
-    def start(self, names: tuple[str, ...]) -> None:
-        self.job = Job(names=names)
+    @initialize(names=st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")]), on_trial=st.booleans())
+    def start(self, names: tuple[str, ...], on_trial: bool) -> None:
+        self.job = Job(names=names, on_trial=on_trial)
         self.old: list[AttemptId] = []
 
     def attempts(self) -> list[AttemptId]:
@@ -342,6 +344,23 @@ class RandomWalk(RuleBasedStateMachine):
     def settled(self) -> None:
         self.job.feed(ev.SinksSettled())
 
+    @rule(slots=st.integers(0, 6))
+    def reserve(self, slots: int) -> None:
+        self.job.feed(ev.SlotsReserved({"default": slots} if slots else {}))
+
+    @precondition(lambda self: len(self.attempts()) > 1)
+    @rule()
+    def stand_down(self) -> None:
+        self.job.feed(ev.StandDown())
+
+    @rule()
+    def go_on(self) -> None:
+        self.job.feed(ev.GoOn())
+
+    @rule()
+    def prove(self) -> None:
+        self.job.feed(ev.Proven())
+
     @precondition(lambda self: len(self.attempts()) > 4)
     @rule()
     def cancel(self) -> None:
@@ -353,11 +372,20 @@ class RandomWalk(RuleBasedStateMachine):
             assert not self.job.state.pool.held
             assert not self.job.state.live
 
+    @invariant()
+    def a_job_that_stands_down_deploys_nothing(self) -> None:
+        """H3."""
+        if hasattr(self, "job") and self.job.state.standing_down:
+            assert not self.job.state.finding
+            assert all(e.state is ExecutionState.CANCELING for e in self.job.state.live)
+
     def teardown(self) -> None:
         """Liveness: with a willing world the job settles."""
         if not hasattr(self, "job"):
             return
         job = self.job
+        job.feed(ev.SlotsReserved())
+        job.feed(ev.GoOn())
         for _ in range(12):
             if job.state.status.terminal or (job.state.status is JobStatus.RUNNING and job.state.outcome is None):
                 return

@@ -243,3 +243,29 @@ async def test_supervisors_that_share_a_gate_bring_their_components_up_in_turn()
     await asyncio.gather(*(keeper.start() for keeper in keepers))
     assert most == 2
     await asyncio.gather(*(keeper.aclose() for keeper in keepers))
+
+
+async def test_a_component_gives_way_to_the_next_without_a_pause_and_without_a_failure() -> None:
+    """H3: the next is made of what is known when it is made, however often it was asked for."""
+    workshop, downs = Workshop(), list[Exception]()
+    async with supervised(workshop, on_down=downs.append) as one:
+        first = workshop.made[0]
+        began = asyncio.get_running_loop().time()
+        one.succeed()
+        one.succeed()
+        while one.current in (first, None):  # noqa: ASYNC110 - in virtual time this waits for nothing
+            await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - began < supervisor.FIRST_PAUSE
+        assert (first.closed, len(workshop.made), downs) == (True, 2, [])
+        assert workshop.made[1].started_at >= 0
+
+
+async def test_a_successor_that_does_not_start_is_tried_again() -> None:
+    """A1: as one that crashed."""
+    workshop = Workshop(Part, lambda: Part(fails=True))
+    with capture_logs():
+        async with supervised(workshop) as one:
+            one.succeed()
+            while len(workshop.made) < 3 or one.current is None:  # noqa: ASYNC110 - in virtual time
+                await asyncio.sleep(0.01)
+            assert one.current is workshop.made[2]
