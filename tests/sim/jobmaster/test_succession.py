@@ -16,7 +16,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from tests.sim.jobmaster.world import BOOM, TM, World, graph, new_master, running, until
+from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, new_master, running, until
 from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
