@@ -180,7 +180,7 @@ class Restarting(Component):
         """A version that fell before it was known to be proven is a version like any other."""
         master = self._masters.current
         if isinstance(event, v.Disproved) and self.versions.restart is None and master is not None:
-            master.go_on()
+            master.making_way.go_on()
 
     async def _write(self, state: v.Versions) -> None:
         """Under a number that was never used: one whose outcome is unknown does not count from then on."""
@@ -224,7 +224,7 @@ class Restarting(Component):
                     self._watch(restart.number)
             case v.Command.GO_ON:
                 if master is not None:
-                    master.go_on()
+                    master.making_way.go_on()
             case None:
                 pass
 
@@ -245,8 +245,8 @@ class Restarting(Component):
             master, restart = await self._master(), self.versions.restart
             if master is not None:
                 if restart is not None and restart.old is None:
-                    await master.reserve(widths(restart.target), self._timeout())
-                return v.StoodDown(await master.stand_down(final=final))
+                    await master.making_way.reserve(widths(restart.target), self._timeout())
+                return v.StoodDown(await master.making_way.stand_down(final=final))
             if restart is None or restart.old is None:
                 return v.NotStoodDown(_NO_MASTER)
             return v.StoodDown(await self._latest_stored())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import hooks
-from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused, FailureCause
+from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.savepoints import SavepointNotWritten
@@ -26,18 +26,20 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation, JobGraph
 from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster import growth
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.making_way import MakingWay
 from minflinkd.jobmaster.offset_record import INTERVAL as RECORD_INTERVAL
 from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.origin import Origin
+from minflinkd.jobmaster.proving import Proving
 from minflinkd.jobmaster.savepoints import Drain, Savepoints, StopFailed
+from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
-from minflinkd.jobmaster.succession import Estate, Heritage, NotStoodDown, Trial
+from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.asking import outcome_of_asking
@@ -58,7 +60,6 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = 0.5  # seconds
 LONGEST_PAUSE = 30.0
-FIRST_BATCH_PATIENCE = 10.0  # seconds beyond the trigger interval, after which a query without rows is taken to be idle
 
 R = TypeVar("R")
 
@@ -104,15 +105,10 @@ class JobMaster(Component):
         self._submitted_ms = submitted_ms
         self._submission = submission
         self._on_end = on_end
-        self._estate = estate or Estate()
-        self._trial = trial
-        self._proving = False
-        self._held_back: Mapping[TaskId, AttemptId] | None = None  # that run, and of which the coordinator is not told
-        self._standing_down: asyncio.Future[None] | None = None
+        estate = estate or Estate()
         self._cancelled = cancelled  # under an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
         self._wake = asyncio.Event()
-        self._stepped = asyncio.Event()  # the core has changed
         self._core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
@@ -126,7 +122,7 @@ class JobMaster(Component):
                 libraries=context.libraries,
                 on_trial=trial is not None,
             ),
-            heralded=self._estate.task_managers,
+            heralded=estate.task_managers,
             chance=Chance(ids, rng),
         )
         self._gateway = TaskManagerTasks(
@@ -146,9 +142,20 @@ class JobMaster(Component):
             tasks=self._gateway,
             on_failure=self._checkpoints_failed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
-            past=self._estate.statistics,
+            past=estate.statistics,
         )
         self.coordinator.falls_with = self.crash
+        self._scheduling = Scheduling(lambda: self._core.state, self._feed, self.crashed)
+        self.making_way = MakingWay(job_id, self._scheduling, self.coordinator)
+        self._proving = Proving(
+            job_id,
+            trial,
+            scheduling=self._scheduling,
+            coordinator=self.coordinator,
+            clock=clock,
+            trigger_interval=graph.trigger_interval,
+            spawn=self._job,
+        )
         root = storages.at(context.checkpoint_root)
         self._savepoints = Savepoints(self.coordinator, root)
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
@@ -239,62 +246,6 @@ class JobMaster(Component):
 
     # --- hot restart (H3, H7) ------------------------------------------------------------------------------------
 
-    async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
-        """Ask for so many slots of each slot sharing group, while the job runs; returns when it holds them.
-
-        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds.
-        """
-        self._feed(ev.SlotsReserved(groups))
-        try:
-            async with asyncio.timeout(patience):
-                while not growth.has_reserved(self._core.state):
-                    self._stepped.clear()
-                    await self._stepped.wait()
-                    if self.crashed.is_set() or self._core.state.outcome is not None:
-                        raise NotStoodDown("the job ends, or its JobMaster crashed, before it had the slots it wants")
-        except TimeoutError:
-            state = self._core.state
-            reasons = sorted({w for need, w in state.waiting.items() if need in state.pool.needs})
-            self.release()
-            why = "; ".join(reasons) or "nobody said why"
-            raise NotStoodDown(
-                f"the slots that the new version wants were not there within {patience:g} s: {why}",
-                hint="ask for less parallelism, or for more TaskManagers",
-            ) from None
-
-    def release(self) -> None:
-        """Slots beyond the job's own are given back when they have been idle for a while. Raises Crashed."""
-        self._feed(ev.SlotsReserved())
-
-    async def stand_down(self, *, final: bool) -> int:
-        """Stop the tasks, keep their slots, and decide nothing any more; the latest checkpoint's id, or 0.
-
-        With `final`, a last checkpoint is taken first, behind which the tasks stand still; where that fails, the one
-        before it counts. The caller closes this JobMaster, or lets the job `go_on`.
-
-        Raises NotStoodDown: it goes on, or ends, as it would have.
-        """
-        if final and self.status is JobStatus.RUNNING:
-            await self._take_last_cut()
-        if self._standing_down is None:
-            self._standing_down = asyncio.get_running_loop().create_future()
-        try:
-            self._feed(ev.StandDown())
-            self._note_standing_down()
-            await asyncio.shield(self._standing_down)
-            point = await self.coordinator.settled()
-        except MinflinkError as error:
-            raise NotStoodDown(f"the running version could not be stopped: {error.message}") from error
-        return 0 if point is None else point.checkpoint_id
-
-    def go_on(self) -> None:
-        """After `stand_down`, also one that was given up: the job restarts from its last checkpoint. Raises Crashed."""
-        if self._standing_down is not None:
-            self._standing_down.cancel()
-            self._standing_down = None
-        self.release()
-        self._feed(ev.GoOn())
-
     def trust(self) -> None:
         """The version is on trial no longer: it was proven under an earlier JobMaster. Raises Crashed."""
         self._feed(ev.Proven())
@@ -308,77 +259,6 @@ class JobMaster(Component):
         """What the next JobMaster can use of this one that has stood down."""
         held = {h.resource_id for h in self._core.state.pool.held.values()}
         return Estate(self.coordinator.statistics(), tuple(sorted(held)))
-
-    async def _take_last_cut(self) -> None:
-        try:
-            await self.coordinator.trigger(forced=True, stop=True)
-        except MinflinkError as error:
-            if self.coordinator.latest() is None:
-                why = f"its last checkpoint failed, and there is none before it: {error.message}"
-                raise NotStoodDown(why, hint=error.hint) from error
-            self._log.warning("no last checkpoint; the one before it counts", error=str(error))
-
-    def _note_standing_down(self) -> None:
-        """It may have stood down of itself before it was asked; and where the job ends instead, it never will."""
-        state, waiting = self._core.state, self._standing_down
-        if waiting is None or waiting.done():
-            return
-        if state.outcome is not None:
-            self._give_up_standing_down(f"the job ends: it will be {state.outcome.value}")
-        elif state.stood_down:
-            waiting.set_result(None)
-
-    def _give_up_standing_down(self, why: str) -> None:
-        if (waiting := self._standing_down) is not None and not waiting.done():
-            waiting.set_exception(NotStoodDown(why))
-            waiting.exception()  # seen, also where nobody waits any more
-
-    async def _prove(self, trial: Trial) -> None:
-        """The version's first checkpoint, behind its first micro-batch where it has input; until it is complete, a
-
-        failure brings the version before it back.
-        """
-        number = self._core.state.round
-        await self._first_batch()
-        try:
-            if self._core.state.round != number:
-                raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
-            self._begin_checkpoints()
-            point = await self.coordinator.trigger(forced=True)
-        except CheckpointRefused as error:
-            self._log.info("the first checkpoint has to wait", error=str(error))
-            await self._clock.sleep(FIRST_PAUSE)
-        except MinflinkError as error:
-            if self._core.state.round == number and self.status is JobStatus.RUNNING:
-                trial.disproved(copy(error.info(), message=f"its first checkpoint failed: {error.message}"))
-                return
-        else:
-            self._feed(ev.Proven())
-            trial.proven(point.checkpoint_id)
-            return
-        self._proving = False
-        self._try_to_prove()
-
-    async def _first_batch(self) -> None:
-        """Returns when all tasks have read rows, or have had the time for it: an idle source has none."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.graph.trigger_interval + FIRST_BATCH_PATIENCE):
-                while not self._core.state.has_read and self.status is JobStatus.RUNNING:
-                    self._stepped.clear()
-                    await self._stepped.wait()
-
-    def _begin_checkpoints(self) -> None:
-        """From now on what was held back of a version on trial: the old one cannot read a checkpoint of the new."""
-        attempts, self._held_back = self._held_back, None
-        if attempts is not None:
-            self.coordinator.tasks_running(attempts)
-
-    def _try_to_prove(self) -> None:
-        state, trial = self._core.state, self._trial
-        if trial is None or self._proving or not state.on_trial or state.status is not JobStatus.RUNNING:
-            return
-        self._proving = True
-        self._job("first checkpoint", self._prove(trial))
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
@@ -397,15 +277,15 @@ class JobMaster(Component):
 
     def _on_crash(self) -> None:
         self._network.detach(self._mailbox)
-        self._give_up_standing_down(f"its JobMaster crashed: {self.crash_cause}")
-        self._stepped.set()
+        self.making_way.give_up(f"its JobMaster crashed: {self.crash_cause}")
+        self._scheduling.stepped.set()
 
     async def _before_stop(self) -> None:
         self._network.detach(self._mailbox)
 
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)
-        self._give_up_standing_down("its JobMaster was closed")
+        self.making_way.give_up("its JobMaster was closed")
         self._tasks_stopped()
         await self.coordinator.aclose()
 
@@ -428,7 +308,7 @@ class JobMaster(Component):
         except Exception as error:
             raise self.crash(error) from error
         self._wake.set()
-        self._stepped.set()
+        self._scheduling.stepped.set()
         return result
 
     def _feed(self, event: ev.Event) -> None:
@@ -457,23 +337,17 @@ class JobMaster(Component):
             case ev.FindRestorePoint(number, tasks):
                 self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
             case ev.StartCheckpoints(attempts):
-                self._held_back = attempts
-                if self._trial is None or not self._core.state.on_trial:
-                    self._begin_checkpoints()
-                else:
-                    self._trial.running()
-                    self._try_to_prove()
+                self._proving.tasks_running(attempts)
             case ev.StoodDown():
                 self._log.info("stood down")  # who waits for it looks at the state
             case ev.Disproved(error):
-                if self._trial is not None:
-                    self._trial.disproved(error)
+                self._proving.disproved(error)
             case ev.StopCheckpoints(survivors):
-                self._held_back = None
+                self._proving.tasks_stopped()
                 self.coordinator.tasks_stopped(survivors)
                 self._tasks_stopped()
             case ev.TakeFinalCheckpoint(number):
-                self._begin_checkpoints()
+                self._proving.begin_checkpoints()
                 self._job("final checkpoint", self._final_checkpoint(number))
             case ev.TakeRescaleCheckpoint(number):
                 self._job("checkpoint to rescale from", self._rescale_checkpoint(number))
@@ -616,7 +490,7 @@ class JobMaster(Component):
 
     def _note(self, before: JobState, state: JobState) -> None:
         """What a person wants to read of a step."""
-        self._note_standing_down()
+        self.making_way.note()
         if state.status is not before.status:
             self._log.info("job status", status=state.status.value, before=before.status.value)
         for failure in state.failures:

@@ -98,7 +98,7 @@ class Snapshots:
 
     def _ended(self, key: tuple[str, int]) -> None:
         self._running.pop(key, None)
-        self._shared = {key: shared for key, shared in self._shared.items() if shared.joinable}
+        self._shared = {each: shared for each, shared in self._shared.items() if shared.joinable}
 
     async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
         """Publish the checkpoint's transactions; returns when readers see them. Idempotent."""

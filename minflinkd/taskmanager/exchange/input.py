@@ -112,7 +112,9 @@ class Input:
         for sequence in range(self._position, position):
             if (entry := self._ahead.pop(sequence, None)) is None:
                 continue
-            self._released.discard(entry.checkpoint_id)
+            if entry.kind is EntryKind.BARRIER:
+                # Barriers come in the order of their numbers: that of an aborted checkpoint may never come.
+                self._released = {number for number in self._released if number > entry.checkpoint_id}
             if entry.kind is EntryKind.END:
                 self.ended = True
                 self.watermark_ms = END_OF_TIME_MS

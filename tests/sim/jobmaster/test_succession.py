@@ -62,7 +62,7 @@ async def succeeded(
 async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_stay(tmp_path: Path) -> None:
     """H3, H3a: checkpoint, cancel, and nothing else: no result, no slot given back, no sink settled."""
     async with running(tmp_path) as world:
-        assert await world.master.stand_down(final=True) == 1
+        assert await world.master.making_way.stand_down(final=True) == 1
         assert world.story == ["deploy 0", "trigger 1 and stop", "publish 1", "cancel"]
         assert (world.ended, len(world.tm.held)) == ([], 1)
         assert world.master.status is JobStatus.RESTARTING
@@ -74,7 +74,7 @@ async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tm
     """H4: also while nobody but the TaskManager answers."""
     async with running(tmp_path) as world:
         slots = dict(world.tm.held)
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         asked = len(world.given)
         async with succeeded(world, tmp_path, graph("numbers", parallelism=1), base=base) as heard:
             await until(lambda: "proven by" in "".join(heard.said))
@@ -88,7 +88,7 @@ async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tm
 async def test_the_statistics_of_checkpoints_go_on(tmp_path: Path) -> None:
     """C30: the job is the same."""
     async with running(tmp_path) as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: len(heard.said) == 2)
             assert world.master.coordinator.statistics().completed == 2
@@ -99,7 +99,7 @@ async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_i
     async with running(tmp_path, timeout=30.0) as world:
         await world.master.coordinator.trigger()
         world.tm.mute = True
-        assert await world.master.stand_down(final=True) == 1
+        assert await world.master.making_way.stand_down(final=True) == 1
 
 
 async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path
     async with running(tmp_path, timeout=30.0) as world:
         world.tm.mute = True
         with pytest.raises(NotStoodDown):
-            await world.master.stand_down(final=True)
+            await world.master.making_way.stand_down(final=True)
         assert world.master.status is JobStatus.RUNNING
 
 
@@ -117,7 +117,7 @@ async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_check
         await world.master.coordinator.trigger()
         await world.tm.report(world.tm.deployed[0].attempt_id, m.TaskState.FAILED, BOOM)
         assert world.master.status is JobStatus.RESTARTING
-        assert await world.master.stand_down(final=True) == 1
+        assert await world.master.making_way.stand_down(final=True) == 1
 
 
 async def test_a_checkpoint_in_progress_is_no_obstacle(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_checkpoint_in_progress_is_no_obstacle(tmp_path: Path) -> None:
         pending = world.wire.tasks.job("slow", _trigger(world), on_error=lambda _: None)
         await until(lambda: "trigger 1" in world.story)
         world.tm.mute = False
-        assert await world.master.stand_down(final=True) == 2
+        assert await world.master.making_way.stand_down(final=True) == 2
         pending.cancel()
 
 
@@ -139,7 +139,7 @@ async def test_a_job_that_is_cancelled_while_it_makes_way_ends(tmp_path: Path) -
     """H3a: a cancel ends the job as usual."""
     async with running(tmp_path) as world:
         world.tm.cancel_takes = 2.0
-        standing_down = asyncio.ensure_future(world.master.stand_down(final=False))
+        standing_down = asyncio.ensure_future(world.master.making_way.stand_down(final=False))
         await until(lambda: "cancel" in world.story)
         world.master.cancel()
         with pytest.raises(NotStoodDown, match="CANCELED"):
@@ -151,8 +151,8 @@ async def test_a_job_that_is_cancelled_while_it_makes_way_ends(tmp_path: Path) -
 async def test_a_job_that_stood_down_in_vain_goes_on(tmp_path: Path) -> None:
     """H3a."""
     async with running(tmp_path) as world:
-        await world.master.stand_down(final=True)
-        world.master.go_on()
+        await world.master.making_way.stand_down(final=True)
+        world.master.making_way.go_on()
         await until(lambda: world.master.status is JobStatus.RUNNING)
         assert [number for _, number, _ in world.deployments()] == [0, 1]
 
@@ -163,7 +163,7 @@ async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
 ) -> None:
     """H7: whatever the failure; who put it on trial decides."""
     async with running(tmp_path) as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: heard.said)
@@ -171,7 +171,7 @@ async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
             await world.tm.report(world.tm.deployed[-1].attempt_id, m.TaskState.FAILED, error)
             await until(lambda: "disproved" in heard.said)
             assert heard.errors == [error]
-            assert await world.master.stand_down(final=False) == base
+            assert await world.master.making_way.stand_down(final=False) == base
             assert len(world.tm.held) == 1
             assert (world.ended, len(world.tm.deployed)) == ([], 2)
 
@@ -179,7 +179,7 @@ async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
 async def test_a_lost_task_manager_does_not_speak_against_a_version(tmp_path: Path) -> None:
     """H7: it restarts, and is on trial still."""
     async with running(tmp_path, slots={TM: 8}) as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: heard.said)
@@ -194,12 +194,12 @@ async def test_a_lost_task_manager_does_not_speak_against_a_version(tmp_path: Pa
 async def test_a_version_whose_vertices_hold_no_state_of_the_old_one_is_disproved(tmp_path: Path) -> None:
     """C25, H2: what the check before could not know is found out by the restore."""
     async with running(tmp_path) as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph("letters"), base=base) as heard:
             await until(lambda: heard.errors)
             assert heard.errors[0].code == "state-not-matched"
     async with running(tmp_path / "again") as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path / "again", graph("letters"), base=base, allow=True) as heard:
             await until(lambda: heard.said or heard.errors)
             await until(lambda: heard.said[-1].startswith("proven"))
@@ -209,11 +209,11 @@ async def test_a_version_whose_vertices_hold_no_state_of_the_old_one_is_disprove
 async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_makes_way(tmp_path: Path) -> None:
     """H4: only those that are missing are asked for, and the version that runs does not grow into them."""
     async with running(tmp_path) as world:
-        await world.master.reserve({"default": 3}, patience=20)
+        await world.master.making_way.reserve({"default": 3}, patience=20)
         assert sorted(map(len, world.tm.held.values())) == [1, 2]
         await asyncio.sleep(120)
         assert world.deployments() == [("numbers", 0, 1)]
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph("numbers", parallelism=3), base=base) as heard:
             await until(lambda: len(heard.said) == 2)
             assert world.deployments() == [("numbers", 0, 1), ("numbers", 0, 3)]
@@ -224,7 +224,7 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
     """H2, H7: the version that runs does not stop for it, and keeps nothing of what it was given meanwhile."""
     async with running(tmp_path, slots={TM: 1}) as world:
         with pytest.raises(NotStoodDown, match="no more TaskManagers may run"):
-            await world.master.reserve({"default": 3}, patience=20)
+            await world.master.making_way.reserve({"default": 3}, patience=20)
         await asyncio.sleep(60)
         assert (world.needs, world.story) == ((), ["deploy 0"])
         assert world.master.status is JobStatus.RUNNING
@@ -233,7 +233,7 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
 async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(tmp_path: Path) -> None:
     """H7: behind one the version before it could not be brought back; an idle one is not waited for without end."""
     async with running(tmp_path) as world:
-        base = await world.master.stand_down(final=True)
+        base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: heard.said)
             await asyncio.sleep(5)

@@ -1,0 +1,110 @@
+"""How a JobMaster makes way for the next version of its job, or goes on where nothing comes of it (H3).
+
+It gets the slots that the new version wants while the job runs, then takes a last checkpoint behind which the tasks
+stand still, and stops them; their slots stay the job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import growth
+from minflinkd.jobmaster.scheduling import Scheduling
+from minflinkd.jobmaster.succession import NotStoodDown
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import JobId
+
+log = structlog.get_logger(__name__)
+
+
+class MakingWay:
+    def __init__(self, job_id: JobId, scheduling: Scheduling, coordinator: CheckpointCoordinator) -> None:
+        self._job_id = job_id
+        self._scheduling = scheduling
+        self._coordinator = coordinator
+        self._stood_down: asyncio.Future[None] | None = None  # from when it is asked to stand down
+
+    async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
+        """Ask for so many slots of each slot sharing group, while the job runs; returns when it holds them.
+
+        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds.
+        """
+        self._scheduling.feed(ev.SlotsReserved(groups))
+        try:
+            async with asyncio.timeout(patience):
+                await self._scheduling.until(lambda state: growth.has_reserved(state) or state.outcome is not None)
+        except TimeoutError:
+            state = self._scheduling.state
+            reasons = sorted({w for need, w in state.waiting.items() if need in state.pool.needs})
+            self.release()
+            why = "; ".join(reasons) or "nobody said why"
+            raise NotStoodDown(
+                f"the slots that the new version wants were not there within {patience:g} s: {why}",
+                hint="ask for less parallelism, or for more TaskManagers",
+            ) from None
+        if self._scheduling.crashed.is_set() or self._scheduling.state.outcome is not None:
+            raise NotStoodDown("the job ends, or its JobMaster crashed, before it had the slots it wants")
+
+    def release(self) -> None:
+        """Slots beyond the job's own are given back when they have been idle for a while. Raises Crashed."""
+        self._scheduling.feed(ev.SlotsReserved())
+
+    async def stand_down(self, *, final: bool) -> int:
+        """Stop the tasks, keep their slots, and decide nothing any more; the latest checkpoint's id, or 0.
+
+        With `final`, a last checkpoint is taken first, behind which the tasks stand still; where that fails, the one
+        before it counts. Raises NotStoodDown: the job goes on, or ends, as it would have.
+        """
+        if final and self._scheduling.state.status is JobStatus.RUNNING:
+            await self._take_last_cut()
+        if self._stood_down is None:
+            self._stood_down = asyncio.get_running_loop().create_future()
+        try:
+            self._scheduling.feed(ev.StandDown())
+            self.note()
+            await asyncio.shield(self._stood_down)
+            point = await self._coordinator.settled()
+        except MinflinkError as error:
+            raise NotStoodDown(f"the running version could not be stopped: {error.message}") from error
+        return 0 if point is None else point.checkpoint_id
+
+    def go_on(self) -> None:
+        """After `stand_down`, also one that was given up: the job restarts from its last checkpoint. Raises Crashed."""
+        if self._stood_down is not None:
+            self._stood_down.cancel()
+            self._stood_down = None
+        self.release()
+        self._scheduling.feed(ev.GoOn())
+
+    def note(self) -> None:
+        """The scheduler has moved. It may have stood down of itself before it was asked; and where the job ends
+
+        instead, it never will.
+        """
+        state, waiting = self._scheduling.state, self._stood_down
+        if waiting is None or waiting.done():
+            return
+        if state.outcome is not None:
+            self.give_up(f"the job ends: it will be {state.outcome.value}")
+        elif state.stood_down:
+            waiting.set_result(None)
+
+    def give_up(self, why: str) -> None:
+        if (waiting := self._stood_down) is not None and not waiting.done():
+            waiting.set_exception(NotStoodDown(why))
+            waiting.exception()  # seen, also where nobody waits any more
+
+    async def _take_last_cut(self) -> None:
+        try:
+            await self._coordinator.trigger(forced=True, stop=True)
+        except MinflinkError as error:
+            if self._coordinator.latest() is None:
+                why = f"its last checkpoint failed, and there is none before it: {error.message}"
+                raise NotStoodDown(why, hint=error.hint) from error
+            log.warning("no last checkpoint; the one before it counts", job=self._job_id, error=str(error))
