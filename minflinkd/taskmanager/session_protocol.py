@@ -140,20 +140,31 @@ class RunTask(Request[TaskRunning], frozen=True):
 
 
 class TaskStopped(Message, frozen=True):
-    """`ended`: the query's thread is gone. `unloaded`: no state store of the attempt is open any more, so its
+    """`ended`: the query's thread is gone, and no Spark task of it runs. Else user code blocks: the supervisor replaces
 
-    directory may be deleted. Where `ended` is false, user code blocks: the supervisor replaces the child.
+    the child.
     """
 
     ended: bool
-    unloaded: bool
 
 
 class StopTask(Request[TaskStopped], frozen=True):
-    """An unknown attempt is stopped already."""
+    """An unknown attempt is stopped already. Its state stores stay open until it is unloaded."""
 
     attempt_id: AttemptId
     timeout: float = 10.0  # seconds that user code gets to come back
+
+
+class TaskUnloaded(Message, frozen=True):
+    """`unloaded`: no state store of the attempt is open any more, so its directory may be deleted."""
+
+    unloaded: bool
+
+
+class UnloadTask(Request[TaskUnloaded], frozen=True):
+    """Close the state stores of an attempt that is stopped. An unknown one has none."""
+
+    attempt_id: AttemptId
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):

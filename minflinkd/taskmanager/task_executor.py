@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 ANALYSIS_TIMEOUT = 110.0  # seconds
 DRAIN_TIMEOUT = 15.0
+UNLOAD_TIMEOUT = 30.0
 LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
 ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
 
@@ -306,14 +307,28 @@ class TaskExecutor(Component):
             return
         except MinflinkError as error:
             log.warning("a query could not be stopped", attempt=attempt_id, error=str(error))
-            stopped = sp.TaskStopped(ended=False, unloaded=False)
+            stopped = sp.TaskStopped(ended=False)
         if not stopped.ended:
             self._keeper.condemn(attempt.generation, f"attempt {attempt_id} could not be cancelled")
             await self._keeper.gone(attempt.generation)
-        elif stopped.unloaded:
+            return
+        self.tasks.job(f"unload {attempt_id}", self._unload(attempt))
+
+    async def _unload(self, attempt: Attempt) -> None:
+        """Beside whatever comes next: the attempt's directory is nobody else's (C10a)."""
+        request = sp.UnloadTask(attempt_id=attempt.deployment.attempt_id)
+        try:
+            unloaded = (await self._keeper.session().ask(request, UNLOAD_TIMEOUT)).unloaded
+        except SessionLost:
+            await self._keeper.gone(attempt.generation)
+            unloaded = True
+        except MinflinkError as error:
+            log.warning("a query's state is not unloaded", attempt=request.attempt_id, error=str(error))
+            unloaded = False
+        if unloaded or attempt.generation != self._keeper.generation:
             await asyncio.to_thread(shutil.rmtree, attempt.directory, ignore_errors=True)
         else:
-            self._kept.append(attempt.directory)  # until the child goes: a store may still write there (C10a)
+            self._kept.append(attempt.directory)  # until the child goes: a store may still write there
 
     def _release_artifacts_of(self, attempt: Attempt) -> None:
         if attempt.holds_artifacts:

@@ -85,5 +85,4 @@ class Run:
 
     async def stop(self) -> None:
         for attempt in self.attempts.values():
-            stopped = await self.child.ask(p.StopTask(attempt_id=attempt))
-            assert stopped.ended
+            await self.child.stop(attempt)

@@ -115,6 +115,11 @@ class Child:
         directory.mkdir(parents=True)
         return directory
 
+    async def stop(self, attempt_id: AttemptId) -> None:
+        """Until nothing of it is left in the session."""
+        assert (await self.ask(p.StopTask(attempt_id=attempt_id))).ended
+        assert (await self.ask(p.UnloadTask(attempt_id=attempt_id))).unloaded
+
     async def batches(self, attempt_id: AttemptId, batch_id: int) -> p.BatchFinished:
         """Wait until the attempt has finished this micro-batch. Fails with the attempt."""
 

@@ -67,7 +67,7 @@ async def test_the_last_windows_are_written(child: Child, tmp_path: Path) -> Non
     ended = await run_to_end(child, attempt)
     write_events(tmp_path / "in", 2, first=20)  # later than the start: not of this job
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert published(tmp_path / "out", taken) == truth
     assert taken.input_ended
     assert ended.metrics.rows_in == 12 * 60
@@ -81,7 +81,7 @@ async def test_a_task_restored_behind_its_last_data_still_fires(child: Child, tm
     attempt = await child.run(job(), query)  # streaming: reads all, and leaves the last windows open
     await child.batches(attempt, 1)
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     before = published(tmp_path / "out", taken)
     assert sum(before.values()) < sum(truth.values())
     directory = child.fresh_directory()
@@ -90,7 +90,7 @@ async def test_a_task_restored_behind_its_last_data_still_fires(child: Child, tm
     attempt = await child.run(job(mode=RuntimeMode.BATCH), query, restored=restored, directory=directory)
     await run_to_end(child, attempt)
     after = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=2, target_directory=str(tmp_path / "t")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert before + published(tmp_path / "out", after) == truth
 
 
@@ -100,7 +100,7 @@ async def test_no_input_at_all_ends_at_once(child: Child, tmp_path: Path) -> Non
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(mode=RuntimeMode.BATCH), query)
     await run_to_end(child, attempt)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
 
 
 async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tm
     endless = source("endless", "rate", rowsPerSecond="1000")
     attempt = await child.run(job(mode=RuntimeMode.BATCH), task(endless, parquet(tmp_path / "out", "endless")))
     await run_to_end(child, attempt)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
 
 
 async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, t
     await child.ask(p.DrainAttempt(attempt_id=attempt))
     await run_to_end(child, attempt)
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert published(tmp_path / "out", taken) == truth
     assert taken.input_ended
 
@@ -136,12 +136,12 @@ async def test_a_restored_query_without_input_is_not_drained(child: Child, tmp_p
     await child.batches(attempt, 0)
     files = tmp_path / "s"
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(files)))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     directory = child.fresh_directory()
     shutil.copytree(files, directory / "checkpoint")
     restored = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators)
     attempt = await child.run(job(), query, restored=restored, directory=directory)
     with pytest.raises(RemoteError) as refused:
         await child.ask(p.DrainAttempt(attempt_id=attempt))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert refused.value.info().code == "nothing-to-drain"

@@ -45,11 +45,11 @@ async def test_a_failing_udf_is_reported_with_its_traceback(child: Child, tmp_pa
     assert failed.error.message == "ValueError: no room for 151"
     assert "in picky" in failed.error.traceback
     assert failed.error.consequence is Consequence.RETRYABLE
-    assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
+    await child.stop(attempt)
     last = child.notices[-1]
     now = last.metrics.batch_id if isinstance(last, p.BatchFinished) and last.attempt_id == healthy else 0
     await child.batches(healthy, now + 2)
-    await child.ask(p.StopTask(attempt_id=healthy))
+    await child.stop(healthy)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_a_failing_sink_is_reported_with_its_traceback(
     failed = await child.notice(p.TaskFailed, lambda n: n.attempt_id == attempt)
     assert failed.error.message == message
     assert f"in {function}" in failed.error.traceback
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
 
 
 async def test_a_task_that_cannot_be_built_is_refused(child: Child, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp
     assert await until((tmp_path / "blocks").exists)
     began = time.monotonic()
     stopped = await child.ask(p.StopTask(attempt_id=attempt, timeout=2.0))
-    assert stopped == p.TaskStopped(ended=False, unloaded=False)
+    assert stopped == p.TaskStopped(ended=False)
     assert time.monotonic() - began < 30
     assert attempt in (await child.ask(p.Ping(), timeout=30.0)).attempts
 
@@ -123,7 +123,7 @@ async def test_a_module_that_fails_to_import_fails_the_task(child: Child, tmp_pa
     assert 'File "main.py", line 4, in late' in failed.error.traceback
     assert 'File "worse.py", line 2, in <module>' in failed.error.traceback
     assert "minflinkd_job_code" not in failed.error.traceback
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
 
 
 async def test_analysis_loads_the_code_and_lets_go_of_it(child: Child, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def run(child: Child, directory: Path, version: int, function: str) -> Att
 async def test_two_versions_see_their_own_modules_everywhere(child: Child, tmp_path: Path, function: str) -> None:
     """B30: in the driver, in functions by reference and by value, in each kind of worker, at the same time."""
     attempts = await asyncio.gather(*(run(child, tmp_path, version, function) for version in (1, 2)))
-    await asyncio.gather(*(child.ask(p.StopTask(attempt_id=attempt)) for attempt in attempts))
+    await asyncio.gather(*(child.stop(attempt) for attempt in attempts))
     for version in (1, 2):
         lines = seen(tmp_path / f"{function}-{version}")
         wrong = {place: found for line, _ in lines for place, found in line.items() if found != [str(version)]}
@@ -110,14 +110,14 @@ async def test_a_new_version_reads_the_pickled_objects_of_the_one_before(child: 
     before = await run(child, tmp_path, 1, "stateful")
     target = tmp_path / "snapshot"
     taken = await child.ask(p.TakeSnapshot(attempt_id=before, checkpoint_id=1, target_directory=str(target)))
-    await child.ask(p.StopTask(attempt_id=before))
+    await child.stop(before)
     directory = child.fresh_directory()
     shutil.copytree(target, directory / "checkpoint")
     artifacts = version_of_job(tmp_path / "later", 2)
     restored = p.Restored(checkpoint_id=1, batch_id=taken.batch_id)
     later = await child.run(job(), query("stateful"), artifacts=artifacts, directory=directory, restored=restored)
     assert await until(lambda: bool(seen(tmp_path / "later")))
-    await child.ask(p.StopTask(attempt_id=later))
+    await child.stop(later)
     for line, begun in seen(tmp_path / "later"):
         assert begun == ["1"]
         assert line["state"] == ["2"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -42,7 +41,7 @@ async def test_executors_see_each_versions_own_modules(tmp_path: Path, monkeypat
             query = task(rate(4), python("x", "main:build", "numbers"), call("main:write", "x"))
             attempt = await child.run(job(), query, artifacts=artifacts)
             await child.batches(attempt, 0)
-            await child.ask(p.StopTask(attempt_id=attempt))
+            await child.stop(attempt)
             assert set((directory / "seen").read_text().split()) == {str(version)}
     finally:
         await child.aclose()

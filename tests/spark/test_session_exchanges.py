@@ -140,4 +140,4 @@ async def test_a_task_that_is_ahead_of_its_reader_is_held_back_and_says_so(child
     assert not (log / "entries" / f"{0:012d}").exists()
     again = await child.notice(p.BatchFinished, lambda n: held(n) and n.metrics.batch_id == 1)
     assert again.metrics.backpressured_ms >= after.backpressured_ms
-    assert (await child.ask(p.StopTask(attempt_id=attempt))).ended
+    await child.stop(attempt)

@@ -54,7 +54,7 @@ async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres
     second, _ = await snapshot(child, attempt, 2)
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
     await child.batches(attempt, second.batch_id + 2)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert await values(postgres, "once") == list(range(10 * (second.batch_id + 1)))
     recorded = await postgres.ask(f"SELECT sink, checkpoint FROM minflinkd_commits WHERE job = '{context.job_id}'")
     assert recorded == ["out|2"]
@@ -72,12 +72,12 @@ async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(chi
         following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
         assert await values(postgres, "restored") == list(range(10 * (taken.batch_id + 1)))
         await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         await child.batches(following, taken.batch_id + 2)
         attempt = following
     last, _ = await snapshot(child, attempt, 4)
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert await values(postgres, "restored") == list(range(10 * (last.batch_id + 1)))
     assert await leftovers(postgres) == []
 
@@ -90,10 +90,10 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres
     await child.batches(attempt, 1)
     taken, files = await snapshot(child, attempt, 1)
     await child.batches(attempt, taken.batch_id + 2)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     following = await child.run(context, query, **await restored(child, taken, files, 1))
     finished = await child.batches(following, taken.batch_id + 4)
-    await child.ask(p.StopTask(attempt_id=following))
+    await child.stop(following)
     rows = dict(line.split("|") for line in await postgres.ask("SELECT key, n FROM counts"))
     assert len(rows) == 5
     assert len(set(rows.values())) == 1
@@ -116,7 +116,7 @@ async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Po
         taken, _ = await snapshot(plain, attempts[1], 1)
         await plain.ask(p.ConfirmCheckpoint(attempt_id=attempts[1], checkpoint_id=1))
         for attempt in attempts:
-            await plain.ask(p.StopTask(attempt_id=attempt))
+            await plain.stop(attempt)
         assert await values(postgres, "staged") == list(range(10 * (taken.batch_id + 1)))
         assert set(await values(postgres, "appended")) >= set(range(20))
     finally:

@@ -44,10 +44,10 @@ async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: 
     await child.batches(attempt, 2)
     taken, files = await snapshot(child, attempt, 1)
     await child.batches(attempt, taken.batch_id + 2)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     following = await child.run(context, writes, **await restored(child, taken, files, 1))
     finished = await child.batches(following, taken.batch_id + 2)
-    await child.ask(p.StopTask(attempt_id=following))
+    await child.stop(following)
     least = set(range(20 * (finished.metrics.batch_id + 1)))
 
     out, context = tmp_path / "out", job()
@@ -57,7 +57,7 @@ async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: 
         await child.batches(attempt, 1)
         taken, files = await snapshot(child, attempt, checkpoint_id)
         staged |= {file.staged for transaction in taken.transactions for file in transaction.files}
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         attempt = await child.run(context, reads, **await restored(child, taken, files, checkpoint_id))
     await child.batches(attempt, taken.batch_id + 3)
 
@@ -70,7 +70,7 @@ async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: 
         if {value for *_, value in seen} >= least:
             break
         await child.batches(attempt, taken.batch_id + 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert {value for *_, value in seen} >= least, "nothing is lost on the way in"
     places = sorted((partition, offset) for partition, offset, _ in seen)
     ends = {partition: sum(part == partition for part, _ in places) for partition in (0, 1)}
@@ -98,6 +98,6 @@ async def test_the_connector_may_be_artifacts_of_the_job(kafka: Tansu, tmp_path:
         attempts = [await plain.run(job(), query, artifacts=artifacts) for query in (writes, reads)]
         for attempt in attempts:
             await plain.batches(attempt, 1)
-            await plain.ask(p.StopTask(attempt_id=attempt))
+            await plain.stop(attempt)
     finally:
         await plain.aclose()

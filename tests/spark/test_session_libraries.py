@@ -15,7 +15,6 @@ import pyspark
 import pytest
 
 from minflinkd.runtime.errors import RemoteError
-from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -80,7 +79,7 @@ async def test_a_jar_is_found_by_every_job_that_brings_it_and_another_version_is
         artifacts = main(directory, MAIN) | {"rules.jar": str(await asyncio.to_thread(jar, directory, 1))}
         attempt = await child.run(job(), query, artifacts=artifacts)
         await child.batches(attempt, 0)
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         assert {json.dumps(rows) for rows in lines(directory)} == {"[[1, 1, 1]]"}
     directory = tmp_path / "later"
     artifacts = main(directory, MAIN) | {"rules.jar": str(await asyncio.to_thread(jar, directory, 2))}
@@ -144,5 +143,5 @@ async def test_a_wheel_with_native_code_is_loaded_by_its_own_name(child: Child, 
         artifacts = main(tmp_path / turn, NATIVE) | {path.name: str(path)}
         attempt = await child.run(job(), query, artifacts=artifacts)
         await child.batches(attempt, 0)
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         assert all(all(row) for rows in lines(tmp_path / turn) for row in rows)

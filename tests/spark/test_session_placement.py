@@ -89,7 +89,7 @@ class Query:
 
     async def again(self, attempt: Any) -> tuple[p.SnapshotTaken, Path]:
         taken = await snapshot(self.child, attempt, 1)
-        await self.child.ask(p.StopTask(attempt_id=attempt))
+        await self.child.stop(attempt)
         return taken
 
     async def restored(
@@ -106,7 +106,7 @@ class Query:
             directory=lay_out(self.child, taken[1]),
         )
         await self.child.notice(p.InputEnded, lambda notice: notice.attempt_id == attempt)
-        await self.child.ask(p.StopTask(attempt_id=attempt))
+        await self.child.stop(attempt)
         return sorted(self.rows()[before:])
 
     def point(self, taken: p.SnapshotTaken, *, allow: bool = False) -> p.Restored:
@@ -241,7 +241,7 @@ async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: 
     attempt = await child.run(job(), query, artifacts=artifacts, restored=restored)
     await child.batches(attempt, 2)
     taken, files = await snapshot(child, attempt, 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[:2] == [[0, 5, 1000], [1, 5, 1001]]
     assert json.loads(taken.source_offsets["numbers"])["offset"] == 1000 + 10 * taken.batch_id
@@ -250,7 +250,7 @@ async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: 
     written = len(rows)
     following = await child.run(job(), query, artifacts=artifacts, restored=again, directory=lay_out(child, files))
     await child.batches(following, taken.batch_id + 1)
-    await child.ask(p.StopTask(attempt_id=following))
+    await child.stop(following)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     expected = 5 * (taken.batch_id + 1)
     assert [0, expected, 1000] in rows[written:], "its own snapshots restore as any other"
@@ -270,7 +270,7 @@ async def test_file_sources_start_at_offsets_where_their_logs_are_there(child: C
         directory=logs,
     )
     await child.notice(p.InputEnded, lambda notice: notice.attempt_id == attempt)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert sorted(query.rows()[2:]) == [["a", "x"], ["a", "y"], ["b", "x"], ["b", "y"]], "the state is empty"
     with pytest.raises(RemoteError) as caught:
         await child.run(

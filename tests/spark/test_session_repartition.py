@@ -74,8 +74,7 @@ class Chain:
         taken = await self.child.ask(
             p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(target))  # type: ignore[arg-type]
         )
-        stopped = await self.child.ask(p.StopTask(attempt_id=attempt))  # type: ignore[arg-type]
-        assert stopped == p.TaskStopped(ended=True, unloaded=True)
+        await self.child.stop(attempt)  # type: ignore[arg-type]
         assert (await self.child.ask(p.Ping())).state_stores == 0
         assert (digests(self.files) if self.last else {}) == before, "an own copy of a snapshot was written to"
         for epoch, used, rows in map(json.loads, out.read_text().splitlines()):
@@ -132,7 +131,7 @@ async def test_a_restored_query_without_input_is_snapshotted_as_it_was_rewritten
     )
     files = child.directory / "snapshots" / uuid4().hex
     taken = await child.ask(p.TakeSnapshot(attempt_id=idle, checkpoint_id=2, target_directory=str(files)))
-    await child.ask(p.StopTask(attempt_id=idle))
+    await child.stop(idle)
     assert (taken.batch_id, partitions_of(files, taken)) == (before.batch_id + 1, 2)
     chain.last, chain.files, chain.rows = taken, files, []
     write_events(tmp_path / "in", "2", range(50))

@@ -86,7 +86,7 @@ async def test_a_collect_sink_keeps_the_last_rows(child: Child, tmp_path: Path) 
     collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
     with pytest.raises(MinflinkError, match="numbers is no collect sink"):
         await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("numbers")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     values = [json.loads(row.row)["value"] for row in collected.rows]
     assert len(values) == 30
     assert sorted(values) == list(range(collected.dropped, collected.dropped + 30))
@@ -99,7 +99,7 @@ async def test_a_collect_sink_of_a_whole_result_shows_the_last_one(child: Child)
     attempt = await child.run(job(), task(rate(30), sql("letters", LETTERS, "numbers"), out))
     await child.batches(attempt, 3)
     collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     epoch = collected.rows[0].batch_id
     rows = sorted((json.loads(row.row)["letter"], json.loads(row.row)["n"]) for row in collected.rows)
     assert rows == [(letter, 10 * (epoch + 1)) for letter in range(3)]
@@ -110,7 +110,7 @@ async def test_a_console_sink_prints_its_rows(child: Child) -> None:
     out = sink("letters", OutputMode.UPDATE, format="console", options={"numRows": "1", "truncate": "false"})
     attempt = await child.run(job(), task(rate(30), sql("letters", LETTERS, "numbers"), out))
     await child.batches(attempt, 2)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     said = child.printed.read_text()
     assert "sink out, micro-batch 0:\n+------+---+\n|letter|n  |" in said
     assert "only showing top 1 row" in said
@@ -138,7 +138,7 @@ async def test_a_class_commits_with_the_checkpoint_and_not_before(child: Child, 
     later, _ = await snapshot(child, attempt, 2)
     assert min(token.epoch for token in later.transactions[0].tokens) == taken.batch_id + 1
     await child.batches(attempt, later.batch_id + 2)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     staged = {int(path.name.rpartition("-")[2]) for path in root.glob("staged-*")}
     assert staged == set(range(taken.batch_id + 1, later.batch_id + 1)), "what checkpoint 2 may cover is kept"
     assert [call[1] for call in calls(root, "commit")] == [1, 1]
@@ -159,12 +159,12 @@ async def test_a_restored_attempt_commits_what_its_checkpoint_owes(child: Child,
         again = await restored(child, taken, files, checkpoint_id)
         following = await child.run(context, query, artifacts=artifacts, **again)
         assert committed(root) == list(range(10 * (taken.batch_id + 1)))
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         await child.batches(following, taken.batch_id + 2)
         attempt = following
     last, _ = await snapshot(child, attempt, 4)
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert committed(root) == list(range(10 * (last.batch_id + 1)))
     assert list(root.glob("staged-*")) == []
 
@@ -179,7 +179,7 @@ async def test_a_checkpoint_that_owes_rows_of_a_sink_that_is_gone_is_not_restore
     attempt = await child.run(context, query, artifacts=artifacts)
     await child.batches(attempt, 1)
     taken, files = await snapshot(child, attempt, 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     again = await restored(child, taken, files, 1)
     with pytest.raises(MinflinkError, match="sink out has yet to commit"):
         await child.run(context, task(rate(10), sink("numbers", format="collect")), **again)

@@ -88,13 +88,13 @@ async def test_restores_in_a_row_keep_exact_totals_and_leave_no_directory(
             attempt,
             await child.run(context, query, artifacts=artifacts, restored=restored, directory=following),
         )
-        assert await child.ask(p.StopTask(attempt_id=old)) == p.TaskStopped(ended=True, unloaded=True)
+        await child.stop(old)
         shutil.rmtree(directory)
         directory = following
         await child.batches(attempt, taken.batch_id + 3)
     left = set((child.directory / "attempts").glob("*")) - before - {directory}
     assert left == set(), [str(path) for each in left for path in each.rglob("*")]
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     results = written(out)
     assert max(epoch for epoch, _ in results) > 3 * restores
     assert [(epoch, rows) for epoch, rows in results if rows != exact(epoch)] == []
@@ -108,7 +108,7 @@ async def test_a_snapshot_lists_the_exact_files_and_offsets(child: Child, tmp_pa
     attempt = await child.run(job(), query, artifacts=artifacts)
     await child.batches(attempt, 12)
     taken, _ = await snapshot(child, attempt, 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     names = {file.path for file in taken.files}
     assert {path for path in names if path.startswith(("offsets", "commits"))} == {
         f"{log}/{taken.batch_id - back}" for log in ("offsets", "commits") for back in (0, 1)
@@ -124,7 +124,7 @@ async def test_a_snapshot_before_the_first_batch_is_empty(child: Child, tmp_path
     (tmp_path / "in").mkdir()
     attempt = await child.run(job(), task(events(tmp_path / "in"), parquet(tmp_path / "out", "events")))
     taken, _ = await snapshot(child, attempt, 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert (taken.batch_id, taken.files, taken.input_ended) == (-1, (), False)
 
 
@@ -138,7 +138,7 @@ async def test_only_what_no_confirmed_checkpoint_covers_is_carried(child: Child,
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
     await child.batches(attempt, second.batch_id + 2)
     third, _ = await snapshot(child, attempt, 3)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert not set(first.transactions[0].files) & set(third.transactions[0].files)
     assert len(third.transactions[0].files) > 0
 
@@ -149,7 +149,7 @@ async def test_staged_files_are_invisible_to_readers(child: Child, tmp_path: Pat
     attempt = await child.run(job(), task(rate(100), parquet(out, "numbers")))
     await child.batches(attempt, 2)
     taken, _ = await snapshot(child, attempt, 1)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert pyarrow.dataset.dataset(out, format="parquet").files == []
     hidden = [path for path in files_below(out) if path.name.startswith((".", "_"))]
     assert hidden == [], "no checksum or marker files"

@@ -45,7 +45,7 @@ async def test_a_task_tells_its_rows_and_batches(child: Child, tmp_path: Path) -
     """Rows in, rows staged, micro-batches and the first one's time are reported."""
     attempt = await child.run(job(), task(rate(100), EVEN, parquet(tmp_path, "even")))
     finished = await child.batches(attempt, 4)
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     metrics = finished.metrics
     assert metrics.batches == metrics.batch_id + 1
     assert metrics.rows_in == 100 * metrics.batches
@@ -62,7 +62,7 @@ async def test_a_repeated_request_starts_nothing_twice(child: Child, tmp_path: P
     assert set((await child.ask(again)).phases) == {"code", "build", "prepare", "start"}
     assert (await child.ask(p.Ping())).attempts == (attempt,)
     for _ in range(2):
-        assert await child.ask(p.StopTask(attempt_id=attempt)) == p.TaskStopped(ended=True, unloaded=True)
+        await child.stop(attempt)
     with pytest.raises(MinflinkError, match="does not run here"):
         await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
 
@@ -79,7 +79,7 @@ async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Pat
         await child.batches(attempt, 2)
         target = str(tmp_path / f"snapshot-{factor}")
         taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
-        await child.ask(p.StopTask(attempt_id=attempt))
+        await child.stop(attempt)
         files = [tmp_path / str(factor) / file.staged for file in taken.transactions[0].files]
         values = {value for file in files for value in pyarrow.parquet.read_table(file)["value"].to_pylist()}
         assert values
@@ -99,7 +99,7 @@ async def test_several_sinks_see_the_same_rows(child: Child, tmp_path: Path) -> 
     await child.batches(attempt, 2)
     target = str(tmp_path / "s")
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     seen = []
     for transaction, name in zip(taken.transactions, ("left", "right"), strict=True):
         tables = [pyarrow.parquet.read_table(tmp_path / name / file.staged) for file in transaction.files]
@@ -116,6 +116,6 @@ async def test_empty_batches_write_nothing(child: Child, tmp_path: Path) -> None
     await child.batches(attempt, 0)
     target = str(tmp_path / "s")
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=target))
-    await child.ask(p.StopTask(attempt_id=attempt))
+    await child.stop(attempt)
     assert (taken.batch_id, taken.transactions[0].files) == (0, ())
     assert files_below(tmp_path / "out") == []

@@ -19,10 +19,22 @@ from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS, Entry, EntryKind,
 
 UNREAD = "inputs"  # in a snapshot's directory
 WATERMARK = ".watermark"  # in there: the last one of the output
+LAST_BATCH_PATIENCE = (
+    10.0  # seconds that the micro-batch in progress has to come into a cut behind which the task stops
+)
 
 
 class CheckpointEnded(Exception):
     """It was aborted, or a later one was cut: this attempt has no part in it."""
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """A checkpoint to stop with that waits for the micro-batch in progress, until `deadline`."""
+
+    checkpoint_id: int
+    oldest: int
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,8 @@ class TaskChannels:
         self._stops: set[int] = set()
         self._ended = False
         self._cuts: dict[int, CutState | Exception] = {}
+        self._in_progress = False  # a micro-batch that began, and is not published
+        self._closing: _Closing | None = None
         self._closed_after: int | None = None  # a checkpoint to stop with: nothing is published behind its cut
         self._gate = g.Gate(
             channels={i.vertex: g.Channel(positions[i.vertex], min(positions[i.vertex], i.first)) for i in inputs},
@@ -108,14 +122,25 @@ class TaskChannels:
 
     # --- micro-batches -------------------------------------------------------------------------------------------
 
+    def begin(self) -> bool:
+        """A micro-batch is to be processed: whether it may be. It may not while the attempt stops with a checkpoint."""
+        with self._lock:
+            if self._closing is None and self._closed_after is None:
+                self._in_progress = True
+                return True
+            return False
+
     def publish(self, batch_id: int, positions: Mapping[VertexId, int], entry: Entry | None) -> bool:
         """A micro-batch was processed: `positions` are where it ends in the inputs, `entry` is its output.
 
-        A repeated one appears only once (J9). False, and nothing happens, while the attempt is `closed`. Raises
-        ExchangeDamaged.
+        A repeated one appears only once (J9). False, and nothing happens, behind the cut of a checkpoint that the
+        attempt stops with. Raises ExchangeDamaged.
         """
         with self._changed:
             if batch_id <= self.published:
+                self._in_progress = False
+                self._close_in_time()
+                self._changed.notify_all()
                 return True
             if self._closed_after is not None:
                 return False
@@ -124,11 +149,13 @@ class TaskChannels:
                 self.output.append(entry)
                 self._watermark_ms = entry.watermark_ms or self._watermark_ms
             self.published = batch_id
+            self._in_progress = False
             now = self._clock()
             for i in self.inputs:
                 i.take_in(positions[i.vertex], now)
                 i.consumed(positions[i.vertex])
             self._feed(g.Advanced(positions))
+            self._close_in_time()
             self._changed.notify_all()
         return True
 
@@ -185,24 +212,39 @@ class TaskChannels:
         with self._lock:
             return self.output.backlog() if self.output is not None else 0
 
-    def closed(self) -> bool:
-        """Whether the attempt is to process nothing more: it stops with a checkpoint that is cut already."""
-        with self._lock:
-            return self._closed_after is not None
-
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def trigger(self, checkpoint_id: int, target: Path, *, oldest: int = 0, stop: bool = False) -> None:
-        """`target`: where the unread entries of each input are linked, should the checkpoint become unaligned."""
+        """`target`: where the unread entries of each input are linked, should the checkpoint become unaligned.
+
+        With `stop` no micro-batch begins any more, and the one in progress belongs to the cut if it ends in time: what
+        comes after the task would have to repeat it. With inputs it is their barriers that say where the cut is.
+        """
         with self._lock:
             self._targets[checkpoint_id] = target
             if stop:
                 self._stops.add(checkpoint_id)
-            self._feed(g.Triggered(checkpoint_id, oldest))
-            for ended in [number for number in self._targets if g.has_ended(self._gate, number)]:
-                del self._targets[ended]
-                self._stops.discard(ended)
+            if stop and not self.inputs and self._in_progress:
+                self._closing = _Closing(checkpoint_id, oldest, self._clock() + LAST_BATCH_PATIENCE)
+            else:
+                self._trigger(checkpoint_id, oldest)
             self._changed.notify_all()
+
+    def _trigger(self, checkpoint_id: int, oldest: int) -> None:
+        self._feed(g.Triggered(checkpoint_id, oldest))
+        for ended in [number for number in self._targets if self._has_ended(number)]:
+            del self._targets[ended]
+            self._stops.discard(ended)
+
+    def _close_in_time(self) -> None:
+        closing = self._closing
+        if closing is not None and (not self._in_progress or self._clock() >= closing.deadline):
+            self._closing = None
+            self._trigger(closing.checkpoint_id, closing.oldest)
+
+    def _has_ended(self, checkpoint_id: int) -> bool:
+        waits = self._closing is not None and self._closing.checkpoint_id == checkpoint_id
+        return not waits and g.has_ended(self._gate, checkpoint_id)
 
     def await_cut(self, checkpoint_id: int, timeout: float) -> CutState | None:
         """The cut of a triggered checkpoint; None: not within `timeout` seconds.
@@ -212,10 +254,11 @@ class TaskChannels:
         with self._changed:
             self._scan()
             self._feed(g.Tick())
-            if checkpoint_id not in self._cuts and not g.has_ended(self._gate, checkpoint_id):
+            self._close_in_time()
+            if checkpoint_id not in self._cuts and not self._has_ended(checkpoint_id):
                 self._changed.wait(timeout)
             made = self._cuts.pop(checkpoint_id, None)
-            if made is None and g.has_ended(self._gate, checkpoint_id):
+            if made is None and self._has_ended(checkpoint_id):
                 raise CheckpointEnded(f"checkpoint {checkpoint_id} was aborted, or a later one overtook it")
         if isinstance(made, Exception):
             raise made
@@ -230,6 +273,8 @@ class TaskChannels:
             self._stops.discard(checkpoint_id)
             if self._closed_after == checkpoint_id:
                 self._closed_after = None
+            if self._closing is not None and self._closing.checkpoint_id == checkpoint_id:
+                self._closing = None
             self._changed.notify_all()
 
     def _scan(self) -> None:

@@ -41,8 +41,10 @@ from minflinkd.taskmanager.session_protocol import (
     TaskFailed,
     TaskRunning,
     TaskStopped,
+    TaskUnloaded,
     TellCollected,
     UnknownAttempt,
+    UnloadTask,
 )
 
 log = structlog.get_logger(__name__)
@@ -71,10 +73,12 @@ class SessionChild(Component):
         self._engine = engine
         self._tell = tell
         self._attempts: dict[AttemptId, _Attempt] = {}
+        self._stopped: dict[AttemptId, RunningTask] = {}  # not unloaded yet
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="session")
         self.mailbox = Mailbox(SESSION)
         self.mailbox.on(RunTask, self._run_task)
         self.mailbox.on(StopTask, self._stop_task)
+        self.mailbox.on(UnloadTask, self._unload_task)
         self.mailbox.on(TakeSnapshot, self._take_snapshot)
         self.mailbox.on(DrainAttempt, self._drain)
         self.mailbox.on(ConfirmCheckpoint, self._confirm)
@@ -125,7 +129,7 @@ class SessionChild(Component):
     async def _stop_task(self, request: StopTask) -> TaskStopped:
         attempt = self._attempts.get(request.attempt_id)
         if attempt is None:
-            return TaskStopped(ended=True, unloaded=True)
+            return TaskStopped(ended=True)
         try:
             async with asyncio.timeout(request.timeout):
                 if attempt.stopped is None:
@@ -134,17 +138,26 @@ class SessionChild(Component):
                         self._threads.submit(attempt.task.interrupt_start)
                     await asyncio.wait([attempt.started])
                     if attempt.started.exception() is not None:
-                        return TaskStopped(ended=True, unloaded=True)
+                        return TaskStopped(ended=True)
                     if attempt.stopped is None:
                         attempt.stopped = self._blocking(attempt.task.stop)
                 answer = await asyncio.shield(attempt.stopped)
         except TimeoutError:
             log.error("user code does not come back", attempt=request.attempt_id, timeout=request.timeout)
-            return TaskStopped(ended=False, unloaded=False)
+            return TaskStopped(ended=False)
         self._attempts.pop(request.attempt_id, None)
-        if answer.ended and self._engine.session.config.on_cluster:
-            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(attempt.task.directory))
+        if answer.ended:
+            self._stopped[request.attempt_id] = attempt.task
         return answer
+
+    async def _unload_task(self, request: UnloadTask) -> TaskUnloaded:
+        task = self._stopped.get(request.attempt_id)
+        if task is None:
+            return TaskUnloaded(unloaded=request.attempt_id not in self._attempts)
+        unloaded = await self._blocking(task.unload)
+        if self._stopped.pop(request.attempt_id, None) is not None and self._engine.session.config.on_cluster:
+            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(task.directory))
+        return TaskUnloaded(unloaded=unloaded)
 
     async def _remove_later(self, directory: str) -> None:
         """Executors unload a stopped query's stores with their next maintenance, and nobody tells when; to write into a

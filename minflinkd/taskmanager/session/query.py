@@ -296,22 +296,33 @@ class RunningTask:
     def stop(self) -> TaskStopped:
         """Blocks until the query's thread is gone, for ever if user code does not come back."""
         self._stopping.set()
-        unloaded = True
         if self._query is not None:
             java_query: Any = self._query._jsq
-            run_id = str(java_query.runId().toString())
             try:
                 java_query.stop()
             except (PySparkException, Py4JError) as error:
                 log.warning("a query does not stop in order", attempt=self._request.attempt_id, error=str(error))
             if java_query.streamingQuery().queryExecutionThread().isAlive():
-                return TaskStopped(ended=False, unloaded=False)
+                return TaskStopped(ended=False)
             self._watched.wait()
-            unloaded = self._engine.stores.close(run_id)
+            self._engine.stores.await_tasks(self._run_id)
         self._close_sinks()
         self._engine.callback.release(self._request.attempt_id)
         self._release()
-        return TaskStopped(ended=True, unloaded=unloaded)
+        return TaskStopped(ended=True)
+
+    def unload(self) -> bool:
+        """After `stop`: close the state stores. Blocks; whether all are closed. Nobody waits for it who goes on with a
+
+        copy of the state: the attempt's directory is its own.
+        """
+        return self._query is None or self._engine.stores.close(self._run_id)
+
+    @property
+    def _run_id(self) -> str:
+        assert self._query is not None
+        java_query: Any = self._query._jsq
+        return str(java_query.runId().toString())
 
     def _release(self) -> None:
         if self._plan is not None:
@@ -376,7 +387,10 @@ class RunningTask:
         return java_query.streamingQuery()
 
     def _await_readers(self) -> None:
-        """J10: before anything of a micro-batch is computed, so that the one before can be checkpointed meanwhile."""
+        """J10: before anything of a micro-batch is computed, so that the one before can be checkpointed meanwhile.
+
+        Raises QueryEnded.
+        """
         limit = self._request.output.max_backlog if self._request.output is not None else 0
         pause = 0.005
         while not self._stopping.is_set():
@@ -384,10 +398,11 @@ class RunningTask:
                 self._backpressure.hold()
             else:
                 self._backpressure.let_go()
-                if not self._channels.closed():
+                if self._channels.begin():
                     return
-            time.sleep(pause)
+            self._stopping.wait(pause)
             pause = min(pause * 1.5, 0.05)
+        raise QueryEnded("the attempt stopped before this micro-batch")
 
     def _look_at_exchanges(self) -> None:
         """What happens to them while no micro-batch is there to see it."""

@@ -33,6 +33,18 @@ class StateStores:
         for name in ("loadedProviders", "maintenanceTask", _UNLOADED, *_IN_MAINTENANCE):
             self._fields[name] = _member(kind, name)
 
+    def await_tasks(self, run_id: str, timeout: float = 5.0) -> bool:
+        """Until no Spark task of a query run that has ended runs: one that was killed ends later than its query, and
+
+        may still write. Whether that was in time.
+        """
+        deadline = time.monotonic() + timeout
+        while self._in_use(run_id):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
         """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
 
@@ -41,10 +53,8 @@ class StateStores:
         if self._elsewhere:
             return False
         deadline = time.monotonic() + timeout
-        while self._in_use(run_id):  # a task that was killed ends later than its query, and may still begin a changelog
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
+        if not self.await_tasks(run_id, timeout):
+            return False
         clean = 0
         while clean < _CLEAN_LOOKS:
             clean = clean + 1 if self._has_nothing(run_id) and self._pass_over(deadline) else 0

@@ -99,11 +99,13 @@ class Session:
             if self.snapshot is not None:
                 return self.snapshot
             raise sp.UnknownAttempt("no snapshot now")
+        if isinstance(request, sp.UnloadTask):
+            return sp.TaskUnloaded(unloaded=True)
         if self.stop_takes > timeout:
             await asyncio.sleep(timeout)
             raise RpcTimeout("user code does not come back")
         await asyncio.sleep(self.stop_takes)
-        return sp.TaskStopped(ended=True, unloaded=True)
+        return sp.TaskStopped(ended=True)
 
 
 @dataclass
@@ -383,7 +385,7 @@ async def test_tasks_of_a_silent_jobmaster_end_and_its_slots_fall_free_later(tmp
         await world.ask(DEPLOY)
         world.wire.faults.drop_if = lambda _s, target, _m: target == Address(job_master(JOB))
         await asyncio.sleep(10.0)
-        assert world.session.asked[-1] == "StopTask"
+        assert world.session.asked[-2:] == ["StopTask", "UnloadTask"]
         assert X in world.executor.core.slots.table.bindings
         await asyncio.sleep(30.0)
         assert not world.executor.core.slots.table.bindings
@@ -442,7 +444,7 @@ async def test_a_cancelled_attempt_commits_what_a_complete_checkpoint_owes(
         await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT, completed=completed), timeout=60.0)
         asked = world.session.asked
         assert asked.count("ConfirmCheckpoint") == commits
-        assert asked[-1] == "StopTask"
+        assert asked[-2:] == ["StopTask", "UnloadTask"]
 
 
 COLLECTING = replace(TASK, vertices=(*TASK.vertices, Vertex(id=VertexId("seen"), sink=Sink(format="collect"))))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import CheckpointEnded, CutState, TaskChannels
+from minflinkd.taskmanager.exchange.channels import LAST_BATCH_PATIENCE, CheckpointEnded, CutState, TaskChannels
 from minflinkd.taskmanager.exchange.input import Input
 from minflinkd.taskmanager.exchange.log import (
     DATA,
@@ -239,13 +239,65 @@ def test_nothing_is_published_behind_the_cut_that_the_job_stops_with(tmp_path: P
     assert channels.publish(0, {}, batch(0))
     channels.trigger(1, world.target(), stop=True)
     assert cut(channels, 1).batch_id == 0
-    assert channels.closed()
+    assert not channels.begin()
     assert not channels.publish(1, {}, batch(1))
     assert channels.publish(0, {}, batch(0)), "what is in the cut is published"
     channels.trigger(2, world.target(2))
     assert cut(channels, 2).batch_id == 0
     channels.abort(1)
+    assert channels.begin()
     assert channels.publish(1, {}, batch(1))
+
+
+def test_the_micro_batch_in_progress_belongs_to_the_cut_that_the_job_stops_with(tmp_path: Path) -> None:
+    """C1, H3: whatever goes on from there need not repeat it."""
+    world = World(tmp_path)
+    channels = world.channels()
+    assert channels.begin()
+    channels.trigger(1, world.target(), stop=True)
+    assert channels.await_cut(1, 0.0) is None
+    assert not channels.begin()
+    assert channels.publish(0, {}, batch(0))
+    assert cut(channels, 1).batch_id == 0
+    assert not channels.begin()
+
+
+def test_a_repeated_micro_batch_ends_as_well(tmp_path: Path) -> None:
+    """J9: nothing waits for it."""
+    world = World(tmp_path)
+    channels = world.channels()
+    channels.publish(0, {}, batch(0))
+    assert channels.begin()
+    channels.trigger(1, world.target(), stop=True)
+    assert channels.publish(0, {}, batch(0))
+    assert cut(channels, 1).batch_id == 0
+
+
+def test_a_micro_batch_that_takes_too_long_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """C24: the one before it is where others go on."""
+    world = World(tmp_path)
+    channels = world.channels()
+    channels.publish(0, {}, batch(0))
+    assert channels.begin()
+    channels.trigger(1, world.target(), stop=True)
+    world.now += LAST_BATCH_PATIENCE - 0.1
+    assert channels.await_cut(1, 0.0) is None
+    world.now += 0.1
+    assert cut(channels, 1).batch_id == 0
+    assert not channels.publish(1, {}, batch(1))
+
+
+def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: Path) -> None:
+    """C13."""
+    world = World(tmp_path)
+    channels = world.channels()
+    assert channels.begin()
+    channels.trigger(1, world.target(), stop=True)
+    channels.abort(1)
+    with pytest.raises(CheckpointEnded):
+        channels.await_cut(1, 0.0)
+    assert channels.publish(0, {}, batch(0))
+    assert channels.begin()
 
 
 def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> None:
