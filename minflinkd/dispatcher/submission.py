@@ -112,7 +112,7 @@ class Analyzer:
         deadline = self.clock.monotonic() + session_timeout
         request = m.AnalyzeJob(job=context, tasks=tasks)
         while True:
-            address = await self._find_session(context.libraries, session_timeout, deadline)
+            address = await self._find_session(context, session_timeout, deadline)
             try:
                 return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
@@ -122,8 +122,8 @@ class Analyzer:
                     raise NoSession(why, hint="submit it again") from error
             await self.clock.sleep(ASK_AGAIN)  # another job's libraries came there first, and will have been reported
 
-    async def _find_session(self, libraries: tuple[m.Library, ...], timeout: float, deadline: float) -> Address:
-        request = m.FindSession(libraries=libraries)
+    async def _find_session(self, job: m.JobContext, timeout: float, deadline: float) -> Address:
+        request = m.FindSession(job_id=job.job_id, libraries=job.libraries)
         while True:
             found = m.SessionFound()
             try:

@@ -302,8 +302,12 @@ class ResourceManagerCore:
     # --- from the Dispatcher and the REST server -----------------------------------------------------------------
 
     def _find_session(self, request: m.FindSession, now: float) -> m.SessionFound:
-        """The emptiest TaskManager that is no job's own; rather one whose session has not aged, or best holds the
-        job's libraries already: those that an analysis brings keep other versions away."""
+        """One that the job has slots of; else the emptiest TaskManager that is no job's own, rather one whose session
+        has not aged, or best holds the job's libraries already: those that an analysis brings keep other versions away.
+        """
+        own = self._ready_of(request.job_id, request.libraries) if request.job_id is not None else None
+        if own is not None:
+            return m.SessionFound(address=own.hello.address if own.hello is not None else None)
         ready = [
             shelf
             for shelf in self.state.shelves
@@ -320,6 +324,12 @@ class ResourceManagerCore:
         self._feed(ev.SessionWanted(request.libraries), now)
         waiting = session_outlook(self.state, self._setting.options, request.libraries, now)
         return m.SessionFound(refused=no_start(self.state) or "", waiting=waiting)
+
+    def _ready_of(self, job_id: JobId, libraries: tuple[m.Library, ...]) -> TaskManager | None:
+        held = self.state.holdings.get(job_id, {}).values()
+        known = {resource_id for resource_ids in held for resource_id in resource_ids}
+        own = [self.state.task_managers[r] for r in sorted(known) if r in self.state.task_managers]
+        return next((tm for tm in own if tm.ready and not tm.aged and not clash(tm.libraries, libraries)), None)
 
     def _list_task_managers(self, _: m.ListTaskManagers, now: float) -> tuple[m.TaskManagerInfo, ...]:
         return tuple(

@@ -120,3 +120,19 @@ async def test_a_connector_that_is_not_there_is_a_fault(child: Child) -> None:
     out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="kafka", options={"topic": "x"}))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(1), out),)))).faults
     assert "Spark's Kafka connector is not there" in fault.problem
+
+
+async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: Child, tmp_path: Path) -> None:
+    """H3: between two versions of a job there is no time for it. What differs in anything is built anew."""
+    built = tmp_path / "built"
+    code = f"def counted(inputs, params):\n    open({str(built)!r}, 'a').write('x')\n    return inputs['numbers']\n"
+    (tmp_path / "counting.py").write_text(code + "def sink(batch, epoch):\n    batch.count()\n")
+    artifacts = {"counting.py": str(tmp_path / "counting.py")}
+    counting = task(rate(), python("counted", "counting:counted", "numbers"), call("counting:sink", "counted"))
+    context = job(params={"factor": 3})
+    assert (await child.ask(p.AnalyzeTasks(job=context, tasks=(counting,), artifacts=artifacts))).faults == ()
+    for run_of, times in ((context, 1), (context, 2), (job(params={"factor": 4}), 3)):
+        attempt = await child.run(run_of, counting, artifacts=artifacts)
+        await child.batches(attempt, 1)
+        await child.stop(attempt)
+        assert len(built.read_text()) == times

@@ -170,8 +170,12 @@ class SessionFound(Message, frozen=True):
 
 
 class FindSession(Request[SessionFound], frozen=True):
-    """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none."""
+    """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none.
 
+    One that holds slots of the job rather than another: what the analysis builds serves a deployment there.
+    """
+
+    job_id: JobId | None = None
     libraries: tuple[Library, ...] = ()  # the analysis brings them into the session
 
 

@@ -23,6 +23,7 @@ from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.taskmanager.session import plan
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session.prepared import PreparedTask
 from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
 from minflinkd.taskmanager.session_protocol import (
     SESSION,
@@ -219,6 +220,7 @@ class SessionChild(Component):
         return await self._blocking(lambda: _analysis(self._engine, request))
 
     async def _ping(self, _: Ping) -> Pong:
+        await self._blocking(self._engine.prepared.drop_old)
         stores = await self._blocking(self._engine.stores.loaded)
         return Pong(attempts=tuple(self._attempts), threads=threading.active_count(), state_stores=stores)
 
@@ -234,25 +236,32 @@ def _start(task: RunningTask) -> TaskRunning:
 
 
 def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
+    job_id = request.job.job_id
     try:
-        code = engine.code.load(request.job.job_id, request.artifacts)
+        code = engine.code.load(job_id, request.artifacts)
     except UnusableArtifact as error:
         return Analysis(faults=(GraphFault(path="artifacts", problem=error.message, hint=error.hint),))
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}
     exchanges: dict[VertexId, str] = {}
+    prepared: list[PreparedTask] = []
     try:
         for task in _upstream_first(request.tasks):
-            built = plan.build(engine.session, request.job, task, code, exchanges)
+            inputs = {edge.id: exchanges[edge.id] for edge in task.inputs if edge.id in exchanges}
+            built = plan.build(engine.session, request.job, task, code, inputs)
+            prepared.append(PreparedTask(request.job, task, inputs, built, engine.code.load(job_id, request.artifacts)))
             faults.extend(built.faults)
             if task.readers and built.frame is not None:
                 exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
-            built.release()
+        engine.prepared.keep(job_id, [] if faults else prepared)
+        prepared = prepared if faults else []
     finally:
         code.release()
+        for task_at_fault in prepared:
+            task_at_fault.release()
     return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure, query_failure
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
+from minflinkd.taskmanager.session.prepared import Prepared
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.snapshotter import Snapshotter
@@ -74,6 +75,7 @@ class Engine:
     callback: BatchCallback
     code: CodeCache
     stores: StateStores
+    prepared: Prepared = field(default_factory=Prepared)
 
 
 class RunningTask:
@@ -117,11 +119,14 @@ class RunningTask:
     def _start(self) -> TaskRunning:
         request, engine = self._request, self._engine
         began = time.monotonic()
-        code = self._code = engine.code.load(request.job.job_id, request.artifacts)
-        loaded = time.monotonic()
         opening = Opening(request, self._checkpoint)
         inputs = opening.await_inputs(self._stopping)
-        self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
+        prepared = engine.prepared.take(request.job, request.task, inputs)
+        code = self._code = prepared.code if prepared else engine.code.load(request.job.job_id, request.artifacts)
+        self._plan = prepared.plan if prepared else None
+        loaded = time.monotonic()
+        if self._plan is None:
+            self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
         frame = self._plan.require()
         if (output := opening.output(self._plan.schema)) is not None:
             self._exchange = ExchangeSink(output.directory)
@@ -136,7 +141,7 @@ class RunningTask:
         self._snapshots = Snapshotter(
             self._checkpoint, self._plan.operators, self._channels, self._sinks.ledgers, self._has_ended
         )
-        prepared = time.monotonic()
+        restored = time.monotonic()
         engine.callback.register(request.attempt_id, self._on_batch)
         for source in self._plan.inputs:
             source.bind(self._channels, lambda: engine.callback.called_by(request.attempt_id), self._on_input_error)
@@ -150,8 +155,8 @@ class RunningTask:
         phases = {
             "code": loaded - began,
             "build": built - loaded,
-            "prepare": prepared - built,
-            "start": ended - prepared,
+            "prepare": restored - built,
+            "start": ended - restored,
         }
         return TaskRunning(phases=phases, operators=self._plan.operators, moved=self._moved)
 

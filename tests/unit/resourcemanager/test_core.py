@@ -373,6 +373,19 @@ def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> 
     assert manager.receive(found).address == task_manager(TM1)
 
 
+def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
+    """H3, R24: what is built there need not be built again, also where the TaskManager is the job's own."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1, (JOB, A))
+    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (JOB, A)), dedicated_to=JOB))
+    manager.register(TM2)
+    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM1)
+    assert manager.receive(m.FindSession(job_id=OTHER)).address == task_manager(TM2)
+    aged = msgspec.structs.replace(manager.report(TM1, (JOB, A)), session_aged=True)
+    manager.beat(registered, aged)
+    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM2)
+
+
 def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
     """B31: the idle one keeps room for other versions. Where all hold another version, who waits is told."""
     one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
