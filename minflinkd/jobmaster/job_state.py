@@ -128,8 +128,11 @@ class JobState:
 
     @property
     def has_read(self) -> bool:
-        """Whether every task has finished a micro-batch with rows (a restored query begins with one that has none)."""
-        return all(e.metrics.rows_in > 0 or e.input_ended for e in self.executions.values())
+        """Whether every task has finished a micro-batch with rows (a restored query begins with one that has none), or
+
+        has found none to process.
+        """
+        return all(e.metrics.rows_in > 0 or e.metrics.waited or e.input_ended for e in self.executions.values())
 
     @property
     def live(self) -> tuple[Execution, ...]:

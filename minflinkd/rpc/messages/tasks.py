@@ -111,6 +111,7 @@ class TaskMetrics(Message, frozen=True):
     output_backlog: int = 0  # bytes in its exchange that the slowest reader still needs
     backpressured: bool = False  # no micro-batch begins until its readers have caught up (J10)
     backpressured_ms: float = 0.0
+    waited: bool = False  # has looked for rows once, and found none to process
 
 
 class TaskStatus(Message, frozen=True):

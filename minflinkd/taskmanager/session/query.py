@@ -15,6 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -238,6 +239,7 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
+                self._look_for_first_rows()
                 self._look_at_exchanges()
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
@@ -451,6 +453,16 @@ class RunningTask:
                 return
             after = self._metrics = output.within(after)
         self._events.batch_finished(after)
+
+    def _look_for_first_rows(self) -> None:
+        """Tell of a query that has nothing to do from its start on, to whoever waits for its first micro-batch."""
+        if self._metrics.rows_in or self._metrics.waited:
+            return
+        with suppress(PySparkException, Py4JError):
+            if is_idle(self._execution):
+                with self._lock:
+                    waited = self._metrics = msgspec.structs.replace(self._metrics, waited=True)
+                self._events.batch_finished(waited)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 

@@ -230,15 +230,18 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
         assert world.master.status is JobStatus.RUNNING
 
 
-async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(tmp_path: Path) -> None:
-    """H7: behind one the version before it could not be brought back; an idle one is not waited for without end."""
+@pytest.mark.parametrize("reports", [m.TaskMetrics(batches=1, rows_in=1), m.TaskMetrics(waited=True)])
+async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
+    tmp_path: Path, reports: m.TaskMetrics
+) -> None:
+    """H7: behind one the version before it could not be brought back; one that finds no rows is not waited for."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: heard.said)
             await asyncio.sleep(5)
             assert "trigger 17" not in world.story
-            metrics = m.TaskMetrics(batches=1, rows_in=1)
+            metrics = reports
             progress = m.TaskProgress(attempt_id=world.tm.deployed[-1].attempt_id, metrics=metrics)
             world.tm.network.tell(job_master(JOB), progress, fence=world.master.leader_id)
             async with asyncio.timeout(2):
