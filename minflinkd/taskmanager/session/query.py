@@ -5,17 +5,14 @@ Everything here blocks and runs on threads. What happens by itself is told throu
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -29,7 +26,7 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
-from minflinkd.taskmanager.session import bounded, metrics, placement, plan, snapshot
+from minflinkd.taskmanager.session import bounded, placement, plan, snapshot
 from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
@@ -38,6 +35,7 @@ from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batc
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
 from minflinkd.taskmanager.session.prepared import Prepared
+from minflinkd.taskmanager.session.progress import Progress
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.snapshotter import Snapshotter
@@ -88,7 +86,6 @@ class RunningTask:
         self._events = events
         self.directory = request.directory
         self._checkpoint = Path(request.directory) / "checkpoint"
-        self._received = time.monotonic()
         self._query: StreamingQuery | None = None
         self._code = NO_CODE
         self._plan: plan.Plan | None = None
@@ -97,15 +94,13 @@ class RunningTask:
         self._stopping = threading.Event()
         self._watched = threading.Event()
         self._lock = threading.Lock()
-        self._metrics = TaskMetrics()
-        self._rows_out = 0
-        self._finished_epoch = -1
         self._batch_error: ErrorInfo | None = None
         self._snapshots: Snapshotter | None = None
         self._channels = no_channels()
         self._watermarks: Watermarks | None = None
         self._exchange: ExchangeSink | None = None
         self._backpressure = Backpressure()
+        self._progress = Progress(events.batch_finished, self._backpressure)
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -239,7 +234,6 @@ class RunningTask:
                 if not java_query.isActive():
                     break
                 self._report(java_query)
-                self._look_for_first_rows()
                 self._look_at_exchanges()
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
@@ -254,7 +248,7 @@ class RunningTask:
         """Raises NothingToDrain: Spark fires nothing in a query that has run no micro-batch since it was restored."""
         restored = self._request.restored is not None and self._request.restored.batch_id >= 0
         assert self._plan is not None
-        if restored and not self._metrics.batches and any(node.stateful for node in self._plan.operators):
+        if restored and not self._progress.metrics.batches and any(node.stateful for node in self._plan.operators):
             raise NothingToDrain(
                 "the task has had no input since it was restored, so that its open windows could not fire",
                 hint="stop without drain, or drain when there was input",
@@ -270,7 +264,7 @@ class RunningTask:
             if ended and not self._stopping.is_set():
                 self._channels.put_end()
                 self._report(java_query)
-                self._events.input_ended(self._metrics)
+                self._events.input_ended(self._progress.metrics)
         except Exception as error:
             self._unforeseen(error)
 
@@ -383,9 +377,7 @@ class RunningTask:
                 raise QueryEnded("the attempt stopped with a checkpoint that does not cover this micro-batch")
         if self._plan.watermarks:
             self._watermarks.take_in(self._execution, self._channels.watermarks())
-        with self._lock:
-            self._rows_out += rows
-            self._finished_epoch = epoch
+        self._progress.finished(epoch, rows)
 
     @property
     def _execution(self) -> Any:
@@ -433,36 +425,12 @@ class RunningTask:
                     self._channels.put_watermark(promised)
 
     def _report(self, java_query: Any) -> None:
-        with self._lock:
-            known, finished = self._metrics.batch_id, self._finished_epoch
-        reports = _reports_since(java_query, known) if known < finished else []
-        output = self._backpressure.output(self._channels.backlog())
-        with self._lock:
-            before = self._metrics
-            after = before
-            for report in reports:
-                if report["batchId"] <= self._finished_epoch:
-                    after = metrics.advance(after, report)
-                    after = metrics.with_offsets(after, report, self._plan.source_names if self._plan else {})
-            if after is not before:
-                first = after.first_batch_ms
-                if first is None:
-                    first = (time.monotonic() - self._received) * 1000
-                after = metrics.with_output(after, self._rows_out, first)
-            elif not self._backpressure.is_news(output, before):
-                return
-            after = self._metrics = output.within(after)
-        self._events.batch_finished(after)
-
-    def _look_for_first_rows(self) -> None:
-        """Tell of a query that has nothing to do from its start on, to whoever waits for its first micro-batch."""
-        if self._metrics.rows_in or self._metrics.waited:
-            return
-        with suppress(PySparkException, Py4JError):
-            if is_idle(self._execution):
-                with self._lock:
-                    waited = self._metrics = msgspec.structs.replace(self._metrics, waited=True)
-                self._events.batch_finished(waited)
+        names = self._plan.source_names if self._plan is not None else {}
+        self._progress.report(java_query, names, self._channels.backlog())
+        if self._progress.is_awaited:  # where nothing comes, whoever waits for its first micro-batch may go on
+            with suppress(PySparkException, Py4JError):
+                if is_idle(self._execution):
+                    self._progress.waited()
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
@@ -492,12 +460,6 @@ class RunningTask:
         """Raises NoSuchSink."""
         assert self._sinks is not None
         return self._sinks.collected(vertex_id)
-
-
-def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:
-    """Progress of later micro-batches, in their order. No other is read: each is a call to the JVM."""
-    later = takewhile(lambda report: report.batchId() > batch_id, reversed(java_query.recentProgress()))
-    return [json.loads(report.json()) for report in later][::-1]
 
 
 @contextmanager
