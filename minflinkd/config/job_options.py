@@ -100,6 +100,13 @@ class Checkpointing:
         "jobs can be started from them. With delete those of a failed job stay as long as its result.",
         reload=Reload.LIVE,
     )
+    file_merging: bool = option(
+        "execution.checkpointing.file-merging.enabled",
+        True,
+        "State files share physical files. With false each is a file of its own, never rewritten, and the other "
+        "options of file merging but orphan-grace do nothing. A job restores from either kind.",
+        aliases=("file-merging.enabled",),
+    )
     max_file_size: MemorySize = option(
         "execution.checkpointing.file-merging.max-file-size",
         MemorySize(256 << 20),

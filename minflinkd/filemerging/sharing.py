@@ -61,12 +61,21 @@ class SharedFiles:
     """One checkpoint's files, and the parts that write them."""
 
     def __init__(
-        self, writer: PhysicalFileWriter, limits: CompactionLimits | None, *, max_age: float = DEFAULT_MAX_FILE_AGE
+        self,
+        writer: PhysicalFileWriter,
+        limits: CompactionLimits | None,
+        *,
+        max_age: float = DEFAULT_MAX_FILE_AGE,
+        alone: bool = False,
     ) -> None:
-        """`limits`: None: no file is worn. `max_age`: seconds for which a part that has written waits for others."""
+        """`limits`: None: no file is worn. `max_age`: seconds for which a part that has written waits for others.
+
+        `alone`: one part is all there is.
+        """
         self._writer = writer
         self._limits = limits
         self._max_age = max_age
+        self._alone = alone
         self._parts: list[Part] = []
         self._lost = False  # a part left without having finished
         self._changed = asyncio.Event()  # another one after each change
@@ -76,8 +85,8 @@ class SharedFiles:
 
     @property
     def joinable(self) -> bool:
-        """Whether somebody still writes."""
-        return not self._lost and (not self._parts or not self._all(Phase.DONE))
+        """Whether nobody has begun, or somebody still writes who is not to be alone."""
+        return not self._lost and (not self._parts or not (self._alone or self._all(Phase.DONE)))
 
     def join(self, known: Iterable[StateHandle], sizes: Mapping[str, int]) -> Part:
         """A part to whose task earlier checkpoints offer the segments `known`, in files of these `sizes`."""

@@ -44,8 +44,8 @@ class PhysicalFileWriter:
     """The physical files of one TaskManager and checkpoint; none exists before the first append.
 
     `root` is the job's checkpoint directory, `name(n)` gives the n-th file's name in it. A file is finished when the
-    next segment would take it over `max_file_size`; a larger segment gets a file of its own. Appends may come from
-    several tasks. Leaving the context without `commit` leaves nothing.
+    next segment would take it over `max_file_size`; a larger segment gets a file of its own, and with 0 each does.
+    Appends may come from several tasks. Leaving the context without `commit` leaves nothing.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class PhysicalFileWriter:
         self._sizes: dict[str, int] = {}  # of all files begun, finished or not
         self._given: set[str] = set()  # to somebody who answers for them
         self._writer: Writer | None = None  # of the last of them
+        self._empty = True  # that file has no segment yet
         self._calls = FileCalls()
 
     @property
@@ -177,6 +178,7 @@ class PhysicalFileWriter:
         name = self._open_file
         handle = StateHandle(name, self._sizes[name], length, digest)
         self._sizes[name] += length
+        self._empty = False
         return handle
 
     @property
@@ -189,10 +191,7 @@ class PhysicalFileWriter:
             waiting.clear()
 
     def _is_full_for(self, size: int) -> bool:
-        if self._writer is None:
-            return False
-        begun = self._sizes[self._open_file]
-        return begun > len(HEADER) and begun + size > self._max
+        return self._writer is not None and not self._empty and self._sizes[self._open_file] + size > self._max
 
     async def _room_for(self, size: int) -> Writer:
         if self._is_full_for(size):
@@ -206,6 +205,7 @@ class PhysicalFileWriter:
             self._calls.create_ms += (time.monotonic() - began) * 1000
             await self._writer.append(HEADER)
             self._sizes[name] = len(HEADER)
+            self._empty = True
         return self._writer
 
     async def _finish_file(self) -> None:

@@ -62,6 +62,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     exchange_timeout: float = 30.0  # without an answer from another TaskManager's data endpoint
     registration_timeout: float = 0.0  # 0: never gives up
     task_cancellation_timeout: float = 30.0
+    file_merging_enabled: bool = True
     file_merging_max_file_size: int = 256 * 1024**2
     file_merging_max_file_age: float = 10.0
     file_merging_max_space_amplification: float = 1.3
@@ -126,6 +127,7 @@ def settings_of(
         exchange_timeout=options.exchange_timeout,
         registration_timeout=options.registration_timeout or registration_timeout,
         task_cancellation_timeout=options.cancellation_timeout,
+        file_merging_enabled=config.checkpointing.file_merging,
         file_merging_max_file_size=config.checkpointing.max_file_size,
         file_merging_max_file_age=config.checkpointing.max_file_age,
         file_merging_max_space_amplification=config.checkpointing.max_space_amplification,

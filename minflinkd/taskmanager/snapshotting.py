@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
-from minflinkd.filemerging.compaction import CompactionLimits, time_to_rewrite
+from minflinkd.filemerging.compaction import time_to_rewrite
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.filemerging.segments import physical_file_name
-from minflinkd.filemerging.sharing import DEFAULT_MAX_FILE_AGE, Part, PartnerLeft, SharedFiles
-from minflinkd.filemerging.writer import PhysicalFileWriter
+from minflinkd.filemerging.sharing import Part, PartnerLeft, SharedFiles
 from minflinkd.rpc.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
@@ -63,22 +63,17 @@ class Snapshots:
         local: LocalSnapshots,
         session: Callable[[], SessionProcess],
         deliver: Deliver,
-        limits: CompactionLimits,
-        max_file_age: float = DEFAULT_MAX_FILE_AGE,
+        merging: FileMerging,
         num_retained: int = 1,
         tasks: TaskOwner,
     ) -> None:
-        """`num_retained`: of jobs that do not say how many completed checkpoints are kept.
-
-        `max_file_age`: seconds for which a task's files stay open for other tasks that reach the checkpoint later.
-        """
+        """`num_retained`: of jobs that do not say how many completed checkpoints are kept."""
         self._resource_id = resource_id
         self._storages = storages
         self._local = local
         self._session = session
         self._deliver = deliver
-        self._limits = limits
-        self._max_file_age = max_file_age
+        self._merging = merging
         self._num_retained = num_retained
         self._tasks = tasks
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -234,9 +229,8 @@ class Snapshots:
                 physical_file_name, request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id
             )
             root = self._storages.at(job.checkpoint_root)
-            writer = PhysicalFileWriter(root, name, max_file_size=self._limits.max_file_size)
-            limits = None if request.stop else self._limits  # nobody shall wait for what the next job can do as well
-            self._shared[key] = SharedFiles(writer, limits, max_age=self._max_file_age)
+            compact = not request.stop  # nobody shall wait for what the next job can do as well
+            self._shared[key] = self._merging.begin(root, name, compact=compact)
         return self._shared[key].join(attempt.known.values(), attempt.sizes)
 
     async def _upload(

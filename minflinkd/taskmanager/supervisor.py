@@ -17,6 +17,7 @@ from minflinkd.blob.exchange import TaskManagerExchange
 from minflinkd.blob.keys import BlobKind
 from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import Hardware, Registered, RegisterTaskManager, TaskManagerReport
 from minflinkd.rpc.network import task_manager
@@ -122,11 +123,14 @@ class TaskManager(Component):
             keeper=self._keeper,
             deployer=Deployer(self._storages, self._blobs, copies, self._mirrors),
             state_directory=state,
-            limits=CompactionLimits(
-                max_file_size=settings.file_merging_max_file_size,
-                max_amplification=settings.file_merging_max_space_amplification,
+            merging=FileMerging(
+                limits=CompactionLimits(
+                    max_file_size=settings.file_merging_max_file_size,
+                    max_amplification=settings.file_merging_max_space_amplification,
+                ),
+                max_file_age=settings.file_merging_max_file_age,
+                enabled=settings.file_merging_enabled,
             ),
-            max_file_age=settings.file_merging_max_file_age,
             num_retained=settings.checkpoints_retained,
             cancellation_timeout=settings.task_cancellation_timeout,
             on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),

@@ -16,8 +16,7 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.filemerging.compaction import CompactionLimits
-from minflinkd.filemerging.sharing import DEFAULT_MAX_FILE_AGE
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
@@ -63,8 +62,7 @@ class TaskExecutor(Component):
         keeper: SessionKeeper,
         deployer: Deployer,
         state_directory: Path,
-        limits: CompactionLimits,
-        max_file_age: float = DEFAULT_MAX_FILE_AGE,
+        merging: FileMerging,
         num_retained: int = 1,
         cancellation_timeout: float,
         on_exit: Callable[[str, bool], None],
@@ -96,8 +94,7 @@ class TaskExecutor(Component):
             local=deployer.snapshots,
             session=keeper.session,
             deliver=self._deliver,
-            limits=limits,
-            max_file_age=max_file_age,
+            merging=merging,
             num_retained=num_retained,
             tasks=self.tasks,
         )

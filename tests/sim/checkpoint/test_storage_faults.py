@@ -20,6 +20,7 @@ from minflinkd.checkpoint.metadata import decode
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.runtime.clock import SystemClock
@@ -71,7 +72,7 @@ class World:
             local=LocalSnapshots(base / "snapshots"),
             session=lambda: cast(SessionProcess, Session()),
             deliver=self.deliver,
-            limits=CompactionLimits(max_file_size=64),  # so that each file of state is one of the storage
+            merging=FileMerging(limits=CompactionLimits(max_file_size=64)),  # each file of state is one of the storage
             tasks=self.owner,
         )
         self.attempts = {attempt: self.attempt(task, attempt, base) for task, attempt in TASKS.items()}

@@ -77,6 +77,7 @@ def test_an_option_may_be_called_by_its_other_name() -> None:
     config = parse_config("file-merging.max-file-size: 1 MiB\nslotmanager.redundant-taskmanager-num: 2", {}, {})
     assert config.checkpointing.max_file_size == 1 << 20
     assert config.resourcemanager.standby_taskmanagers == 2
+    assert not parse_config("file-merging.enabled: false", {}, {}).checkpointing.file_merging
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "heartbeat:\n  # interval: 1 s\n", "taskmanager.spark.conf: {}\n"])

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.filemerging.compaction import CompactionLimits, SpaceUse, file_uses, space_use
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
@@ -196,6 +197,7 @@ async def running(
     retained: int | None = None,
     max_file_size: int = 1 << 20,
     max_file_age: float = 60.0,
+    merging: bool = True,
     **faults: Any,
 ) -> AsyncIterator[World]:
     storages, storage = Storages(), FaultyStorage(LocalStorage(), **faults)
@@ -230,8 +232,9 @@ async def running(
             local=local,
             session=lambda: cast(SessionProcess, session),
             deliver=lambda attempt, request: world.deliver(attempt, request),
-            limits=CompactionLimits(max_file_size=max_file_size),
-            max_file_age=max_file_age,
+            merging=FileMerging(
+                limits=CompactionLimits(max_file_size=max_file_size), max_file_age=max_file_age, enabled=merging
+            ),
             tasks=tasks,
         ),
         local,

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.filemerging.compaction import DEFAULT_MAX_AMPLIFICATION, time_to_rewrite
+from minflinkd.filemerging.segments import HEADER
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
@@ -239,21 +240,68 @@ async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -
         assert taken.bytes_uploaded == 0
 
 
-@pytest.mark.parametrize("written_with", [1, 3000, 1 << 20])
-@pytest.mark.parametrize("restored_with", [1, 3000, 1 << 20])
+async def test_with_merging_off_each_state_file_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """F9: also those of two tasks and empty ones; what is needed no more is gone at once, and nothing is rewritten."""
+    chance = random.Random(1)
+    async with running(tmp_path, merging=False) as world:
+        world.session.others = {}
+        for number in range(1, 11):
+            churn(world, chance, number)
+            world.session.files[state(number * 1000, "log")] = b""
+            taken = await world.confirmed_both(number)
+            mine, others = (set(snapshot.physical_files) for snapshot in taken)
+            assert mine.isdisjoint(others)
+            handles = {file.handle for snapshot in taken for file in snapshot.files}
+            assert len(handles) == len({handle.file for handle in handles})
+            assert {handle.offset for handle in handles} == {len(HEADER)}
+            space = world.subsume(*taken)
+            assert space.stored == space.referenced + len(handles) * len(HEADER)
+            assert [figures(snapshot).compactions for snapshot in taken] == [0, 0]
+            for snapshot, files in zip(taken, (world.session.files, world.session.others), strict=True):
+                assert await world.restored(snapshot) == files
+
+
+async def test_with_merging_off_no_task_waits_for_another(tmp_path: Path) -> None:
+    """F9: nor does one that fails end the other's part."""
+    async with running(tmp_path, merging=False) as world:
+        world.session.files = {state(1): b"one", state(2): b"two"}
+        world.session.busy_attempts = {OTHER_ATTEMPT}
+        world.trigger_both(1)
+        await until(lambda: world.acknowledged(1) is not None)
+        aborted = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=OTHER_ATTEMPT, checkpoint_id=1)
+        await world.snapshots.abort(world.other, aborted)
+        assert (world.acknowledged(1, OTHER_ATTEMPT), len(world.physical_files())) == (None, 2)
+
+
+async def test_with_merging_off_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """C13: nor the files that were finished already."""
+    async with running(tmp_path, merging=False, fail_at=8) as world:
+        world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 9)}
+        world.trigger(1)
+        await until(lambda: not world.snapshots._running)
+        assert (world.acknowledged(1), world.stored()) == (None, set())
+        assert len((await world.confirmed(2)).physical_files) == 8
+
+
+OFF = None  # as a largest size: no merging
+SIZES = [OFF, 1, 3000, 1 << 20]
+
+
+@pytest.mark.parametrize("written_with", SIZES)
+@pytest.mark.parametrize("restored_with", SIZES)
 @pytest.mark.parametrize("sizes_recorded", [True, False])
 async def test_a_job_goes_on_from_a_checkpoint_that_was_merged_otherwise(
-    tmp_path: Path, written_with: int, restored_with: int, sizes_recorded: bool
+    tmp_path: Path, written_with: int | None, restored_with: int | None, sizes_recorded: bool
 ) -> None:
     """F9: off, with other sizes, and by a version that did not record the files' sizes, on another TaskManager."""
-    async with running(tmp_path, max_file_size=written_with) as world:
+    async with running(tmp_path, max_file_size=written_with or 1 << 20, merging=written_with is not OFF) as world:
         world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 9)} | {"offsets/0": b"", "commits/0": b"c"}
         taken = await world.confirmed(1)
-        assert len(taken.physical_files) == {1: 9, 3000: 4, 1 << 20: 1}[written_with]
+        assert len(taken.physical_files) == {OFF: 10, 1: 10, 3000: 4, 1 << 20: 1}[written_with]
         files = world.session.files
     if not sizes_recorded:
         taken = replace(taken, file_sizes={})
-    async with running(tmp_path, max_file_size=restored_with) as world:
+    async with running(tmp_path, max_file_size=restored_with or 1 << 20, merging=restored_with is not OFF) as world:
         attempt = Attempt.of(world.attempt.deployment, tmp_path / "following", 1)
         deployer = Deployer(world.storages, cast(Any, None), LocalSnapshots(tmp_path / "other"), cast(Any, None))
         await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=taken))
@@ -266,5 +314,14 @@ async def test_a_job_goes_on_from_a_checkpoint_that_was_merged_otherwise(
             del world.session.files[state(number)]
         for number in (3, 4, 5, 6):  # with files so small a checkpoint may rewrite but one
             latest = await world.confirmed(number)
-        assert world.subsume(latest).amplification <= DEFAULT_MAX_AMPLIFICATION + 0.01
+        space = world.subsume(latest)
+        if restored_with is not OFF:
+            assert space.amplification <= DEFAULT_MAX_AMPLIFICATION + 0.01
+        assert await world.restored(latest) == world.session.files
+        world.session.files = {state(n): b"%d" % n * 1000 for n in range(10, 18)}
+        latest = await world.confirmed(7)
+        if restored_with is OFF:
+            assert len({file.handle.file for file in latest.files}) == 8
+        world.subsume(latest)
+        assert world.stored() == {7}, "nothing of the other kind is left when all state has changed"
         assert await world.restored(latest) == world.session.files

@@ -18,6 +18,7 @@ from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.references import References
 from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Sink, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
@@ -197,7 +198,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
         keeper=cast(SessionKeeper, session),
         deployer=deployer(storages, cast(Any, blobs), snapshots, mirrors),
         state_directory=tmp_path,
-        limits=CompactionLimits(max_file_size=1024),
+        merging=FileMerging(limits=CompactionLimits(max_file_size=1024)),
         cancellation_timeout=30.0,
         on_exit=lambda why, failed: exits.append((why, failed)),
         on_registered=lambda _: None,
