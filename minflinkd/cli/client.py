@@ -18,6 +18,7 @@ import stamina
 from minflinkd.rest.schemas import (
     BlobAccess,
     Blobs,
+    CheckpointResult,
     Checkpoints,
     ClusterOverview,
     ErrorAnswer,
@@ -170,6 +171,19 @@ class Client:
     async def cancel(self, job_id: str) -> None:
         """Returns when the cancellation has begun."""
         await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
+
+    async def checkpoint(self, job_id: str) -> int:
+        """Take one; returns its id when it is complete. Raises OperationFailed too."""
+        trigger_id = secrets.token_hex(16)
+        path = f"/jobs/{job_id}/checkpoints"
+        await self._repeat("POST", path, document=msgspec.json.encode({"triggerId": trigger_id}))
+        while True:
+            operation = (await self.get(f"{path}/{trigger_id}", CheckpointResult)).operation
+            if operation is not None:
+                if operation.failure_cause is not None:
+                    raise OperationFailed(operation.failure_cause)
+                return operation.checkpoint_id or 0
+            await asyncio.sleep(POLL)
 
     async def savepoint(self, job_id: str, directory: str | None) -> str:
         """Take one; returns its URI when it is written. Raises OperationFailed too."""

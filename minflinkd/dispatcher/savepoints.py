@@ -1,4 +1,4 @@
-"""Savepoints as they are asked for: of which job, where to, and which to delete (C24)."""
+"""Savepoints and checkpoints as they are asked for: of which job, where to, and which to delete (C20, C24)."""
 
 from __future__ import annotations
 
@@ -58,23 +58,34 @@ class SavepointRequests:
 
     def attach(self, mailbox: Mailbox) -> None:
         mailbox.on(j.TriggerSavepoint, self._trigger)
+        mailbox.on(j.CheckpointJob, self._checkpoint)
         mailbox.on(j.GetSavepoint, self._status)
         mailbox.on(j.DisposeSavepoint, self._dispose)
         mailbox.on(j.GetDisposal, self._disposal)
 
     async def _trigger(self, request: j.TriggerSavepoint) -> m.Done:
         """What is wrong with the request is said at once. Raises NotFound, Conflict, JobNotRunning, StorageError."""
-        run = self._run_of(request.job_id)
-        master = run.master
-        if master is None or master.status is not JobStatus.RUNNING:
-            status = JobStatus.INITIALIZING if master is None else master.status
-            raise JobNotRunning(f"job {request.job_id} is {status.value}", hint="a savepoint is of a job that RUNNING")
+        master = self._running(request.job_id)
         directory = self._place(request.directory)
         checkpoints = self._checkpoints_of(request.job_id)
         if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
             raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
         self._operations.begin((request.job_id, request.trigger_id), self._work(master, request, directory))
         return m.Done()
+
+    async def _checkpoint(self, request: j.CheckpointJob) -> m.Done:
+        """Raises NotFound, Conflict, JobNotRunning."""
+        master = self._running(request.job_id)
+        self._operations.begin((request.job_id, request.trigger_id), master.checkpoint)
+        return m.Done()
+
+    def _running(self, job_id: JobId) -> JobMaster:
+        """Raises NotFound, Conflict, JobNotRunning."""
+        master = self._run_of(job_id).master
+        if master is None or master.status is not JobStatus.RUNNING:
+            status = JobStatus.INITIALIZING if master is None else master.status
+            raise JobNotRunning(f"job {job_id} is {status.value}", hint="a savepoint is of a job that is RUNNING")
+        return master
 
     def _work(
         self, master: JobMaster, request: j.TriggerSavepoint, directory: Location

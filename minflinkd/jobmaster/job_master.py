@@ -191,7 +191,11 @@ class JobMaster(Component):
         """Begin to cancel; nothing where the job ends already. Raises Crashed."""
         self._feed(ev.CancelRequested())
 
-    # --- savepoints (C24) ----------------------------------------------------------------------------------------
+    # --- checkpoints by request (C20), savepoints (C24) ----------------------------------------------------------
+
+    async def checkpoint(self) -> str:
+        """The id of a new one, once it is complete. Raises CheckpointRefused, CheckpointFailed."""
+        return str((await self.coordinator.trigger()).checkpoint_id)
 
     async def savepoint(self, directory: Location) -> str:
         """Its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""

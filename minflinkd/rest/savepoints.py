@@ -1,4 +1,7 @@
-"""Savepoints, stopping with one, and their disposal: triggered by one request, and followed by others, as Flink's."""
+"""Checkpoints and savepoints by request, stopping with one, and disposal: begun by one request, followed by others.
+
+As Flink's.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.guard import Limits, read_json_body
 from minflinkd.rest.schemas import (
+    CheckpointOperation,
+    CheckpointResult,
+    CheckpointTrigger,
     FailureCause,
     Operation,
     OperationResult,
@@ -20,8 +26,17 @@ from minflinkd.rest.schemas import (
     StopWithSavepoint,
     Triggered,
 )
-from minflinkd.rpc.jobs import DisposeSavepoint, GetDisposal, GetSavepoint, OperationStatus, TriggerSavepoint
+from minflinkd.rpc.jobs import (
+    CheckpointJob,
+    DisposeSavepoint,
+    GetDisposal,
+    GetSavepoint,
+    OperationStatus,
+    TriggerSavepoint,
+)
 from minflinkd.runtime.ids import IdSource, parse_job_id
+
+INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # types of a checkpoint; none is full
 
 T = TypeVar("T")
 
@@ -36,6 +51,8 @@ class SavepointRoutes:
         return [
             web.post("/jobs/{jobid}/savepoints", self.trigger),
             web.get("/jobs/{jobid}/savepoints/{triggerid}", self.status),
+            web.post("/jobs/{jobid}/checkpoints", self.checkpoint),
+            web.get("/jobs/{jobid}/checkpoints/{triggerid}", self.checkpoint_status),
             web.post("/jobs/{jobid}/stop", self.stop),
             web.post("/savepoint-disposal", self.dispose),
             web.get("/savepoint-disposal/{triggerid}", self.disposal),
@@ -52,6 +69,26 @@ class SavepointRoutes:
         await self._backend.dispatcher(TriggerSavepoint(job_id=job_id, trigger_id=trigger_id, directory=directory))
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
+    async def checkpoint(self, request: web.Request) -> web.Response:
+        body = await self._body(request, CheckpointTrigger)
+        if body.checkpoint_type not in INCREMENTAL:
+            raise InvalidRequest(
+                f"checkpointType is {body.checkpoint_type[:80]!r}",
+                hint="CONFIGURED or INCREMENTAL; a savepoint shares no file with others",
+            )
+        job_id = parse_job_id(request.match_info["jobid"])
+        trigger_id = self._trigger_id(body.trigger_id)
+        await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id))
+        return json_answer(Triggered(request_id=trigger_id), status=202)
+
+    async def checkpoint_status(self, request: web.Request) -> web.Response:
+        status = await self._status(request)
+        if not status.done:
+            return json_answer(CheckpointResult(status=QueueStatus(id="IN_PROGRESS")))
+        number = int(status.location) if status.location else None
+        operation = CheckpointOperation(checkpoint_id=number, failure_cause=_cause(status))
+        return json_answer(CheckpointResult(status=QueueStatus(id="COMPLETED"), operation=operation))
+
     async def stop(self, request: web.Request) -> web.Response:
         body = await self._body(request, StopWithSavepoint)
         job_id = parse_job_id(request.match_info["jobid"])
@@ -67,9 +104,11 @@ class SavepointRoutes:
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
     async def status(self, request: web.Request) -> web.Response:
+        return json_answer(_result(await self._status(request)))
+
+    async def _status(self, request: web.Request) -> OperationStatus:
         job_id = parse_job_id(request.match_info["jobid"])
-        question = GetSavepoint(job_id=job_id, trigger_id=request.match_info["triggerid"])
-        return json_answer(_result(await self._backend.dispatcher(question)))
+        return await self._backend.dispatcher(GetSavepoint(job_id=job_id, trigger_id=request.match_info["triggerid"]))
 
     async def dispose(self, request: web.Request) -> web.Response:
         body = await self._body(request, SavepointDisposal)
@@ -100,7 +139,10 @@ class SavepointRoutes:
 def _result(status: OperationStatus) -> OperationResult:
     if not status.done:
         return OperationResult(status=QueueStatus(id="IN_PROGRESS"))
-    error = status.error
-    cause = None if error is None else FailureCause(kind=error.code, stack_trace=str(error))
-    operation = Operation(location=status.location or None, failure_cause=cause)
+    operation = Operation(location=status.location or None, failure_cause=_cause(status))
     return OperationResult(status=QueueStatus(id="COMPLETED"), operation=operation)
+
+
+def _cause(status: OperationStatus) -> FailureCause | None:
+    error = status.error
+    return None if error is None else FailureCause(kind=error.code, stack_trace=str(error))

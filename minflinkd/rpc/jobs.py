@@ -261,14 +261,24 @@ class TriggerSavepoint(Request[Done], frozen=True):
     drain: bool = False
 
 
+class CheckpointJob(Request[Done], frozen=True):
+    """Answered when it has begun; GetSavepoint says what became of it. A repeated trigger begins nothing.
+
+    Refused: `not-found`, `conflict`, `job-not-running`.
+    """
+
+    job_id: JobId
+    trigger_id: str
+
+
 class OperationStatus(Message, frozen=True):
     done: bool
-    location: str = ""  # of what it made
+    location: str = ""  # of what it made; of a checkpoint: its id
     error: ErrorInfo | None = None
 
 
 class GetSavepoint(Request[OperationStatus], frozen=True):
-    """Refused: `not-found`."""
+    """Of a checkpoint likewise. Refused: `not-found`."""
 
     job_id: JobId
     trigger_id: str

@@ -56,6 +56,27 @@ async def none_left(cluster: Cluster, job_id: str) -> None:
     await until("no checkpoint of the job", none, timeout=10)
 
 
+async def test_a_checkpoint_by_request_publishes_what_it_covers(
+    cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
+) -> None:
+    """C20, E1: long before the next periodic one."""
+    job = windows_job(tmp_path, 6)
+    job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing={"interval": "1 h"}))
+    await processed(cluster, job_id, 6)
+    number = await cluster.client.checkpoint(job_id)
+
+    async def published() -> bool:
+        latest = (await cluster.client.checkpoints(job_id)).latest.completed
+        assert latest is not None
+        assert (latest.id, latest.minflinkd.kind) == (number, "manual")
+        return latest.minflinkd.notify >= 0
+
+    await until("the checkpoint is published", published)
+    rows = result(tmp_path / "out")
+    assert rows == first(truth, len({row[0] for row in rows}))
+    await cluster.cancel(job_id)
+
+
 async def test_a_stopped_job_goes_on_from_its_savepoint(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:

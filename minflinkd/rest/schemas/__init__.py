@@ -81,6 +81,9 @@ from minflinkd.rest.schemas.restarts import (
     VertexRequirements,
 )
 from minflinkd.rest.schemas.savepoints import (
+    CheckpointOperation,
+    CheckpointResult,
+    CheckpointTrigger,
     FailureCause,
     Operation,
     OperationResult,
@@ -114,6 +117,9 @@ __all__ = [
     "Blobs",
     "Checkpoint",
     "CheckpointCounts",
+    "CheckpointOperation",
+    "CheckpointResult",
+    "CheckpointTrigger",
     "Checkpoints",
     "ClusterInfo",
     "ClusterOverview",

@@ -1,4 +1,4 @@
-"""Requests for savepoints, and the answers to them: Flink's, with its names."""
+"""Requests for savepoints and checkpoints, and the answers to them: Flink's, with its names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class SavepointTrigger(Answer, frozen=True, kw_only=True):
 class StopWithSavepoint(Answer, frozen=True, kw_only=True):
     target_directory: str | None = msgspec.field(name="targetDirectory", default=None)
     drain: bool = False
+    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+
+
+class CheckpointTrigger(Answer, frozen=True, kw_only=True):
+    checkpoint_type: str = msgspec.field(name="checkpointType", default="CONFIGURED")
     trigger_id: str | None = msgspec.field(name="triggerId", default=None)
 
 
@@ -43,6 +48,16 @@ class FailureCause(Answer, frozen=True, kw_only=True):
 class Operation(Answer, frozen=True, kw_only=True, omit_defaults=True):
     location: str | None = None
     failure_cause: FailureCause | None = msgspec.field(name="failure-cause", default=None)
+
+
+class CheckpointOperation(Answer, frozen=True, kw_only=True, omit_defaults=True):
+    checkpoint_id: int | None = msgspec.field(name="checkpointId", default=None)
+    failure_cause: FailureCause | None = msgspec.field(name="failureCause", default=None)
+
+
+class CheckpointResult(Answer, frozen=True, kw_only=True):
+    status: QueueStatus
+    operation: CheckpointOperation | None = None
 
 
 class OperationResult(Answer, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ def asked(dispatcher: Dispatcher) -> list[Any]:
         return j.OperationStatus(done=True, error=ErrorInfo(code="no-checkpoint-there", message="there is none"))
 
     dispatcher.mailbox.on(j.TriggerSavepoint, trigger)
+    dispatcher.mailbox.on(j.CheckpointJob, trigger)
     dispatcher.mailbox.on(j.GetSavepoint, status)
     dispatcher.mailbox.on(j.DisposeSavepoint, trigger)
     dispatcher.mailbox.on(j.GetDisposal, disposal)
@@ -73,6 +74,39 @@ async def test_a_disposal_says_why_it_failed(http: aiohttp.ClientSession, asked:
     assert cause["class"] == "no-checkpoint-there"
     assert "there is none" in cause["stack-trace"]
     assert asked[0].path == "/savepoints/x"
+
+
+async def test_a_checkpoint_is_triggered_and_followed(
+    http: aiohttp.ClientSession, dispatcher: Dispatcher, asked: list[Any]
+) -> None:
+    """C20, E1: Flink's fields."""
+    answers = [
+        j.OperationStatus(done=False),
+        j.OperationStatus(done=True, location="17"),
+        j.OperationStatus(done=True, error=ErrorInfo(code="checkpoint-failed", message="declined")),
+    ]
+
+    async def status(request: j.GetSavepoint) -> j.OperationStatus:
+        return answers.pop(0)
+
+    dispatcher.mailbox.on(j.GetSavepoint, status)
+    body = {"checkpointType": "INCREMENTAL", "triggerId": TRIGGER}
+    async with http.post(f"/jobs/{RUNNING}/checkpoints", json=body) as answer:
+        assert (answer.status, await answer.json()) == (202, {"request-id": TRIGGER})
+    assert asked == [j.CheckpointJob(job_id=RUNNING, trigger_id=TRIGGER)]
+    path = f"/jobs/{RUNNING}/checkpoints/{TRIGGER}"
+    async with http.get(path) as answer:
+        assert await answer.json() == {"status": {"id": "IN_PROGRESS"}, "operation": None}
+    async with http.get(path) as answer:
+        assert await answer.json() == {"status": {"id": "COMPLETED"}, "operation": {"checkpointId": 17}}
+    async with http.get(path) as answer:
+        assert (await answer.json())["operation"]["failureCause"]["class"] == "checkpoint-failed"
+
+
+async def test_a_full_checkpoint_is_refused(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """C12, E3: all are incremental."""
+    async with http.post(f"/jobs/{RUNNING}/checkpoints", json={"checkpointType": "FULL"}) as answer:
+        assert (answer.status, asked) == (400, [])
 
 
 @pytest.mark.parametrize("body", [{"cancel-job": True}, {"triggerId": "../x"}, {"target-directory": 7}])
