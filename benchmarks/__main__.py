@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 from benchmarks import (
+    amplification,
     beside_plain,
     blob,
     cancel,
@@ -17,11 +18,24 @@ from benchmarks import (
     scale,
     start,
     submit,
+    upload_cost,
 )
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
 
-ROWS = (start, submit, cancel, recovery, checkpoint, checkpoint_size, beside_plain, blob, scale)
+ROWS = (
+    start,
+    submit,
+    cancel,
+    recovery,
+    checkpoint,
+    checkpoint_size,
+    amplification,
+    upload_cost,
+    beside_plain,
+    blob,
+    scale,
+)
 PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
 
 

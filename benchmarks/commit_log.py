@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.cluster import Cluster
+from tests.cluster import Cluster, until
+
+_CHECKPOINTS = "taskmanagers/*/state/attempts/*/checkpoint"  # of queries, in the state directory of a daemon
 
 Commits = dict[int, float]  # micro-batch -> seconds since 1970
 
@@ -21,6 +23,15 @@ def commits(checkpoint: Path) -> Commits:
     return found
 
 
+async def committed(cluster: Cluster, epoch: int, *, timeout: float = 60.0) -> None:
+    """Returns when the only job that runs has committed this micro-batch, a hundredth of a second later at most."""
+
+    async def there() -> bool:
+        return any(cluster.state.glob(f"{_CHECKPOINTS}/commits/{epoch}"))
+
+    await until(f"micro-batch {epoch}", there, timeout=timeout, pause=0.01)
+
+
 @contextlib.asynccontextmanager
 async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
     """Of the only job that runs: what is found while the block runs. The log keeps the last 50 entries."""
@@ -28,7 +39,7 @@ async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
 
     async def look() -> None:
         while True:
-            for checkpoint in cluster.state.glob("taskmanagers/*/state/attempts/*/checkpoint"):
+            for checkpoint in cluster.state.glob(_CHECKPOINTS):
                 found.update(await asyncio.to_thread(commits, checkpoint))
             await asyncio.sleep(0.5)
 

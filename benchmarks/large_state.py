@@ -1,6 +1,6 @@
 """A job whose state is as large as it is told to be: one row of 1 KiB for each key, which does not compress.
 
-An event file names a range of keys. One with many makes the state, or writes it anew; one with ten of them is a
+An event file names ranges of keys. One with all makes the state, or writes it anew; one with a few of them is a
 micro-batch as any other. All is of one hour of event time, which never ends, so that the sink gets nothing.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import write_job
 
 ROW = 1024  # bytes of state for a key
 SMALL = 10  # keys of a micro-batch as any other
+PLACES = 20  # in which a part of the state changes
 _PIECES = ", ".join(f"unhex(sha2(concat(id, '-', salt, '-{i}'), 512))" for i in range(ROW // 64))
 SQL = f"""
 SELECT window(time, '1 hour').start AS hour, id, max(payload) AS payload, count(*) AS n
@@ -33,6 +35,7 @@ class LargeState:
     partitions: int = 2
     _files: int = 0
     _keys: int = SMALL
+    _chance: random.Random = field(default_factory=lambda: random.Random(1))
 
     @property
     def _events(self) -> Path:
@@ -41,17 +44,23 @@ class LargeState:
     def load(self, megabytes: float) -> int:
         """Make the state so large, or write all of it anew; the micro-batch."""
         self._keys = max(SMALL, round(megabytes * 1_000_000 / ROW))
-        return self._event(0, self._keys)
+        return self._event((0, self._keys))
 
     def step(self) -> int:
         """Change a few keys; the micro-batch."""
-        return self._event(self._files * SMALL % (self._keys - SMALL + 1), SMALL)
+        return self._event((self._files * SMALL % (self._keys - SMALL + 1), SMALL))
 
-    def _event(self, first: int, keys: int) -> int:
+    def change(self, share: float) -> int:
+        """Change so much of the state, in places drawn at random; the micro-batch."""
+        keys = max(1, round(self._keys * share / PLACES))
+        return self._event(*((self._chance.randrange(self._keys - keys + 1), keys) for _ in range(PLACES)))
+
+    def _event(self, *ranges: tuple[int, int]) -> int:
         self._events.mkdir(parents=True, exist_ok=True)
         number, self._files = self._files, self._files + 1
         staged = self._events / f"_{number:05d}.json"
-        staged.write_text(json.dumps({"time": TIME, "first": first, "keys": keys, "salt": number}))
+        lines = [json.dumps({"time": TIME, "first": first, "keys": keys, "salt": number}) for first, keys in ranges]
+        staged.write_text("\n".join(lines))
         os.utime(staged, (1_700_000_000 + number,) * 2)  # the order in which Spark is to read them
         staged.rename(self._events / f"{number:05d}.json")
         return number
