@@ -219,6 +219,33 @@ def test_300_checkpoints_stay_below_the_limit_at_a_bounded_cost(
     assert job.rewritten <= most * job.new
 
 
+@pytest.mark.parametrize(
+    ("segments", "share", "every", "most"),
+    [
+        pytest.param(100, 0.1, 10, 0.8, id="a tenth of its files is new with each snapshot"),
+        pytest.param(100, 0.3, 10, 0.8, id="three tenths"),
+        pytest.param(100, 1.0, 10, 0.0, id="all of them"),
+        pytest.param(100, 0.1, 25, 0.5, id="a tenth, after 25 checkpoints"),
+        pytest.param(400, 0.1, 10, 1.2, id="a tenth, in small files"),
+    ],
+)
+def test_changelogs_between_snapshots_stay_below_the_limit(
+    segments: int, share: float, every: int, most: float
+) -> None:
+    """F6: as RocksDB's state is, each checkpoint adds a changelog; a snapshot ends those, and replaces other files."""
+    chance = random.Random(1)
+    job = Job(segments, 200 * MIB // segments, LIMITS)
+    job.take(set(range(segments)))
+    for number in range(1, 301):
+        new = {segments + number}
+        if number % every == 0:
+            job.handles = {kept: handle for kept, handle in job.handles.items() if kept < segments}
+            new |= set(chance.sample(range(segments), round(segments * share)))
+        job.take(new)
+        assert job.space().amplification <= 1.301, "1.3, and the headers"
+    assert job.rewritten <= most * job.new
+
+
 @given(st.data())
 def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
     """F6: also where the changes are the worst, as long as one checkpoint may rewrite a whole file."""
