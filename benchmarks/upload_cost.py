@@ -66,7 +66,7 @@ class Block:
 
 
 async def measure(base: Path, quick: bool, blocks: int = 0, seconds: float = 0.0) -> Row:
-    count, length = blocks or (2 if quick else 8), seconds or (12.0 if quick else 25.0)
+    count, length = blocks or (2 if quick else 8), seconds or (12.0 if quick else 20.0)
     row = Row("upload_cost", "Throughput of a query beside uploads of its checkpoints, and without them")
     settings = {
         "taskmanager.numberOfTaskSlots": 2,
@@ -190,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--quick", action="store_true", help="2 blocks of 12 s each way instead of 8 of 25 s")
+    parser.add_argument("--quick", action="store_true", help="2 blocks of 12 s each way instead of 8 of 20 s")
     parser.add_argument("--blocks", type=int, default=0, help="blocks with uploads")
     parser.add_argument("--seconds", type=float, default=0.0, help="of a block")
     options = parser.parse_args()
