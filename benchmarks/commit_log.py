@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from tests.cluster import Cluster, until
@@ -37,15 +37,37 @@ async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
     """Of the only job that runs: what is found while the block runs. The log keeps the last 50 entries."""
     found: Commits = {}
 
-    async def look() -> None:
-        while True:
-            for checkpoint in cluster.state.glob(_CHECKPOINTS):
-                found.update(await asyncio.to_thread(commits, checkpoint))
-            await asyncio.sleep(0.5)
+    def look() -> None:
+        for checkpoint in cluster.state.glob(_CHECKPOINTS):
+            found.update(commits(checkpoint))
 
-    looker = asyncio.create_task(look(), name="looker")
-    try:
+    async with _looking(look, 0.5):
         yield found
+
+
+@contextlib.asynccontextmanager
+async def watched_attempts(cluster: Cluster) -> AsyncIterator[dict[str, Commits]]:
+    """The same by attempt, whose directory may go soon after its end. A restored attempt has entries from before."""
+    found: dict[str, Commits] = {}
+
+    def look() -> None:
+        for log in cluster.state.glob("taskmanagers/*/state/attempts/*/*/commits"):
+            found.setdefault(log.parents[1].name, {}).update(commits(log.parent))
+
+    async with _looking(look, 0.05):
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def _looking(look: Callable[[], None], pause: float) -> AsyncIterator[None]:
+    async def look_on() -> None:
+        while True:
+            await asyncio.to_thread(look)
+            await asyncio.sleep(pause)
+
+    looker = asyncio.create_task(look_on(), name="looker")
+    try:
+        yield
     finally:
         looker.cancel()
         await asyncio.wait([looker])

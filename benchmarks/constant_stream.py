@@ -1,0 +1,93 @@
+"""A query with constant input and a state as large as it is told to be; the same for all sides of a comparison.
+
+Spark's own `rate-micro-batch` source gives every micro-batch ten rows, as fast as they are asked for. The rows of the
+first one stand for all keys, and so make the state: 1 KiB a key, which does not compress. Every later one changes ten
+of them. Output mode update: the sink gets the ten rows that changed, with the version of the query that counted them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import batch_files
+from tests.cluster import write_job
+
+ROWS = 10  # of a micro-batch
+KEY = 1024  # bytes of state for a key
+SOURCE = "rate-micro-batch"
+_PIECES = ", ".join(f"unhex(sha2(concat(id, '-{i}'), 512))" for i in range(KEY // 64))
+
+
+@dataclass(frozen=True)
+class ConstantStream:
+    """`megabytes` of state; 0: ten keys."""
+
+    base: Path
+    megabytes: int = 0
+
+    @property
+    def output(self) -> Path:
+        return self.base / "out"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"rowsPerBatch": str(ROWS), "numPartitions": "2", "startTimestamp": "1700000000000"}
+
+    @property
+    def _keys_a_row(self) -> int:
+        """Of the first micro-batch."""
+        return max(1, round(self.megabytes * 1_000_000 / KEY / ROWS))
+
+    def sql(self, version: str) -> str:
+        """`version` is what a new version changes."""
+        many = self._keys_a_row
+        return f"""
+SELECT id, '{version}' AS version, length(max(payload)) AS size, count(*) AS n
+FROM (SELECT id, concat({_PIECES}) AS payload
+      FROM (SELECT explode(CASE WHEN value < {ROWS} THEN sequence(value * {many}, (value + 1) * {many} - 1)
+                                ELSE array(value % {many * ROWS}) END) AS id FROM events))
+GROUP BY id
+"""
+
+    def write(self, version: str, partitions: int, *, interval: str) -> Path:
+        """The job file of a version."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        document: dict[str, Any] = {
+            "name": f"constant stream, {self.megabytes} MB",
+            "parallelism": partitions,
+            "params": {"version": version, "output": str(self.output)},
+            "checkpointing": {"interval": interval},
+            "artifacts": [{"name": "batch_files.py", "path": batch_files.__file__}],
+            "vertices": {
+                "events": {"source": {"format": SOURCE, "options": self.options}},
+                "counts": {"inputs": ["events"], "sql": self.sql("${version}")},
+                "out": {
+                    "inputs": ["counts"],
+                    "output-mode": "update",
+                    "sink": {"python": "batch_files:BatchFiles", "delivery": "exactly-once"},
+                },
+            },
+        }
+        return write_job(self.base / "job.yaml", document)
+
+    def is_seen(self, version: str) -> bool:
+        return bool(self._shown(version))
+
+    def visible_gap(self, old: str, new: str) -> float:
+        """Seconds from the last rows of one version that were there to be read to the first of the next."""
+        return min(self._shown(new)) - max(self._shown(old))
+
+    def _shown(self, version: str) -> list[float]:
+        """A rename is what changed a file last."""
+        return [file.stat().st_ctime for file in self.output.glob(f"{version}-*")]
+
+    def to_json(self) -> str:
+        return json.dumps({"base": str(self.base), "megabytes": self.megabytes})
+
+    @classmethod
+    def from_json(cls, text: str) -> ConstantStream:
+        found = json.loads(text)
+        return cls(Path(found["base"]), found["megabytes"])
