@@ -158,14 +158,14 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
             over = partial(_over, cluster, job_id, accepted.number)
             done = await until(f"hot restart {accepted.number} of {job_id}", over, timeout=PATIENCE, pause=0.1)
             assert done.state == "completed", done
+            if done.checkpoint_id is not None:
+                found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
             after = await _settled(cluster, job_id, stream, new["version"], commits)
             processed = _processed(_attempt(commits, before), _attempt(commits, after), repartitioned=part.rescales)
             since = done.requested / 1000 - processed.last
             phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
             found.note(processed.gap, phases, stream.visible_gap(old["version"], new["version"]))
             found.task.append(after.vertices[0].minflinkd.phases)
-            if done.checkpoint_id is not None:
-                found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
             old, before = new, after
         await cluster.cancel(job_id)
 

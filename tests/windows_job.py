@@ -7,7 +7,9 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,18 @@ class WindowsJob:
         }
         pace = {"trigger-interval": self.pace} if self.pace else {}
         return write_job(directory / "job.yaml", document | pace | changes)
+
+    def expected(self) -> list[tuple[Any, ...]]:
+        """The result for the event files that are there, counted in Python."""
+        counted: Counter[tuple[int, str]] = Counter()
+        totals: Counter[tuple[int, str]] = Counter()
+        for file in self.events.glob("[0-9]*"):
+            for event in map(json.loads, file.read_text().splitlines()):
+                if event["v"] >= 0:
+                    minute = int(datetime.fromisoformat(event["time"]).timestamp()) // 60 * 60
+                    counted[minute, event["k"]] += 1
+                    totals[minute, event["k"]] += event["v"]
+        return sorted((*key, n, totals[key]) for key, n in counted.items())
 
     def batch(self) -> list[tuple[Any, ...]]:
         """The same query by plain Spark over the same files, in a process of its own."""

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.cluster import Cluster, running_cluster
+from tests.faults.hot_restarts import ONE
 from tests.windows_job import WindowsJob
 
 
@@ -32,6 +33,14 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
         "blob.offload.minsize": "1 KiB",  # every deployment, and most acknowledgements, travel as blobs
     }
     async with running_cluster(base, **settings) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """A daemon with one TaskManager for hot restarts."""
+    async with running_cluster(tmp_path_factory.mktemp("one"), **ONE) as cluster:
+        await cluster.await_ready(1)
         yield cluster
 
 

@@ -7,31 +7,26 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
 import pytest
-import pytest_asyncio
 
 from minflinkd.cli.submission import RefusedJob, restart
-from minflinkd.rest.schemas import HotRestartInfo, JobInfo
+from minflinkd.rest.schemas import JobInfo
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import Cluster, free_port, running_cluster, until
+from tests.cluster import PAUSE, Cluster, free_port, running_cluster, until
+from tests.faults.hot_restarts import ONE, drained, ended, processes_of, restarted
 from tests.windows_job import SQL, WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-ONE = {
-    "resourcemanager.standby-taskmanagers": 1,
-    "resourcemanager.max-taskmanagers": 1,
-    "taskmanager.numberOfTaskSlots": 4,
-    "heartbeat.timeout": "10 s",
-}
+AHEAD = 6  # event files that are there and not yet read
 TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
 OTHER_CODE = """
 def kept(frame):
@@ -40,161 +35,237 @@ def kept(frame):
 def clean(inputs, params):
     return kept(inputs['events'])
 """
-BROKEN_CODE = """
+IN_EVERY_ROW = """
+import time
+
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
 
 @f.udf(LongType())
 def checked(v):
-    raise ValueError("the new version cannot count")
+    {does}
 
 def clean(inputs, params):
     return inputs['events'].withColumn('v', checked('v'))
 """
+AT_IMPORT = """
+{does}
+
+def clean(inputs, params):
+    return inputs['events']
+"""
+AT_PLANNING = """
+import time
+
+def clean(inputs, params):
+    {does}
+    return inputs['events']
+"""
+# Where it is checked all is well: what it does it does from the second time on.
+LATER = "(lambda seen: {does} if seen.exists() else seen.touch())(__import__('pathlib').Path('{marker}'))"
+RAISES = "(_ for _ in ()).throw(ValueError('the new version cannot count'))"
+HANGS = "__import__('threading').Event().wait()"
 
 
-@pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """A daemon with one TaskManager, whose processes are to stay the same."""
-    async with running_cluster(tmp_path_factory.mktemp("one"), **ONE) as cluster:
-        await cluster.await_ready(1)
-        yield cluster
+@dataclass
+class Versions:
+    """Of one job that reads files which keep coming; each version writes its tag beside every row."""
+
+    cluster: Cluster
+    windows: WindowsJob
+    job_id: str = ""
+
+    @property
+    def output(self) -> Path:
+        return self.windows.base / "out"
+
+    def write(self, tag: str, *, artifact: str = "", sql: str = TAGGED, **changes: Any) -> Path:
+        """The job file of a version. `changes`: of its vertices, by id, and of other top-level keys."""
+        windows = replace(self.windows, artifact=artifact) if artifact else self.windows
+        document = json.loads(windows.write("out", mode="streaming").read_text())
+        document["params"]["version"] = tag
+        document["vertices"]["minutes"]["sql"] = sql
+        document |= changes
+        file = self.windows.base / "out-job/job.yaml"
+        file.write_text(json.dumps(document))
+        return file
+
+    @property
+    def files(self) -> int:
+        return len(list(self.windows.events.glob("[0-9]*")))
+
+    @contextlib.asynccontextmanager
+    async def fed(self) -> AsyncIterator[None]:
+        """While the block runs there is always something to read, and never much."""
+
+        async def feed() -> None:
+            while True:
+                with contextlib.suppress(MinflinkError):  # the daemon may be down
+                    read = (await self.cluster.client.job(self.job_id)).vertices[0].minflinkd.batch_id
+                    await asyncio.to_thread(self.windows.write_events, self.files, max(0, read + AHEAD - self.files))
+                await asyncio.sleep(PAUSE)
+
+        feeder = asyncio.create_task(feed(), name="feeder")
+        try:
+            yield
+        finally:
+            feeder.cancel()
+            await asyncio.wait([feeder])
+
+    async def goes_on(self) -> None:
+        """The version that counts has a checkpoint of its own, and closes windows."""
+        await self.cluster.await_job(self.job_id, closes_windows, "has closed windows")
+
+    def written(self) -> list[str]:
+        """Tags, in the order of time."""
+        rows = pyarrow.dataset.dataset(self.output, format="parquet").to_table(columns=["minute", "version"])
+        return [tag for _, tag in sorted({(row["minute"], row["version"]) for row in rows.to_pylist()})]
 
 
-def version(windows: WindowsJob, name: str, tag: str, **changes: Any) -> Path:
-    """The job file of a version, which writes its tag beside every row."""
-    return _tagged(windows.write(name, **changes), tag)
-
-
-def _tagged(file: Path, tag: str) -> Path:
-    document = json.loads(file.read_text())
-    document["params"]["version"] = tag
-    document["vertices"]["minutes"]["sql"] = TAGGED
-    file.write_text(json.dumps(document))
-    return file
-
-
-async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -> HotRestartInfo:
-    """The hot restart when it is over."""
-    accepted = await restart(cluster.client, job_id, file, params={}, options=options, tell=lambda _: None)
-
-    over = partial(ended, cluster, job_id, accepted.number)
-    return await until(f"the end of hot restart {accepted.number}", over, timeout=90)
-
-
-async def ended(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | None:
-    job = await cluster.client.job(job_id)
-    return next((r for r in job.minflinkd.hot_restarts if r.number == number and r.over), None)
+@contextlib.asynccontextmanager
+async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
+    """A job whose version "1" runs. When the block has ended, every row of its output is there, once."""
+    versions = Versions(cluster, WindowsJob(base))
+    versions.windows.write_events(count=AHEAD)
+    versions.job_id = await cluster.submit(versions.write("1"))
+    try:
+        async with versions.fed():
+            await versions.goes_on()
+            await cluster.await_checkpoints(versions.job_id, 2)
+            yield versions
+            await versions.goes_on()
+        await drained(cluster, versions.job_id, base / "savepoints", source="events", files=versions.files)
+    finally:
+        await cluster.cancel_all()
+    assert result(versions.output) == versions.windows.expected()
+    assert leftovers(versions.output) == []
+    assert versions.written() == sorted(versions.written()), "no version wrote behind the next"
 
 
 def closes_windows(job: JobInfo) -> bool:
     return job.state == "RUNNING" and job.vertices[0].minflinkd.batches > 4
 
 
-async def processes_of(cluster: Cluster) -> tuple[int, Mapping[str, float]]:
-    """Of the only TaskManager: its pid, and those of its session."""
-    (tm,) = await cluster.task_managers()
-    tm = await cluster.measured(tm.id)
-    return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
-
-
-def versions(directory: Path) -> list[tuple[int, str]]:
-    """(minute, tag) of all rows, in the order of time."""
-    rows = pyarrow.dataset.dataset(directory, format="parquet").to_table(columns=["minute", "version"]).to_pylist()
-    return sorted({(int(row["minute"].timestamp()), row["version"]) for row in rows})
-
-
 async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_exact(
     one: Cluster, tmp_path: Path
 ) -> None:
     """H3 - H6, H8: params, code and parallelism change; every row is there once, of the version that owed it."""
-    windows = WindowsJob(tmp_path, files=40, pace="500 ms")
-    windows.write_events()
-    truth = windows.batch()
-    job_id = await one.submit(version(windows, "out", "1"))
-    await one.await_state(job_id, "RUNNING")
-    await one.await_checkpoints(job_id, 2)
-    before = await processes_of(one)
-    seen = []
     changes: list[dict[str, Any]] = [{}, {"parallelism": 4}, {"parallelism": 1}]
-    for tag, change in zip("234", changes, strict=True):
-        file = version(
-            WindowsJob(tmp_path, files=40, pace="500 ms", artifact=OTHER_CODE + f"# {tag}\n"), "out", tag, **change
-        )
-        await one.await_job(job_id, closes_windows, "has closed windows")
-        seen.append(await restarted(one, job_id, file))
-    assert [r.state for r in seen] == ["completed"] * 3
-    assert await processes_of(one) == before
-    job = await one.await_state(job_id, "FINISHED", timeout=120)
-    assert job.minflinkd.restarts == 0
-    assert result(tmp_path / "out") == truth
-    assert leftovers(tmp_path / "out") == []
-    tags = [tag for _, tag in versions(tmp_path / "out")]
-    assert tags == sorted(tags)
-    assert set(tags) == set("1234")
+    async with running_versions(one, tmp_path) as versions:
+        before = await processes_of(one)
+        for tag, change in zip("234", changes, strict=True):
+            await versions.goes_on()
+            file = versions.write(tag, artifact=OTHER_CODE + f"# {tag}\n", **change)
+            assert (await restarted(one, versions.job_id, file)).state == "completed"
+        assert await processes_of(one) == before
+        assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert set(versions.written()) == set("1234")
 
 
-async def test_a_version_that_fails_in_its_first_micro_batch_gives_way_to_the_one_before_it(
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "SQL that is none": ({"sql": TAGGED.replace("GROUP", "GRUPPE")}, "GRUPPE"),
+    "a column that is not there": ({"sql": TAGGED.replace("sum(v)", "sum(nothing)")}, "nothing"),
+    "state of another type": ({"sql": TAGGED.replace("sum(v)", "avg(v)")}, "state"),
+    "code that raises at import": ({"artifact": AT_IMPORT.format(does=RAISES)}, "the new version cannot count"),
+    "code that raises at planning": ({"artifact": AT_PLANNING.format(does=RAISES)}, "the new version cannot count"),
+}
+
+
+async def test_a_version_that_cannot_run_is_refused_before_anything_of_the_old_one_is_touched(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H7: the reason is told; the output has no gap and no duplicate."""
-    windows = WindowsJob(tmp_path, files=30, pace="500 ms")
-    windows.write_events()
-    truth = windows.batch()
-    job_id = await one.submit(version(windows, "out", "1"))
-    await one.await_state(job_id, "RUNNING")
-    await one.await_checkpoints(job_id, 2)
-    before = await processes_of(one)
-    bad = version(replace(windows, artifact=BROKEN_CODE), "out", "2")
-    last = await restarted(one, job_id, bad)
-    assert last.state == "rolled-back"
-    assert last.error is not None
-    assert "the new version cannot count" in last.error.message
-    with pytest.raises(RefusedJob, match="1 fault"):
-        await restarted(one, job_id, version(windows, "out", "3", vertices=_without_column(bad)))
-    await one.await_state(job_id, "FINISHED", timeout=120)
-    assert await processes_of(one) == before
-    assert result(tmp_path / "out") == truth
-    assert leftovers(tmp_path / "out") == []
-    assert {tag for _, tag in versions(tmp_path / "out")} == {"1"}
+    """H2: the reason is told; the old version runs on in the same attempt."""
+    async with running_versions(one, tmp_path) as versions:
+        before = (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id
+        for what, (change, reason) in REFUSED.items():
+            with pytest.raises(RefusedJob) as refusal:
+                await restarted(one, versions.job_id, versions.write("2", **change))
+            assert any(reason in fault.problem for fault in refusal.value.faults), (what, refusal.value.faults)
+        job = await one.client.job(versions.job_id)
+        assert job.vertices[0].minflinkd.attempt_id == before
+        assert job.minflinkd.hot_restarts == ()
+    assert set(versions.written()) == {"1"}
 
 
-def _without_column(file: Path) -> Any:
-    vertices = json.loads(file.read_text())["vertices"]
-    return {**vertices, "clean": {"inputs": ["events"], "sql": "SELECT k, time, nothing AS v FROM events"}}
+FAILS = {
+    "at import": AT_IMPORT.format(does=LATER.format(does=RAISES, marker="{marker}")),
+    "at planning": AT_PLANNING.format(does=LATER.format(does=RAISES, marker="{marker}")),
+    "in its first micro-batch": IN_EVERY_ROW.format(does=f"return {RAISES}"),
+}
+
+
+async def test_a_version_that_fails_gives_way_to_the_one_before_it(one: Cluster, tmp_path: Path) -> None:
+    """H7: at import and at planning, though it was found sound before, and in its first micro-batch."""
+    async with running_versions(one, tmp_path) as versions:
+        before = await processes_of(one)
+        for tag, (where, code) in enumerate(FAILS.items(), start=2):
+            bad = code.replace("{marker}", str(tmp_path / f"seen-{tag}"))
+            last = await restarted(one, versions.job_id, versions.write(str(tag), artifact=bad))
+            assert last.state in ("rolled-back", "failed"), where
+            assert last.error is not None
+            assert "the new version cannot count" in last.error.message, where
+            await versions.goes_on()
+        assert await processes_of(one) == before
+        assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert set(versions.written()) == {"1"}
+
+
+async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(
+    one: Cluster, tmp_path: Path
+) -> None:
+    """H4, H7: after `hot-restart.timeout`; the attempt of the old version is the same."""
+    async with running_versions(one, tmp_path) as versions, one.configured(**{"hot-restart.timeout": "2 s"}):
+        before = (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id
+        last = await restarted(one, versions.job_id, versions.write("2", parallelism=5))
+        assert last.state == "failed"
+        assert last.error is not None
+        assert "slots" in last.error.message
+        assert (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id == before
+    assert set(versions.written()) == {"1"}
+
+
+HANGING = {
+    "at planning": AT_PLANNING.format(does=LATER.format(does=HANGS, marker="{marker}")),
+    "in its first micro-batch": IN_EVERY_ROW.format(does=HANGS),
+}
+
+
+@pytest.mark.parametrize("where", [pytest.param("at planning", marks=pytest.mark.slow), "in its first micro-batch"])
+async def test_a_version_that_hangs_gives_way_to_the_one_before_it(one: Cluster, tmp_path: Path, where: str) -> None:
+    """H7: within `hot-restart.timeout`."""
+    async with running_versions(one, tmp_path) as versions:
+        async with one.configured(**{"hot-restart.timeout": "5 s"}):
+            hanging = HANGING[where].replace("{marker}", str(tmp_path / "seen"))
+            last = await restarted(one, versions.job_id, versions.write("2", artifact=hanging))
+        assert last.state in ("rolled-back", "failed")
+        assert last.error is not None
+        assert last.error.code == "hot-restart-timeout"
+    assert set(versions.written()) == {"1"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_a_daemon_killed_at_each_step_comes_back_with_one_version_and_exact_output(tmp_path: Path) -> None:
     """H8: before the switch the old version goes on, behind it the new one."""
-    windows = WindowsJob(tmp_path, files=150, pace="500 ms")
-    windows.write_events()
-    truth = windows.batch()
     armed = tmp_path / "crash-at"
     armed.mkdir()
     environ = {**os.environ, VARIABLE: str(armed)}
     async with running_cluster(tmp_path / "cluster", environ=environ, **{**ONE, "rest.port": free_port()}) as cluster:
         await cluster.await_ready(1)
-        job_id = await cluster.submit(version(windows, "out", "0"))
-        await cluster.await_job(job_id, closes_windows, "has closed windows")
-        before = await processes_of(cluster)
-        for number, point in enumerate(OF_HOT_RESTARTS, start=1):
-            (armed / point).touch()
-            with contextlib.suppress(MinflinkError):  # the daemon dies, perhaps before it answers
-                file = version(windows, "out", str(number))
-                await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
-            assert await asyncio.wait_for(cluster.process.wait(), timeout=60) == -signal.SIGKILL
-            await cluster.start_again()
-            job = await cluster.await_job(job_id, closes_windows, "is up again", timeout=120)
-            last = await until(f"the end of hot restart {number}", partial(ended, cluster, job_id, number), timeout=90)
-            counts = point not in (CrashPoint.RESTART_ACCEPTED, CrashPoint.RESTART_STOPPED)
-            assert last.state == ("completed" if counts else "failed"), point
-            assert job.minflinkd.restarts == 0
-        assert await processes_of(cluster) == before
-        await cluster.await_state(job_id, "FINISHED", timeout=300)
-    assert result(tmp_path / "out") == truth
-    assert leftovers(tmp_path / "out") == []
-    tags = [tag for _, tag in versions(tmp_path / "out")]
-    assert tags == sorted(tags)
-    assert not {"1", "2"} & set(tags), "versions that never counted wrote nothing"
+        async with running_versions(cluster, tmp_path) as versions:
+            before = await processes_of(cluster)
+            for number, point in enumerate(OF_HOT_RESTARTS, start=1):
+                (armed / point).touch()
+                with contextlib.suppress(MinflinkError):  # the daemon dies, perhaps before it answers
+                    file = versions.write(str(number + 1))
+                    await restart(cluster.client, versions.job_id, file, params={}, options={}, tell=lambda _: None)
+                assert await asyncio.wait_for(cluster.process.wait(), timeout=60) == -signal.SIGKILL
+                await cluster.start_again()
+                await versions.goes_on()
+                over = partial(ended, cluster, versions.job_id, number)
+                last = await until(f"the end of hot restart {number}", over, timeout=90)
+                counts = point not in (CrashPoint.RESTART_ACCEPTED, CrashPoint.RESTART_STOPPED)
+                assert last.state == ("completed" if counts else "failed"), point
+            assert await processes_of(cluster) == before
+            assert (await cluster.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert not {"2", "3"} & set(versions.written()), "versions that never counted wrote nothing"
