@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 
 from minflinkd.cli.submission import RefusedJob, restart
-from minflinkd.rest.schemas import JobInfo
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import PAUSE, Cluster, free_port, running_cluster, until
-from tests.faults.hot_restarts import ONE, drained, ended, processes_of, restarted
-from tests.windows_job import SQL, WindowsJob, leftovers, result
+from tests.cluster import Cluster, free_port, running_cluster, until
+from tests.faults.hot_restarts import ONE, TAGGED, ended, processes_of, restarted, running_versions
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-AHEAD = 6  # event files that are there and not yet read
-TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
 OTHER_CODE = """
 def kept(frame):
     return frame.where('v > -1')
@@ -65,85 +57,6 @@ def clean(inputs, params):
 LATER = "(lambda seen: {does} if seen.exists() else seen.touch())(__import__('pathlib').Path('{marker}'))"
 RAISES = "(_ for _ in ()).throw(ValueError('the new version cannot count'))"
 HANGS = "__import__('threading').Event().wait()"
-
-
-@dataclass
-class Versions:
-    """Of one job that reads files which keep coming; each version writes its tag beside every row."""
-
-    cluster: Cluster
-    windows: WindowsJob
-    job_id: str = ""
-
-    @property
-    def output(self) -> Path:
-        return self.windows.base / "out"
-
-    def write(self, tag: str, *, artifact: str = "", sql: str = TAGGED, **changes: Any) -> Path:
-        """The job file of a version. `changes`: of its vertices, by id, and of other top-level keys."""
-        windows = replace(self.windows, artifact=artifact) if artifact else self.windows
-        document = json.loads(windows.write("out", mode="streaming").read_text())
-        document["params"]["version"] = tag
-        document["vertices"]["minutes"]["sql"] = sql
-        document |= changes
-        file = self.windows.base / "out-job/job.yaml"
-        file.write_text(json.dumps(document))
-        return file
-
-    @property
-    def files(self) -> int:
-        return len(list(self.windows.events.glob("[0-9]*")))
-
-    @contextlib.asynccontextmanager
-    async def fed(self) -> AsyncIterator[None]:
-        """While the block runs there is always something to read, and never much."""
-
-        async def feed() -> None:
-            while True:
-                with contextlib.suppress(MinflinkError):  # the daemon may be down
-                    read = (await self.cluster.client.job(self.job_id)).vertices[0].minflinkd.batch_id
-                    await asyncio.to_thread(self.windows.write_events, self.files, max(0, read + AHEAD - self.files))
-                await asyncio.sleep(PAUSE)
-
-        feeder = asyncio.create_task(feed(), name="feeder")
-        try:
-            yield
-        finally:
-            feeder.cancel()
-            await asyncio.wait([feeder])
-
-    async def goes_on(self) -> None:
-        """The version that counts has a checkpoint of its own, and closes windows."""
-        await self.cluster.await_job(self.job_id, closes_windows, "has closed windows")
-
-    def written(self) -> list[str]:
-        """Tags, in the order of time."""
-        rows = pyarrow.dataset.dataset(self.output, format="parquet").to_table(columns=["minute", "version"])
-        return [tag for _, tag in sorted({(row["minute"], row["version"]) for row in rows.to_pylist()})]
-
-
-@contextlib.asynccontextmanager
-async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
-    """A job whose version "1" runs. When the block has ended, every row of its output is there, once."""
-    versions = Versions(cluster, WindowsJob(base))
-    versions.windows.write_events(count=AHEAD)
-    versions.job_id = await cluster.submit(versions.write("1"))
-    try:
-        async with versions.fed():
-            await versions.goes_on()
-            await cluster.await_checkpoints(versions.job_id, 2)
-            yield versions
-            await versions.goes_on()
-        await drained(cluster, versions.job_id, base / "savepoints", source="events", files=versions.files)
-    finally:
-        await cluster.cancel_all()
-    assert result(versions.output) == versions.windows.expected()
-    assert leftovers(versions.output) == []
-    assert versions.written() == sorted(versions.written()), "no version wrote behind the next"
-
-
-def closes_windows(job: JobInfo) -> bool:
-    return job.state == "RUNNING" and job.vertices[0].minflinkd.batches > 4
 
 
 async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_exact(
