@@ -256,7 +256,8 @@ class HotRestart:
     timeout: Duration = option(
         "hot-restart.timeout",
         Duration(60),
-        "A new version of a job that is not RUNNING within this time is given up, and the version before it goes on.",
+        "A new version of a job that is not RUNNING within this time, or then not through its first micro-batch within "
+        "it, is given up, and the version before it goes on.",
         at_least=0.1,
         reload=Reload.LIVE,
     )

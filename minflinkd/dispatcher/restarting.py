@@ -95,6 +95,7 @@ class Restarting(Component):
             running=lambda: self._soon(number, v.Running()),
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
+            timeout=self._timeout(),
         )
 
     def up(self, master: JobMaster) -> None:

@@ -6,7 +6,6 @@ Meanwhile the coordinator is not told of its tasks: the version before it could 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 log = structlog.get_logger(__name__)
 
 PAUSE = 0.5  # seconds before a first checkpoint that was refused is asked for again
-FIRST_BATCH_PATIENCE = 10.0  # seconds beyond the trigger interval, after which a query without rows is taken to be idle
 
 
 class Proving:
@@ -48,7 +46,7 @@ class Proving:
         self._scheduling = scheduling
         self._coordinator = coordinator
         self._clock = clock
-        self._patience = trigger_interval + FIRST_BATCH_PATIENCE
+        self._trigger_interval = trigger_interval
         self._spawn = spawn
         self._under_way = False
         self._held_back: Mapping[TaskId, AttemptId] | None = None  # that run, and of which the coordinator is not told
@@ -83,7 +81,11 @@ class Proving:
     async def _prove(self, trial: Trial) -> None:
         """The version's first checkpoint, behind its first micro-batch where it has input."""
         number = self._scheduling.state.round
-        await self._first_batch()
+        try:
+            await self._first_batch(trial.timeout + self._trigger_interval)
+        except TimeoutError:
+            trial.disproved(_hanging(trial.timeout))
+            return
         try:
             if self._scheduling.state.round != number:
                 raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
@@ -104,8 +106,15 @@ class Proving:
         self._under_way = False
         self._try_to_prove(trial)
 
-    async def _first_batch(self) -> None:
-        """Returns when all tasks have read rows, or have had the time for it: an idle source has none."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
-                await self._scheduling.until(lambda state: state.has_read or state.status is not JobStatus.RUNNING)
+    async def _first_batch(self, patience: float) -> None:
+        """Returns when all tasks have read rows, or have found none. Raises TimeoutError."""
+        async with asyncio.timeout(patience):
+            await self._scheduling.until(lambda state: state.has_read or state.status is not JobStatus.RUNNING)
+
+
+def _hanging(seconds: float) -> ErrorInfo:
+    return ErrorInfo(
+        code="hot-restart-timeout",
+        message=f"the new version has finished no micro-batch within {seconds:g} s (hot-restart.timeout)",
+        hint="it may hang; one that needs so long for its first micro-batch needs a longer timeout",
+    )

@@ -65,3 +65,4 @@ class Trial:
     running: Callable[[], None]
     proven: Callable[[int], None]  # with its first checkpoint
     disproved: Callable[[ErrorInfo], None]
+    timeout: float = 60.0  # seconds from RUNNING, within which it must finish a micro-batch where it has input

@@ -237,6 +237,7 @@ async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
     """H7: behind one the version before it could not be brought back; one that finds no rows is not waited for."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
+        world.tm.finds_none = False
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
             await until(lambda: heard.said)
             await asyncio.sleep(5)
@@ -247,3 +248,14 @@ async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
             async with asyncio.timeout(2):
                 await until(lambda: "trigger 17" in world.story)
             await until(lambda: len(heard.said) == 2)
+
+
+async def test_a_version_that_does_not_get_through_its_first_micro_batch_is_disproved(tmp_path: Path) -> None:
+    """H7: one that hangs is not taken for one that has nothing to do."""
+    async with running(tmp_path) as world:
+        base = await world.master.making_way.stand_down(final=True)
+        world.tm.finds_none = False
+        async with succeeded(world, tmp_path, graph(), base=base) as heard:
+            await until(lambda: heard.errors)
+            assert heard.errors[0].code == "hot-restart-timeout"
+            assert "trigger 17" not in world.story

@@ -55,6 +55,7 @@ class StandInTaskManager:
         self.cancelled: list[AttemptId] = []
         self.cancel_takes = 0.0
         self.mute = False  # it takes triggers, and acknowledges nothing
+        self.finds_none = True  # its tasks find no rows to process, and say so
         self.free_takes = 0.0
         self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what becomes of a task that is to be drained
         mailbox = Mailbox(task_manager(resource_id))
@@ -86,7 +87,8 @@ class StandInTaskManager:
 
     async def report(self, attempt: AttemptId, state: m.TaskState, error: ErrorInfo | None = None) -> None:
         task = next(d.task for d in self.deployed if d.attempt_id == attempt)
-        status = m.TaskStatus(attempt_id=attempt, task_id=task.id, state=state, error=error)
+        metrics = m.TaskMetrics(waited=self.finds_none)
+        status = m.TaskStatus(attempt_id=attempt, task_id=task.id, state=state, metrics=metrics, error=error)
         self.tasks[attempt] = status
         request = m.TaskStateChanged(resource_id=self.resource_id, status=status)
         await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
