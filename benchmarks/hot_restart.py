@@ -161,7 +161,9 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
             if done.checkpoint_id is not None:
                 found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
             after = await _settled(cluster, job_id, stream, new["version"], commits)
-            processed = _processed(_attempt(commits, before), _attempt(commits, after), repartitioned=part.rescales)
+            stopped = done.requested / 1000 + done.phases["stopped"]
+            logs = _attempt(commits, before), _attempt(commits, after)
+            processed = _processed(*logs, stopped, repartitioned=part.rescales)
             since = done.requested / 1000 - processed.last
             phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
             found.note(processed.gap, phases, stream.visible_gap(old["version"], new["version"]))
@@ -182,10 +184,14 @@ class Processed:
         return self.first - self.last
 
 
-def _processed(old: Commits, new: Commits, *, repartitioned: bool) -> Processed:
-    """Repartitioning adds a micro-batch without input."""
-    end = max(old)
-    return Processed(old[end], min(at for epoch, at in new.items() if epoch > end + repartitioned))
+def _processed(old: Commits, new: Commits, stopped: float, *, repartitioned: bool) -> Processed:
+    """`stopped`: when the old version had ended; its last entry may have been seen only among those that are restored.
+
+    Repartitioning adds a micro-batch without input.
+    """
+    before = old | {epoch: at for epoch, at in new.items() if at <= stopped}
+    end = max(before)
+    return Processed(before[end], min(at for epoch, at in new.items() if epoch > end + repartitioned))
 
 
 def _attempt(commits: dict[str, Commits], job: JobInfo) -> Commits:
