@@ -22,10 +22,10 @@ Content = tuple[TaskId, int, str]  # whose, length and checksum
 
 
 @dataclass(frozen=True)
-class FileUse:
-    """Of one physical file: how many live segments it has, and their bytes."""
+class LiveSegments:
+    """In one physical file: how many there are, and their bytes together."""
 
-    segments: int = 0
+    count: int = 0
     bytes: int = 0
 
 
@@ -38,7 +38,7 @@ class Registry:
 
     live: Mapping[Registered, int] = field(default_factory=dict)
     by_content: Mapping[Content, tuple[StateHandle, ...]] = field(default_factory=dict)
-    files: Mapping[str, FileUse] = field(default_factory=dict)
+    files: Mapping[str, LiveSegments] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoints: Iterable[CompletedCheckpoint]) -> Self:
@@ -50,11 +50,11 @@ class Registry:
 
     @property
     def segments(self) -> int:
-        return sum(use.segments for use in self.files.values())
+        return sum(live.count for live in self.files.values())
 
     @property
     def bytes(self) -> int:
-        return sum(use.bytes for use in self.files.values())
+        return sum(live.bytes for live in self.files.values())
 
     def known(self, task: TaskId, handle: StateHandle) -> StateHandle | None:
         """The registered segment of the same bytes; the latest, where they were rewritten."""
@@ -93,9 +93,9 @@ class Registry:
         for task, handle in _references(checkpoint):
             count = live[task, handle] = live.get((task, handle), 0) + 1
             if count == 1:
-                content, use = _content(task, handle), files.get(handle.file, FileUse())
+                content, others = _content(task, handle), files.get(handle.file, LiveSegments())
                 contents[content] = (*contents.get(content, ()), handle)
-                files[handle.file] = FileUse(use.segments + 1, use.bytes + handle.length)
+                files[handle.file] = LiveSegments(others.count + 1, others.bytes + handle.length)
         return type(self)(live, contents, files)
 
     def without(self, checkpoint: CompletedCheckpoint) -> Self:
@@ -106,12 +106,12 @@ class Registry:
             if live[task, handle]:
                 continue
             del live[task, handle]
-            content, use = _content(task, handle), files[handle.file]
+            content, others = _content(task, handle), files[handle.file]
             contents[content] = tuple(other for other in contents[content] if other != handle)
             if not contents[content]:
                 del contents[content]
-            files[handle.file] = FileUse(use.segments - 1, use.bytes - handle.length)
-            if not files[handle.file].segments:
+            files[handle.file] = LiveSegments(others.count - 1, others.bytes - handle.length)
+            if not files[handle.file].count:
                 del files[handle.file]
         return type(self)(live, contents, files)
 

@@ -132,7 +132,7 @@ def file_figures(state: State) -> FileFigures:
     return FileFigures(
         physical=len(registry.files),
         logical=registry.segments,
-        bytes_stored=sum(max(use.bytes, state.sizes.get(name, 0)) for name, use in registry.files.items()),
+        bytes_stored=sum(max(live.bytes, state.sizes.get(name, 0)) for name, live in registry.files.items()),
         bytes_referenced=registry.bytes,
         deleting=sum(map(len, state.deleting)),
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
-from minflinkd.checkpoint.registry import FileUse, Registry
+from minflinkd.checkpoint.registry import LiveSegments, Registry
 from minflinkd.checkpoint.state import file_figures
 from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
@@ -208,9 +208,9 @@ def test_files_are_counted_by_their_live_segments() -> None:
     first = completed(1, taken(1, segment(F1, "x"), segment(F1, "x"), segment(F1, "yy", 9)))
     second = completed(2, taken(2, segment(F1, "yy", 9), segment(F2, "zzz")))
     registry = Registry.of([first, second])
-    assert registry.files == {F1: FileUse(2, 3), F2: FileUse(1, 3)}
+    assert registry.files == {F1: LiveSegments(2, 3), F2: LiveSegments(1, 3)}
     assert (registry.segments, registry.bytes) == (3, 6)
-    assert registry.without(first).files == {F1: FileUse(1, 2), F2: FileUse(1, 3)}
+    assert registry.without(first).files == {F1: LiveSegments(1, 2), F2: LiveSegments(1, 3)}
     assert registry.without(first).without(second) == Registry()
 
 
