@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -28,7 +28,7 @@ from minflinkd.checkpoint.deleting import Deleting
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.orphans import UNREADABLE, chosen
+from minflinkd.checkpoint.orphans import UNREADABLE, NotLeading, chosen, delete_in_batches
 from minflinkd.checkpoint.state import (
     State,
     all_published,
@@ -103,8 +103,12 @@ class CheckpointCoordinator(Component):
         graph_digest: str = "",
         hooks: Mapping[str, MasterHook] | None = None,
         past: CheckpointStatistics | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`hooks`: by name; they take the place of `options.hooks`. `past`: of the job's earlier coordinator."""
+        """`hooks`: by name; they take the place of `options.hooks`. `past`: of the job's earlier coordinator.
+
+        `leads`: whether it is beyond doubt that no other daemon leads now.
+        """
         super().__init__(f"checkpoint coordinator of {job_id}")
         self._hooks = MasterHooks(hooks or {})
         self.options = options = replace(options, hooks=self._hooks.names)
@@ -112,6 +116,7 @@ class CheckpointCoordinator(Component):
         self._clock = clock
         self._gateway = tasks
         self._on_failure = on_failure
+        self._leads = leads
         self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
         self._statistics = past or CheckpointStatistics()
         self._requests = itertools.count(1)
@@ -468,20 +473,32 @@ class CheckpointCoordinator(Component):
         self.tasks.job(what, attempt(), on_error=given_up)
 
     async def _sweep(self, recovered: Recovered) -> None:
-        if swept := await self._store.sweep(recovered):
-            log.info("orphans of earlier leaders deleted", component=self.name, files=len(swept))
+        await self._delete_orphans(await self._store.orphans(recovered))
 
     async def _sweep_again_and_again(self) -> None:
         """What an upload left that could not be tidied up, or a deletion that was given up (F7)."""
         suspects = frozenset[str]()
         while True:
             await self._clock.sleep(self.options.orphan_grace / 2)
+            if not self._leads():
+                suspects = frozenset()
+                continue
             present = await self._store.physical_files()
             found = orphans(self._state, present)  # as of now, not as of before the listing
-            if gone := found & suspects:
-                await self._store.delete_files(gone)
-                log.info("orphans deleted", component=self.name, files=len(gone))
+            gone = found & suspects
+            await self._delete_orphans(gone)
             suspects = found - gone
+
+    async def _delete_orphans(self, names: Iterable[str]) -> None:
+        """None while leadership is in doubt: another leader may need what nothing here refers to (F7)."""
+        if not (orphaned := sorted(names)):
+            return
+        try:
+            await delete_in_batches(orphaned, self._store.delete_files, leads=self._leads)
+        except NotLeading:
+            log.warning("orphans are not deleted: does this daemon lead?", component=self.name, files=len(orphaned))
+        else:
+            log.info("orphans deleted", component=self.name, files=len(orphaned))
 
     async def _timer(self) -> None:
         while True:

@@ -10,7 +10,7 @@ which, a directory in which anything was written within the grace is left alone,
 from __future__ import annotations
 
 import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minflinkd.checkpoint import layout
@@ -98,11 +98,17 @@ async def delete_orphans(
             again.add(place.relative(entry.path), entry)
         if again.metadata != listed.metadata or again.newest_ms != listed.newest_ms:
             return JobOrphans(job_id=found.job_id, skipped=CHANGED)
-    names = [file.name for file in found.files]
+    await delete_in_batches([file.name for file in found.files], place.delete_children, leads=leads)
+    return found
+
+
+async def delete_in_batches(
+    names: Sequence[str], delete: Callable[[Sequence[str]], Awaitable[None]], *, leads: Callable[[], bool]
+) -> None:
+    """Raises NotLeading, StorageError; what was deleted until then stays so."""
     for start in range(0, len(names), BATCH):
         require_leadership(leads)
-        await place.delete_children(names[start : start + BATCH])
-    return found
+        await delete(names[start : start + BATCH])
 
 
 def require_leadership(leads: Callable[[], bool]) -> None:

@@ -159,8 +159,8 @@ class CheckpointStore:
             if layout.is_physical_file(name)  # not metadata, reserved ids, or not ours
         ]
 
-    async def sweep(self, recovered: Recovered) -> tuple[str, ...]:
-        """Delete the orphans of earlier leaders; returns their names.
+    async def orphans(self, recovered: Recovered) -> tuple[str, ...]:
+        """Of earlier leaders. Raises StorageError.
 
         Only files of epochs that have ended (A11), with names that are ours, and none while any metadata is
         unreadable: it may refer to them.
@@ -170,9 +170,7 @@ class CheckpointStore:
             return ()
         kept = frozenset[str]().union(*(checkpoint.physical_files() for checkpoint in recovered.completed))
         found = await self.physical_files()
-        orphans = [name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept]
-        await self.delete_files(orphans)
-        return tuple(orphans)
+        return tuple(name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept)
 
     async def discard_all(self) -> None:
         """The job has ended for good: metadata first, then everything. Idempotent."""

@@ -86,6 +86,7 @@ class Dispatcher(Component):
         self._ids = ids
         self._rng = rng
         self.options = options
+        self._leads = leads
         self._runs: dict[JobId, JobRun] = {}
         self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
@@ -289,6 +290,7 @@ class Dispatcher(Component):
             heritage=restarting.heritage(),
             estate=restarting.take_estate(),
             trial=restarting.trial(),
+            leads=self._leads,
         )
 
     def _context(self, job_id: JobId, graph: JobGraph) -> m.JobContext:

@@ -91,7 +91,9 @@ class JobMaster(Component):
         heritage: Heritage | None = None,
         estate: Estate | None = None,
         trial: Trial | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`leads`: whether it is beyond doubt that no other daemon leads now."""
         super().__init__(f"jobmaster {job_id}")
         turn = turn or StorageTurn(f"job {job_id}")
         self.job_id = job_id
@@ -143,6 +145,7 @@ class JobMaster(Component):
             on_failure=self._checkpoints_failed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
             past=estate.statistics,
+            leads=leads,
         )
         self.coordinator.falls_with = self.crash
         self._scheduling = Scheduling(lambda: self._core.state, self._feed, self.crashed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from structlog.testing import capture_logs
 
+from minflinkd.checkpoint import orphans
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.runtime.errors import ErrorInfo
 from tests.sim.checkpoint.world import World
@@ -78,3 +80,61 @@ async def test_nothing_is_swept_while_metadata_cannot_be_read() -> None:
         async with world.coordinator:
             await asyncio.sleep(100)
             assert name(2, A1) in world.names("")
+
+
+async def test_the_sweep_deletes_nothing_while_leadership_is_in_doubt() -> None:
+    """F7, A11: it does not even look; what it suspected before is judged anew when that is over."""
+    world = World(orphan_grace=100.0)
+    with capture_logs():
+        async with world.coordinator as coordinator:
+            world.run(TASKS)
+            await coordinator.trigger()
+            orphan = name(1, A1, 7)
+            plant(world, orphan)
+            await asyncio.sleep(60)
+            world.leads = False
+            lists = coordinator.statistics().calls["list"].count
+            await asyncio.sleep(1000)
+            assert orphan in world.names("")
+            assert coordinator.statistics().calls["list"].count == lists
+            world.leads = True
+            await asyncio.sleep(60)
+            assert orphan in world.names("")
+            await asyncio.sleep(41)
+            assert orphan not in world.names("")
+
+
+async def test_orphans_of_earlier_leaders_stay_while_leadership_is_in_doubt() -> None:
+    """F7, A11: a daemon that comes up, and stops to lead while it looks at the storage."""
+    world = World(orphan_grace=1e6, epoch=2)
+    orphan = name(1, A1)
+    plant(world, orphan)
+    world.leads = False
+    with capture_logs() as logs:
+        async with world.coordinator:
+            await asyncio.sleep(10)
+    assert world.names("") == [orphan]
+    assert [log["log_level"] for log in logs if log["event"].startswith("orphans are not deleted")] == ["warning"]
+    world.leads = True
+    world.coordinator = world.new_coordinator()
+    async with world.coordinator:
+        await asyncio.sleep(10)
+        assert world.names("") == []
+
+
+async def test_leadership_is_asked_for_again_before_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F7: a sweep of many files takes longer than leadership lasts."""
+    monkeypatch.setattr(orphans, "BATCH", 2)
+    world = World(orphan_grace=1e6, epoch=2)
+    plant(world, *(name(1, A1, number) for number in range(5)))
+    delete = world.storage.delete
+
+    async def the_last_one(paths: Sequence[str], *, below: str | None = None) -> None:
+        await delete(paths, below=below)
+        world.leads = False
+
+    monkeypatch.setattr(world.storage, "delete", the_last_one)
+    with capture_logs():
+        async with world.coordinator:
+            await asyncio.sleep(10)
+    assert len(world.names("")) == 3

@@ -62,7 +62,7 @@ async def test_torn_metadata_is_set_aside_and_the_others_are_used(location: Loca
     assert [checkpoint.checkpoint_id for checkpoint in recovered.completed] == [1]
     assert [(aside.checkpoint_id, "torn" in aside.reason) for aside in recovered.set_aside] == [(2, True)]
     assert recovered.last_id == 2
-    assert await store.sweep(recovered) == ()
+    assert await store.orphans(recovered) == ()
     assert name(2, A1) in await objects(location)
 
 
@@ -101,15 +101,14 @@ async def test_ids_go_on_behind_files_of_a_checkpoint_that_never_completed(locat
     assert await store.allocate_id() == 41
 
 
-async def test_the_sweep_takes_orphans_of_ended_epochs_and_nothing_else(location: Location) -> None:
+async def test_orphans_are_files_of_ended_epochs_and_nothing_else(location: Location) -> None:
     """F7, A11: not what is referenced, not the present epoch's, not what no checkpoint writes."""
     await add(location, completed(1))
     orphan, present = name(2, A1, epoch=1), name(2, B1, epoch=2)
     for file in (orphan, present, "notes.txt"):
         await location.child(file).write_bytes(b"x")
     store = store_at(location, epoch=2)
-    assert await store.sweep(await store.recover()) == (orphan,)
-    assert {present, "notes.txt", name(1, A1), name(1, B1)} <= await objects(location)
+    assert await store.orphans(await store.recover()) == (orphan,)
 
 
 async def test_only_physical_files_can_be_deleted(location: Location) -> None:
@@ -164,7 +163,7 @@ async def test_a_crash_between_any_two_steps_of_a_completion_leaves_a_whole_stor
     written = steps > 3
     assert recovered.completed[-1] == (second if written else completed(1))
     assert recovered.set_aside == ()
-    await successor.sweep(recovered)
+    await successor.delete_files(await successor.orphans(recovered))
     kept = {file for checkpoint in recovered.completed for file in checkpoint.physical_files()}
     assert {file for file in await objects(location) if file.endswith(".seg")} == kept
 

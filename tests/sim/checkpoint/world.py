@@ -126,6 +126,7 @@ class World:
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
         self.failures: list[CheckpointFailed] = []
+        self.leads = True
         self.turn = StorageTurn(f"job {JOB}")
         self.coordinator = self.new_coordinator()
 
@@ -138,6 +139,7 @@ class World:
             tasks=self,
             on_failure=self.failures.append,
             hooks=self.hooks,
+            leads=lambda: self.leads,
         )
 
     def run(self, attempts: dict[TaskId, AttemptId]) -> None:
