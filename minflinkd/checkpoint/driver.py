@@ -370,7 +370,7 @@ class CheckpointCoordinator(Component):
             case e.DiscardMetadata(number):
                 self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
             case e.DeleteFiles(files):
-                self._deleting.want(files, then=partial(self._feed, e.FilesDeleted(files)))
+                self._deleting.want(files, then=partial(self._deleted, files))
             case e.FailJob(number, cause, error):
                 # Not from within: the callee will stop the tasks, which is the next event.
                 failure = CheckpointFailed(number, cause, error)
@@ -458,6 +458,10 @@ class CheckpointCoordinator(Component):
     def _discarded(self, number: int) -> None:
         reach(CrashPoint.SUBSUME)
         self._feed(e.MetadataDiscarded(number))
+
+    def _deleted(self, files: frozenset[str]) -> None:
+        reach(CrashPoint.DELETED)
+        self._feed(e.FilesDeleted(files))
 
     def _try(self, what: str, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What may fail without harm: tried a few times, then logged."""

@@ -16,6 +16,7 @@ import xxhash
 
 from minflinkd.filemerging.segments import CHUNK, HEADER
 from minflinkd.rpc.snapshot import StateHandle
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.storage.interface import Writer
 from minflinkd.storage.location import Location
@@ -196,6 +197,7 @@ class PhysicalFileWriter:
     async def _room_for(self, size: int) -> Writer:
         if self._is_full_for(size):
             await self._finish_file()
+            reach(CrashPoint.FILE)
         if self._writer is None:
             name = self._name(len(self._sizes))
             self._sizes[name] = 0

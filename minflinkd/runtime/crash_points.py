@@ -36,6 +36,8 @@ class CrashPoint(StrEnum):
     """
 
     SYNC = "sync"  # session child: the snapshot's links are made; nobody knows
+    FILE = "file"  # TaskManager: one of several physical files is finished; the next is begun
+    REWRITE = "rewrite"  # TaskManager: a part of what lies in worn files is appended anew
     APPEND = "append"  # TaskManager: new state and that of worn files is appended; no file is finished
     UPLOAD = "upload"  # TaskManager: the physical files are written, and what the sinks staged is durable
     ACKNOWLEDGE = "acknowledge"  # TaskManager: the JobMaster has taken the acknowledgement
@@ -47,6 +49,7 @@ class CrashPoint(StrEnum):
     COMMITTED = "committed"  # TaskManager: all is published; the JobMaster does not know
     NOTIFIED = "notified"  # daemon: a task has confirmed; it is not noted
     SUBSUME = "subsume"  # daemon: an older checkpoint's metadata is deleted; its files are there
+    DELETED = "deleted"  # daemon: files that no checkpoint refers to are deleted; it is not noted
     RESTART_ACCEPTED = "restart-accepted"  # the new version is stored; the old one runs
     RESTART_STOPPED = "restart-stopped"  # the version that counts has made way; another does not count yet
     RESTART_SWITCHED = "restart-switched"  # another version counts; nothing of it runs

@@ -21,6 +21,7 @@ import xxhash
 
 from minflinkd.filemerging.segments import CHUNK, checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.storage.os_errors import os_errors
 from minflinkd.taskmanager.session_protocol import SnapshotFile
 
@@ -137,6 +138,7 @@ async def rewrite(
             if time.monotonic() >= until:
                 break
             written = await _append_again(segments, directory, [(file.path, held[file.path]) for file in batch])
+            reach(CrashPoint.REWRITE)
             size += sum(handle.length for handle in written.values())
             moved.update((old, new) for old, new in written.items() if new.checksum == old.checksum)
     return Rewritten(

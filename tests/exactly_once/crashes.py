@@ -11,9 +11,15 @@ from minflinkd.runtime.crash_points import VARIABLE, CrashPoint
 from tests.cluster import until
 from tests.exactly_once.trial import Trial, attempts
 
-OF_THE_DAEMON = frozenset(
-    [CrashPoint.METADATA, CrashPoint.COMPLETE, CrashPoint.NOTIFY, CrashPoint.NOTIFIED, CrashPoint.SUBSUME]
+OF_A_COMPLETION = (  # all in the daemon
+    CrashPoint.METADATA,
+    CrashPoint.COMPLETE,
+    CrashPoint.NOTIFY,
+    CrashPoint.NOTIFIED,
+    CrashPoint.SUBSUME,
+    CrashPoint.DELETED,
 )
+OF_SMALL_FILES = (CrashPoint.FILE, CrashPoint.REWRITE)  # reached where a snapshot has several files, and worn ones
 
 
 class Crashes(Trial):
@@ -34,10 +40,14 @@ class Crashes(Trial):
             self.tell(f"whoever reaches {point} dies")
             (self._armed / point).touch()
             await until(f"somebody dies at {point}", partial(self._reached, point), timeout=60)
-            if point in OF_THE_DAEMON:
+            if point in OF_A_COMPLETION:
                 await self.cluster.process.wait()
                 await self.cluster.start_again()
             await until("a job restarts", partial(self._restarted, attempts(jobs)), timeout=60)
+            await self.look_after(point)
+
+    async def look_after(self, point: CrashPoint) -> None:
+        """The death at this point is over, and a job has restarted."""
 
     async def _reached(self, point: CrashPoint) -> bool:
         return not (self._armed / point).exists()

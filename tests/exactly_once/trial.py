@@ -48,15 +48,24 @@ class Outcome:
 class Trial(ABC):
     """`files`: of each source, a micro-batch each; `pace`: the least time from one to the next.
 
-    The jobs are to outlast all that is done to them. `changes`: top-level keys of the job files.
+    The jobs are to outlast all that is done to them. `changes`: top-level keys of the job files. `settings`: options of
+    the daemon.
     """
 
     def __init__(
-        self, base: Path, names: Sequence[str], *, files: int, pace: str, changes: Mapping[str, Any] | None = None
+        self,
+        base: Path,
+        names: Sequence[str],
+        *,
+        files: int,
+        pace: str,
+        changes: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.base = base
         self.names = names
         self.changes = {"trigger-interval": pace, **(changes or {})}
+        self.settings = {**SETTINGS, **(settings or {})}
         self.files = files
         self.environ: dict[str, str] = {}
         self.ids: dict[str, str] = {}  # of jobs, by name
@@ -71,7 +80,7 @@ class Trial(ABC):
 
     async def run(self) -> Self:
         """On a cluster of its own."""
-        environ, settings = {**os.environ, **self.environ}, {"rest.port": free_port(), **SETTINGS}
+        environ, settings = {**os.environ, **self.environ}, {"rest.port": free_port(), **self.settings}
         async with running_cluster(self.base / "cluster", environ=environ, **settings) as cluster:
             return await self.run_on(cluster)
 
@@ -81,7 +90,7 @@ class Trial(ABC):
         await cluster.await_ready(1, timeout=300)
         self.tell("submitting")
         async with asyncio.TaskGroup() as group:
-            submitted = [group.create_task(self._submit(name)) for name in self.names]
+            submitted = [group.create_task(self.submit(name)) for name in self.names]
             self.ids = {name: await task for name, task in zip(self.names, submitted, strict=True)}
             group.create_task(run_batch(self.base / "in", self.base / "batch", self.names))
             await self.strike()
@@ -97,7 +106,7 @@ class Trial(ABC):
             document = YAML(typ="safe").load(JOBS / f"{name}.yaml")
             write_job(self.base / "jobs" / f"{name}.json", document | self.changes)
 
-    async def _submit(self, name: str) -> str:
+    async def submit(self, name: str) -> str:
         params = {"input": str(self.base / "in"), "output": str(self.base / "out" / name)}
         return await self.cluster.submit(self.base / "jobs" / f"{name}.json", **params)
 

@@ -17,13 +17,14 @@ from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 # What the coordinator passes, and how often for one checkpoint: there are two tasks to be told. An older checkpoint is
-# dropped when a later one is confirmed, so that is reached for the first time with the second one.
+# dropped when a later one is confirmed, so that is reached for the first time with the second one; its files go then.
 PASSED = {
     CrashPoint.METADATA: 1,
     CrashPoint.COMPLETE: 1,
     CrashPoint.NOTIFY: 2,
     CrashPoint.NOTIFIED: 2,
     CrashPoint.SUBSUME: 1,
+    CrashPoint.DELETED: 1,
 }
 KILLS = [(point, time) for point, each in PASSED.items() for time in range(1, 3 * each + 1)]
 
