@@ -10,35 +10,47 @@ import asyncio
 import random
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import is_
 from pathlib import Path
 
-from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointKind, CheckpointNotPending
+from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointKind
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, decode
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.filemerging.reader import read_segments
-from minflinkd.filemerging.segments import checksum, physical_file_name
-from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.network import RpcTimeout
-from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.component import Crashed
+from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError, NotFound
-from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.storage.location import Location
-from tests.sim.checkpoint.weather import CALM, Weather, WeatherStorage
+from tests.sim.checkpoint.played_task import PlayedTask, State
+from tests.sim.checkpoint.weather import CALM, Line, Weather, WeatherStorage
 from tests.unit.checkpoint.builders import JOB, A, B
 
-State = dict[str, bytes]  # of a task: its files
 STORM = Weather(failures=0.15, delay=1.5, lateness=3.0)
-TAKEOVER = 4.0  # seconds, longer than a listing is out of date
-SMALL_FILE = 300  # bytes: a snapshot has several physical files now and then
-RETRIES = 5
+TAKEOVER = 12.0  # seconds, longer than a listing is out of date, or a request of who is dead under way
+FILE_GONE = "checkpoint-file-not-retained"
+OF_A_COORDINATOR = frozenset(
+    [
+        CrashPoint.METADATA,
+        CrashPoint.COMPLETE,
+        CrashPoint.NOTIFY,
+        CrashPoint.NOTIFIED,
+        CrashPoint.SUBSUME,
+        CrashPoint.DELETED,
+    ]
+)
+DEATHS = 0.02  # of a coordinator, at each point between two steps
+
+
+class Killed(Exception):
+    """A coordinator was to die there."""
 
 
 class Reader:
@@ -72,136 +84,31 @@ class Reader:
         self._loop.close()
 
 
-class PlayedTask:
-    """One execution attempt, and the part of a TaskManager that works for it."""
-
-    def __init__(
-        self, world: MergingWorld, task: TaskId, attempt: AttemptId, state: State, known: dict[str, StateHandle]
-    ) -> None:
-        self.world, self.task, self.attempt, self.rng = world, task, attempt, world.rng
-        self.resource = ResourceId(f"tm-{task}")
-        self.state, self.known = dict(state), known
-        self.handles: dict[int, dict[str, StateHandle]] = {}  # of snapshots that are not confirmed
-        self.uploads: dict[int, asyncio.Task[None]] = {}
-        self.confirmed = 0
-
-    def works(self) -> None:
-        """A micro-batch: files come and go, and small ones may come again with an old content."""
-        for _ in range(self.rng.randint(0, 4)):
-            path = f"state/{self.rng.randint(0, 9)}"
-            if self.rng.random() < 0.3:
-                self.state.pop(path, None)
-            else:
-                unique = self.rng.random() < 0.7
-                data = self.rng.randbytes(self.rng.randint(0, 120)) if unique else bytes([self.rng.randint(0, 3)]) * 7
-                self.state[path] = data
-
-    def trigger(self, number: int, epoch: int) -> None:
-        if number not in self.uploads:
-            self.works()
-            self.world.truth[number, self.attempt] = dict(self.state)
-            upload = self._upload(number, epoch, dict(self.state))
-            self.uploads[number] = asyncio.create_task(upload, name=f"upload of {number} by {self.attempt}")
-
-    async def _upload(self, number: int, epoch: int, state: State) -> None:
-        await asyncio.sleep(self.rng.uniform(0, 4))
-        try:
-            snapshot = await self._write(number, epoch, state, dict(self.known))
-        except MinflinkError as error:
-            self.world.decline(self.attempt, number, error.info())
-            return
-        self.handles[number] = {file.path: file.handle for file in snapshot.files}
-        for _ in range(self.rng.choice([1, 1, 1, 2])):  # an answer may be lost
-            await asyncio.sleep(self.rng.uniform(0, 2))
-            if not await self._acknowledge(snapshot):
-                return
-
-    async def _write(self, number: int, epoch: int, state: State, known: dict[str, StateHandle]) -> TaskSnapshot:
-        def name(sequence: int) -> str:
-            return physical_file_name(epoch, number, self.attempt, self.resource, sequence)
-
-        held = {(handle.length, handle.checksum): handle for handle in known.values()}
-        compacted = self._to_compact(held.values())
-        written: set[tuple[int, str]] = set()
-        files = []
-        async with PhysicalFileWriter(self.world.location, name, max_file_size=SMALL_FILE) as writer:
-            for path, data in sorted(state.items()):
-                content = (len(data), checksum(data))
-                handle = held.get(content)
-                if handle is None or (handle.file in compacted and content not in written):
-                    handle = held[content] = await writer.append(data)
-                    written.add(content)
-                files.append(StateFile(path, handle))
-            names = await writer.commit()
-        return TaskSnapshot(
-            task_id=self.task,
-            attempt_id=self.attempt,
-            resource_id=self.resource,
-            checkpoint_id=number,
-            batch_id=number,
-            files=tuple(files),
-            physical_files=names,
-            rewritten=names if compacted else (),
-        )
-
-    def _to_compact(self, handles: Iterable[StateHandle]) -> set[str]:
-        """Older files whose live segments this snapshot writes again."""
-        files = sorted({handle.file for handle in handles})
-        return (
-            set(self.rng.sample(files, self.rng.randint(1, len(files)))) if files and self.rng.random() < 0.3 else set()
-        )
-
-    async def _acknowledge(self, snapshot: TaskSnapshot) -> bool:
-        try:
-            self.world.coordinator.acknowledge(snapshot)
-        except CheckpointNotPending:  # refused: the files are ours to delete
-            for _ in range(RETRIES):
-                try:
-                    await self.world.location.delete_children(snapshot.physical_files)
-                    break
-                except MinflinkError:
-                    await asyncio.sleep(0.5)
-            return False
-        except Crashed:
-            return False
-        return True
-
-    def confirm(self, number: int) -> None:
-        if number in self.handles:
-            self.known = self.handles[number]
-        self.confirmed = max(self.confirmed, number)
-        self.handles = {n: handles for n, handles in self.handles.items() if n > number}
-
-    def abort(self, number: int) -> None:
-        if number in self.uploads:
-            self.uploads[number].cancel()
-        self.handles.pop(number, None)
-
-    def die(self) -> None:
-        """In the midst of whatever it does; nothing is tidied up."""
-        for upload in self.uploads.values():
-            upload.cancel()
-
-
 class MergingWorld:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         random.seed(seed)  # the jitter of retries
         self.storage = WeatherStorage(self.rng)
+        self.storage.on_change = self._changed
+        self.storage.slow = "/_metadata"
         self.location = Location(self.storage, "memory", f"/c/{JOB}")
         self.options = CheckpointOptions(
-            interval=3.0,
-            timeout=25.0,
-            max_concurrent=self.rng.randint(1, 3),
-            num_retained=self.rng.randint(1, 3),
+            interval=self.rng.choice([1.0, 3.0]),
+            timeout=self.rng.choice([12.0, 25.0]),
+            max_concurrent=self.rng.randint(1, 4),
+            num_retained=self.rng.choice([1, 1, 2, 3]),
             tolerable_failed=3,
-            orphan_grace=60.0,
+            orphan_grace=self.rng.choice([6.0, 20.0, 60.0]),
         )
         self.truth: dict[tuple[int, AttemptId], State] = {}
         self.tasks: dict[AttemptId, PlayedTask] = {}
         self.dead: list[PlayedTask] = []
         self.turn = StorageTurn(f"job {JOB}")
+        self.line = Line(self.storage)
+        self.mortal = False  # coordinators die between steps
         self.reader = Reader()
+        self.named: dict[str, frozenset[str]] = {}  # by path of metadata in the storage: physical files
+        self.gone: list[str] = []  # of them those that were not there at some moment
         self.verified: dict[int, tuple[bytes | None, ...]] = {}
         self.restores = self.attempts = 0
         self.stopped = asyncio.Event()  # the tasks are to be restarted
@@ -211,7 +118,9 @@ class MergingWorld:
         return CheckpointCoordinator(
             job_id=JOB,
             options=self.options,
-            store=CheckpointStore(self.location, job_id=JOB, epoch=self.options.epoch, turn=self.turn),
+            store=CheckpointStore(
+                replace(self.location, storage=self.line), job_id=JOB, epoch=self.options.epoch, turn=self.turn
+            ),
             clock=SystemClock(),
             tasks=self,
             on_failure=self._failed,
@@ -260,7 +169,11 @@ class MergingWorld:
         self.stopped.clear()
         self._kill_tasks()
         self.coordinator.tasks_stopped()
-        point = await self.coordinator.restore_point()
+        try:
+            point = await self.coordinator.restore_point()
+        except CheckpointFailed:  # it is not settled yet which one is the latest
+            self.stopped.set()
+            return
         restored: dict[TaskId, State] = {A: {}, B: {}}
         known: dict[TaskId, dict[str, StateHandle]] = {A: {}, B: {}}
         if point is not None:
@@ -273,7 +186,7 @@ class MergingWorld:
         for task in (A, B):
             self.attempts += 1
             fresh[task] = AttemptId(f"{self.attempts:032x}")
-            self.tasks[fresh[task]] = PlayedTask(self, task, fresh[task], restored[task], known[task])
+            self.tasks[fresh[task]] = PlayedTask(self, task, fresh[task], self.location, restored[task], known[task])
         self.coordinator.tasks_running(fresh)
 
     def _kill_tasks(self) -> None:
@@ -283,13 +196,54 @@ class MergingWorld:
             self.dead.append(task)  # else its uploads go on for a while, and come too late
         self.tasks = {}
 
+    def reaches(self, point: CrashPoint) -> None:
+        """A coordinator may be dead there; `go_on` has the next one take over."""
+        if not self.mortal or not self.coordinator.running or point not in OF_A_COORDINATOR:
+            return
+        if self.rng.random() < DEATHS:
+            if self.rng.random() < 0.5:
+                asyncio.get_running_loop().call_later(self.rng.uniform(0, 2), self._kill, self.coordinator)
+                return
+            self.coordinator.crash(Killed(point))
+            raise asyncio.CancelledError  # whatever was doing this gets no further
+
+    def _kill(self, coordinator: CheckpointCoordinator) -> None:
+        if self.mortal and coordinator.running:
+            coordinator.crash(Killed())
+
     async def coordinator_dies(self) -> None:
-        self.coordinator.crash(RuntimeError("killed"))
+        self.coordinator.crash(Killed())
+        await self._coordinator_follows()
+
+    async def _coordinator_follows(self) -> None:
+        """In the same daemon, of the same epoch or another; or in another, where nothing is known of this one."""
         await self.coordinator.aclose()
-        await asyncio.sleep(TAKEOVER)
-        self.options = replace(self.options, epoch=self.options.epoch + 1)
+        if self.storage.weather.lateness:  # no checkpoint store can be rebuilt from what is not listed yet
+            await asyncio.sleep(TAKEOVER)
+        if self.rng.random() < 0.5:
+            self.line.alive = False
+            self.line, self.turn = Line(self.storage), StorageTurn(f"job {JOB}")
+            await asyncio.sleep(TAKEOVER)
+            self.options = replace(self.options, epoch=self.options.epoch + 1)
         await self._coordinator_starts()
         await self.restart()
+
+    async def go_on(self) -> None:
+        """Behind a coordinator that is dead, and behind tasks that have failed."""
+        while self.coordinator.crashed.is_set() or self.stopped.is_set():
+            if self.coordinator.crashed.is_set():
+                await self._coordinator_follows()
+            else:
+                await self.restart()
+
+    async def a_taskmanager_dies(self) -> None:
+        """It is a while until that is noticed."""
+        if self.tasks:
+            attempt = self.rng.choice(list(self.tasks))
+            self.tasks[attempt].die()
+            self.dead.append(self.tasks.pop(attempt))
+            await asyncio.sleep(self.rng.uniform(0, 4))
+            self.stopped.set()
 
     async def _coordinator_starts(self) -> None:
         while True:
@@ -321,20 +275,39 @@ class MergingWorld:
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
+    def _changed(self, path: str) -> None:
+        """At every moment each file that metadata names is there."""
+        if path.endswith("/_metadata"):
+            data = self.storage.objects.get(path)
+            files = decode(data).physical_files() if data is not None else frozenset()
+            self.named[path] = frozenset(self.location.child(file).path for file in files)
+            self.gone += [f"{path} came without {file}" for file in self.named[path] - self.storage.objects.keys()]
+        elif path not in self.storage.objects:
+            self.gone += [f"{path} went before {named}" for named, files in self.named.items() if path in files]
+
     def retained(self) -> list[CompletedCheckpoint]:
         return [decode(data) for path, data in sorted(self.storage.objects.items()) if path.endswith("/_metadata")]
 
     def check(self) -> None:
-        """Every checkpoint in the storage restores byte for byte."""
+        """Every checkpoint in the storage restores byte for byte; no task has missed what it could take for granted."""
+        assert not self.gone, self.gone
+        cause = self.coordinator.crash_cause
+        assert cause is None or isinstance(cause, Killed), f"the coordinator broke its own rules: {cause}"
+        for record in self.coordinator.statistics().history:
+            assert record.error is None or record.error.code != FILE_GONE, record.error
         for checkpoint in self.retained():
             objects = tuple(self.storage.objects.get(self.location.child(f).path) for f in checkpoint.physical_files())
             known = self.verified.get(checkpoint.checkpoint_id, ())
             if len(known) == len(objects) and all(map(is_, known, objects)):
                 continue  # not a byte of it was touched since
             self.verified[checkpoint.checkpoint_id] = objects
-            found = self.reader.read(self.storage.objects, checkpoint)
             for task in checkpoint.tasks:
-                assert found[task.task_id] == self.truth[checkpoint.checkpoint_id, task.attempt_id]
+                found = {file.path: self._segment(file.handle) for file in task.files}
+                assert found == self.truth[checkpoint.checkpoint_id, task.attempt_id]
+
+    def _segment(self, handle: StateHandle) -> bytes:
+        data = self.storage.objects.get(self.location.child(handle.file).path, b"")
+        return data[handle.offset : handle.offset + handle.length]
 
     def physical_files(self) -> set[str]:
         return {self.location.relative(path) for path in self.storage.objects if path.endswith(".seg")}
@@ -342,8 +315,8 @@ class MergingWorld:
     async def come_to_rest(self) -> None:
         """The storage works, and more checkpoints are complete; nothing is left but what the retained ones name."""
         self.storage.weather = CALM
-        if not self.coordinator.running or self.coordinator.crashed.is_set() or self.stopped.is_set():
-            await self.restart()
+        self.mortal = False
+        await self.go_on()
         await asyncio.sleep(60)
         await self.restart()
         await asyncio.sleep(60)

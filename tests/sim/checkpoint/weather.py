@@ -16,6 +16,7 @@ from minflinkd.storage.interface import (
     StorageUnavailable,
     Writer,
 )
+from minflinkd.storage.wrapper import StorageWrapper
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Weather:
 
 
 CALM = Weather()
+SLOWNESS = 5.0  # times a delay, of every tenth request
+SLOW = 3.0  # seconds
 
 
 class WeatherStorage(Storage):
@@ -39,22 +42,31 @@ class WeatherStorage(Storage):
         self.weather = CALM
         self._rng = rng
         self._changes: list[tuple[float, str, bool]] = []  # when, what, whether it is there from then on
+        self.slow = "/nothing"  # what has this in its path takes up to SLOW seconds longer to write
+        self.on_change: Callable[[str], None] = lambda path: None  # behind each
 
     async def _do(self, act: Callable[[], None], what: str) -> None:
-        await asyncio.sleep(self._rng.uniform(0, self.weather.delay))
+        slowness = SLOWNESS if self._rng.random() < 0.1 else 1.0
+        await asyncio.sleep(self._rng.uniform(0, self.weather.delay) * slowness)
         fails, done = self._rng.random() < self.weather.failures, self._rng.random() < 0.5
         if not fails or done:
             act()
         if fails:
             raise StorageUnavailable(f"memory: {what}: no answer")
 
+    async def _take_time(self, path: str) -> None:
+        if self.slow in path:
+            await asyncio.sleep(self._rng.uniform(0, SLOW))
+
     def put(self, path: str, data: bytes) -> None:
         self.objects[path] = data
         self._changes.append((asyncio.get_running_loop().time(), path, True))
+        self.on_change(path)
 
     def _drop(self, path: str) -> None:
         if self.objects.pop(path, None) is not None:
             self._changes.append((asyncio.get_running_loop().time(), path, False))
+            self.on_change(path)
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         await self._do(lambda: None, f"read {path}")
@@ -104,7 +116,67 @@ class WeatherWriter(Writer):
         self._data += data
 
     async def commit(self) -> Entry:
+        await self._storage._take_time(self._path)
         await self._storage._do(lambda: self._storage.put(self._path, self._data), f"commit {self._path}")
         return Entry(self._path, len(self._data), 0)
 
     async def abort(self) -> None: ...
+
+
+class Line(StorageWrapper):
+    """The way of one process to the storage. Once that is dead nothing more is asked for; what was before may land."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.alive = True
+
+    def check(self) -> None:
+        if not self.alive:
+            raise StorageUnavailable("memory: the process is dead")
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        self.check()
+        async for piece in self.inner.open_read(path, offset, length):
+            yield piece
+
+    async def create(self, path: str) -> Writer:
+        self.check()
+        return LineWriter(self, await self.inner.create(path))
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        self.check()
+        await self.inner.create_exclusive(path, data)
+
+    async def list(self, prefix: str) -> AsyncIterator[Entry]:
+        self.check()
+        async for entry in self.inner.list(prefix):
+            yield entry
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        for path in paths:
+            self.check()
+            await self.inner.delete([path], below=below)
+
+    async def stat(self, path: str) -> Entry:
+        self.check()
+        return await self.inner.stat(path)
+
+    async def rename(self, source: str, target: str) -> None:
+        raise NotImplementedError
+
+
+class LineWriter(Writer):
+    def __init__(self, line: Line, inner: Writer) -> None:
+        self._line, self._inner = line, inner
+
+    async def append(self, data: bytes | memoryview) -> None:
+        self._line.check()
+        await self._inner.append(data)
+
+    async def commit(self) -> Entry:
+        self._line.check()
+        return await self._inner.commit()
+
+    async def abort(self) -> None:
+        self._line.check()
+        await self._inner.abort()

@@ -1,0 +1,25 @@
+"""The simulation of merged files guards what it says it guards: the code, broken on purpose, does not get through."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.checkpoint.planted import FAULTS, find
+from tests.sim.checkpoint.test_merging import SEEDS
+from tests.unit.checkpoint.test_registry import F3, deleted, two_with_a_common_segment
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime(noop_cycles=1)]  # nothing runs in threads
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_planted_fault_is_found(fault: str) -> None:
+    """F5, F7, F11: by the seeds that run by default."""
+    assert await find(fault, within=SEEDS)
+
+
+async def test_the_case_of_two_checkpoints_at_once_fails_where_the_decision_is_taken_too_early() -> None:
+    """F5: the second drops its copy of a segment, and needs another segment of that very file."""
+    with FAULTS["a file goes with the first copy that is dropped"]():
+        _, third, commands = two_with_a_common_segment()
+    assert F3 in third.physical_files()
+    assert F3 in deleted(commands)
