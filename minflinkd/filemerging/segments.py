@@ -11,7 +11,9 @@ import xxhash
 from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.runtime.ids import AttemptId, ResourceId
 
-HEADER = b"MFDSEG\x00\x01"  # magic, then the version of the format; the first segment begins behind it
+# Magic, then the version of the format; the first segment begins behind it. No reader looks at it: a file of another
+# version is named by metadata of a later version only.
+HEADER = b"MFDSEG\x00\x01"
 CHUNK = 1024 * 1024  # bytes
 
 
