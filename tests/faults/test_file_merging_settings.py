@@ -25,7 +25,7 @@ async def test_a_job_goes_on_from_checkpoints_that_were_written_with_other_setti
     chain = (OFF, ON, SMALL, OFF)
     job = WindowsJob(tmp_path, files=PART * len(chain))
     path: Path | None = None
-    files = list[float]()
+    files = list[int]()  # physical ones, that the retained checkpoint names
     for number, settings in enumerate(chain):
         job.write_events(number * PART, PART)
         async with running_cluster(tmp_path / "cluster", **settings, **_ONE_TASKMANAGER) as cluster:
@@ -36,8 +36,8 @@ async def test_a_job_goes_on_from_checkpoints_that_were_written_with_other_setti
             stored = StoredCheckpoints(path.parent)
             assert stored.damaged() == []
             files.append(len(stored.named()))
-    off, on, small = files
-    assert on < small < off or on < off, f"what was set is what was done: {files}"
+    off, on, _ = files
+    assert on < off, f"what was set is what was done: {files}"
     assert result(tmp_path / "out") == job.batch()
     assert leftovers(tmp_path / "out") == []
 
