@@ -18,6 +18,7 @@ from minflinkd.blob.exchange import DaemonExchange
 from minflinkd.blob.offloading import OffloadingNetwork
 from minflinkd.blob.server import BlobServer
 from minflinkd.checkpoint import hooks
+from minflinkd.checkpoint.store import require_fit
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.taskmanager_options import Driver
@@ -113,6 +114,8 @@ class Daemon(Component):
         self.offloading = OffloadingNetwork(
             self._network, DaemonExchange(self.blobs), minsize=config.blob.offload_minsize
         )
+        options = dispatcher_options(config, state, epoch)
+        require_fit(self._storages.at(options.checkpoint_root))
         self.driver = self._new_driver()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
@@ -123,7 +126,7 @@ class Daemon(Component):
             clock=self._clock,
             ids=ids,
             rng=random.SystemRandom(),
-            options=dispatcher_options(config, state, epoch),
+            options=options,
             leads=lambda: self._leadership.held,
         )
         self.metrics = Metrics(

@@ -19,7 +19,7 @@ from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.jobs import OrphanFile
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectExists, ObjectNotFound
 from minflinkd.storage.location import Location
@@ -53,6 +53,22 @@ class Recovered:
     set_aside: tuple[SetAside, ...] = ()
     last_id: int = 0  # the highest that was ever given away, as far as the storage shows
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes, of the physical files that are there
+
+
+class CheckpointStorageUnfit(MinflinkError):
+    """No place for checkpoints: whoever recovers them might not see the latest one, and take its files for orphans."""
+
+    code = "checkpoint-storage-unfit"
+    consequence = Consequence.REFUSED
+
+
+def require_fit(root: Location) -> None:
+    """Raises CheckpointStorageUnfit. Recovery finds checkpoints by a listing (A11)."""
+    if not root.storage.capabilities.consistent_list:
+        raise CheckpointStorageUnfit(
+            f"the storage of {root.uri} may list late what was written (it has no consistent-list)",
+            hint="set execution.checkpointing.dir to another storage; `minflinkd plugins` shows what each can do",
+        )
 
 
 class CheckpointStore:

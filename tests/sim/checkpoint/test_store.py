@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, MetadataTooNew
-from minflinkd.checkpoint.store import ID_BLOCK, CheckpointStore, WrongJob
+from minflinkd.checkpoint.store import ID_BLOCK, CheckpointStorageUnfit, CheckpointStore, WrongJob, require_fit
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
+from minflinkd_local import LocalStorage
 from tests.unit.checkpoint.builders import A1, B1, JOB, A, B, completed, name, snapshot
 
 
@@ -173,3 +175,14 @@ async def test_physical_files_are_found_by_name_and_nothing_else_is_one(location
     await add(location, completed(1))
     await location.child("notes.txt").write_bytes(b"x")
     assert await store_at(location).physical_files() == {name(1, A1): (1, 1), name(1, B1): (1, 1)}
+
+
+def test_checkpoints_do_not_lie_where_listings_are_late(tmp_path: Path) -> None:
+    """F7, A11: the latest one could be overlooked, and its files taken for orphans."""
+
+    class Late(LocalStorage):
+        capabilities = msgspec.structs.replace(LocalStorage.capabilities, consistent_list=False)
+
+    require_fit(Location(LocalStorage(), "file", str(tmp_path)))
+    with pytest.raises(CheckpointStorageUnfit, match="list late"):
+        require_fit(Location(Late(), "file", str(tmp_path)))
