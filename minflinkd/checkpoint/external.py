@@ -53,6 +53,22 @@ async def read_external(storages: Storages, path: str) -> External:
     return External(checkpoint, metadata, directory if checkpoint.self_contained else parent(directory))
 
 
+async def newest_below(root: Location) -> External | None:
+    """The latest checkpoint of a job's directory that can be read; None: there is none. Raises StorageError."""
+    found: External | None = None
+    async for entry in root.list():
+        name = root.relative(entry.path)
+        number = layout.parse_metadata_file(name)
+        if number is None or (found is not None and number < found.checkpoint.checkpoint_id):
+            continue
+        try:
+            checkpoint = decode(await root.child(name).read_bytes())
+        except (ObjectNotFound, CorruptMetadata, MetadataTooNew):
+            continue
+        found = External(checkpoint, root.child(name), root)
+    return found
+
+
 async def discard_external(external: External) -> None:
     """Its metadata first, then what no other checkpoint in the same directory refers to. Idempotent.
 

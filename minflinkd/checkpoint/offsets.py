@@ -54,6 +54,11 @@ class Offsets(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     tasks: dict[TaskId, TaskOffsets] = {}
 
+    @property
+    def published(self) -> int:
+        """The latest checkpoint of which any task has published; 0 before the first."""
+        return max((task.checkpoint_id or 0 for task in self.tasks.values()), default=0)
+
     def latest(self) -> dict[str, Any]:
         return {source: offset for task in self.tasks.values() for source, offset in task.latest.items()}
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import offsets as record
-from minflinkd.checkpoint.external import External, NoCheckpointThere, discard_external, parent, read_external
+from minflinkd.checkpoint.external import (
+    External,
+    NoCheckpointThere,
+    discard_external,
+    newest_below,
+    parent,
+    read_external,
+)
 from minflinkd.checkpoint.matching import match_tasks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.jobgraph.chaining import chain
@@ -126,14 +133,20 @@ class Origin:
 async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start:
     """Those of a savepoint or checkpoint; or, where the path is a job's directory, those recorded there.
 
+    The record is a little behind: a later checkpoint counts, as what it published is not to be read again.
+
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, OffsetsUnreadable, UnknownScheme, StorageError.
     """
     place = storages.at(path.rstrip("/"))
     directory = parent(place) if place.name == record.FILE else place
     try:
-        return origin.at_record(path, await record.read_offsets(directory))
+        recorded = await record.read_offsets(directory)
     except ObjectNotFound:
         return origin.at_checkpoint(await read_external(storages, path))
+    newest = await newest_below(directory)
+    if newest is not None and newest.checkpoint.checkpoint_id > recorded.published:
+        return origin.at_checkpoint(newest)
+    return origin.at_record(path, recorded)
 
 
 def _sources(task: Task) -> set[str]:

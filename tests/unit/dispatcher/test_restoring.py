@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
 from minflinkd.checkpoint.offsets import Offsets, TaskOffsets
@@ -12,6 +14,7 @@ from minflinkd.checkpoint.offsets import encode as encode_offsets
 from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobgraph.validation import parse_job
+from minflinkd.jobmaster.origin import Origin, latest_offsets
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.registry import Storages
@@ -121,7 +124,23 @@ async def test_the_latest_offsets_are_those_recorded_or_a_checkpoints(tmp_path: 
     record = Offsets(job_id=OLD, tasks={TASK: TaskOffsets(processed={"numbers": {"offset": 40}})})
     (tmp_path / "offsets.json").write_bytes(encode_offsets(record))
     assert await faults(job(path=str(tmp_path), offsets="latest")) == []
-    (tmp_path / "offsets.json").write_bytes(encode_offsets(Offsets(job_id=OLD)))
-    assert await faults(job(path=str(tmp_path), offsets="latest")) == [
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "offsets.json").write_bytes(encode_offsets(Offsets(job_id=OLD)))
+    assert await faults(job(path=str(other), offsets="latest")) == [
         "restore.path: it has no offset of any source of this job"
     ]
+
+
+@pytest.mark.parametrize(("recorded", "start"), [(2, '{"offset":30}'), (3, '{"offset":40}')])
+async def test_a_checkpoint_that_is_later_than_the_record_says_where_sources_stand(
+    tmp_path: Path, recorded: int, start: str
+) -> None:
+    """C26, J12: what it has published is not read again."""
+    store(tmp_path / "chk-3")
+    at = TaskOffsets(published={"numbers": {"offset": 40}}, checkpoint_id=recorded, staged=True)
+    (tmp_path / "offsets.json").write_bytes(encode_offsets(Offsets(job_id=OLD, tasks={TASK: at})))
+    storages = Storages()
+    graph = job(path=str(tmp_path), offsets="latest")
+    found = await latest_offsets(storages, str(tmp_path), Origin(storages, graph))
+    assert [restore.offsets for restore in found.restores.values()] == [{"numbers": start}]
