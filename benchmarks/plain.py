@@ -2,22 +2,28 @@
 
 RocksDB state with changelog checkpointing on both sides, the same number of partitions and of threads, no UI. What
 differs: Spark's own file sink and its checkpoint directory, Spark's defaults otherwise (no tuned JVM, no warm-up).
-Ends when the files that are there have been processed; the last line printed is a JSON object of times of day.
+
+The process says as a line of JSON when it came how far, as times of day, and then processes what files there are with
+each line that it reads, answering with the number of its micro-batches so far. It ends with its input.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
 import json
+import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.windows_job import SQL, WindowsJob
 
 _PAUSE = 0.005  # seconds between two looks at the first micro-batch
+_TIMEOUT = 900  # seconds until an answer
 
 
 @dataclass(frozen=True)
@@ -28,34 +34,91 @@ class PlainRun:
     session: float
     running: float
     first_batch: float
-    checkpoint: Path  # its checkpoint directory
+    checkpoint: Path  # its checkpoint directory, where that is local
+
+
+class PlainStream:
+    """A query in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    async def answer(self) -> dict[str, Any]:
+        """Its next one. Raises RuntimeError with what Spark said."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(_TIMEOUT):
+            while line := await self._process.stdout.readline():
+                if line.startswith(b"{"):  # else it is Spark's
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+        raise RuntimeError(self._log.read_text(errors="replace")[-3000:])
+
+    async def process(self) -> int:
+        """Whatever files there are; the number of micro-batches so far, those without data included."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        return int((await self.answer())["batches"])
+
+
+@contextlib.asynccontextmanager
+async def plain_stream(
+    job: WindowsJob,
+    work: Path,
+    *,
+    parallelism: int,
+    threads: int,
+    checkpoint: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[PlainStream]:
+    """`checkpoint`: a URI, else a directory in `work`; `settings`: of Spark, besides those of every such process."""
+    work.mkdir(parents=True)
+    query = {
+        "events": str(job.events),
+        "output": str(work / "out"),
+        "checkpoint": checkpoint or str(work / "checkpoint"),
+        "parallelism": parallelism,
+        "threads": threads,
+        "settings": dict(settings or {}),
+    }
+    log = work / "stderr.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.plain", json.dumps(query)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+        )
+    try:
+        yield PlainStream(process, log)
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(120):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(log.read_text(errors="replace")[-3000:])
 
 
 async def run_plain(job: WindowsJob, work: Path, *, parallelism: int, threads: int) -> PlainRun:
-    """Raises RuntimeError with what Spark said."""
-    work.mkdir(parents=True)
-    command = [sys.executable, "-m", "benchmarks.plain", str(job.events), str(work), str(parallelism), str(threads)]
+    """Until the files that are there have been processed. Raises RuntimeError with what Spark said."""
     began = time.time()
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(300):
-            out, error = await process.communicate()
-    except BaseException:
-        process.kill()
-        raise
-    if process.returncode:
-        raise RuntimeError(error.decode(errors="replace")[-3000:])
-    times = {name: at - began for name, at in json.loads(out.splitlines()[-1]).items()}
-    return PlainRun(**times, checkpoint=work / "checkpoint")
+    async with plain_stream(job, work, parallelism=parallelism, threads=threads) as stream:
+        times = await stream.answer()
+        await stream.process()
+    return PlainRun(**{name: at - began for name, at in times.items()}, checkpoint=work / "checkpoint")
 
 
-def _process(events: str, work: Path, parallelism: int, threads: int) -> dict[str, float]:
+def _process(
+    *, events: str, output: str, checkpoint: str, parallelism: int, threads: int, settings: Mapping[str, str]
+) -> None:
     from pyspark.sql import SparkSession
 
     times = {"imported": time.time()}
-    settings = {
+    common = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "1g",
@@ -67,32 +130,26 @@ def _process(events: str, work: Path, parallelism: int, threads: int) -> dict[st
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
     builder = SparkSession.builder.master(f"local[{threads}]")
-    for key, value in settings.items():
+    for key, value in {**common, **settings}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     times["session"] = time.time()
     source = spark.readStream.schema("k STRING, time TIMESTAMP, v BIGINT").option("maxFilesPerTrigger", 1).json(events)
     source.withWatermark("time", "1 minute").where("v >= 0").createOrReplaceTempView("clean")
-    writer = spark.sql(SQL).writeStream.format("parquet").option("path", str(work / "out"))
-    query = writer.option("checkpointLocation", str(work / "checkpoint")).start()
+    writer = spark.sql(SQL).writeStream.format("parquet").option("path", output)
+    query = writer.option("checkpointLocation", checkpoint).start()
     times["running"] = time.time()
     while query.lastProgress is None and query.isActive:
         time.sleep(_PAUSE)
     times["first_batch"] = time.time()
-    query.processAllAvailable()
+    print(json.dumps(times), flush=True)
+    for _ in sys.stdin:
+        query.processAllAvailable()
+        progress = query.lastProgress
+        print(json.dumps({"batches": 0 if progress is None else progress["batchId"] + 1}), flush=True)
     query.stop()
     spark.stop()
-    return times
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("events")
-    parser.add_argument("work", type=Path)
-    parser.add_argument("parallelism", type=int)
-    parser.add_argument("threads", type=int)
-    print(json.dumps(_process(**vars(parser.parse_args()))))
 
 
 if __name__ == "__main__":
-    main()
+    _process(**json.loads(sys.argv[1]))

@@ -25,6 +25,7 @@ log4j.appender.console.target=System.err
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 """
+_METRICS = "*.periodMillis=100\n"  # JMX repeats itself for so long, which is 10 s otherwise
 
 
 class _Node(Server):
@@ -42,6 +43,7 @@ class _Node(Server):
         ):  # the web pages are in no jar, and no server starts without a place for them
             (self.directory / "webapps" / webapp / "WEB-INF").mkdir(parents=True, exist_ok=True)
         (conf / "log4j.properties").write_text(_LOG4J)
+        (conf / "hadoop-metrics2.properties").write_text(_METRICS)
         lines = [
             f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
             for name, value in values.items()

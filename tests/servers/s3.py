@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import aiohttp
 from aiobotocore.session import AioSession
 
 from tests.cluster import until
@@ -75,8 +76,9 @@ class SeaweedFS(S3Server):
     """Master, volume server, filer and S3 gateway in one process; checks signatures."""
 
     name = "SeaweedFS"
-    port_names = tuple(
-        f"{part}.{port}" for part in ("s3", "master", "volume", "filer") for port in ("port", "port.grpc")
+    port_names = (
+        *(f"{part}.{port}" for part in ("s3", "master", "volume", "filer") for port in ("port", "port.grpc")),
+        "metricsPort",
     )
 
     @classmethod
@@ -107,6 +109,12 @@ class SeaweedFS(S3Server):
 
     async def answers(self) -> bool:
         return await responds(f"{self.endpoint}/healthz")
+
+    async def metrics(self) -> str:
+        """Prometheus's text."""
+        url = f"http://{HOST}:{self._ports['metricsPort']}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return await response.text()
 
 
 def _weed() -> Path:
