@@ -19,6 +19,7 @@ from msgspec.structs import replace as copy
 from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.savepoints import SavepointNotWritten
 from minflinkd.checkpoint.store import CheckpointStore
@@ -425,10 +426,22 @@ class JobMaster(Component):
         while True:
             await self._clock.sleep(RECORD_INTERVAL)
             self.offsets()
-            try:
-                await self._offsets.write()
-            except MinflinkError as error:
-                self._log.warning("the offsets are not recorded", error=str(error))
+            await self._write_offsets()
+
+    async def _write_offsets(self) -> None:
+        try:
+            await self._offsets.write()
+        except MinflinkError as error:
+            self._log.warning("the offsets are not recorded", error=str(error))
+
+    async def _write_last_offsets(self, point: CompletedCheckpoint | None) -> None:
+        """Of a job whose sinks have published `point`. Its end does not wait for a storage that does not answer."""
+        self._offsets.update(self._core.state, point)
+        try:
+            async with asyncio.timeout(RECORD_INTERVAL):
+                await self._offsets.write(last=True)
+        except (MinflinkError, TimeoutError) as error:
+            self._log.warning("the last offsets are not recorded", error=str(error) or "no answer")
 
     async def _final_checkpoint(self, number: int) -> None:
         try:
@@ -471,6 +484,7 @@ class JobMaster(Component):
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
+                await self._write_last_offsets(point)
                 return self._feed(ev.SinksSettled())
 
     def _checkpoints_failed(self, failure: CheckpointFailed) -> None:

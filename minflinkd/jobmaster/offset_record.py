@@ -1,6 +1,13 @@
-"""Keeps the record of a job's offsets (C26): from what tasks report and what checkpoints publish."""
+"""Keeps the record of a job's offsets (C26): from what tasks report and what checkpoints publish.
+
+Every write creates a file in the storage, and offsets change with every micro-batch. So only what nothing else says is
+written soon: the metadata of a fresh checkpoint has its offsets as well, and what was processed beyond the last one
+means nothing where sinks publish with checkpoints. The rest is written once in a while, and at the end of the job.
+"""
 
 from __future__ import annotations
+
+import math
 
 import structlog
 
@@ -18,7 +25,8 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = 5.0  # seconds between two writes
+INTERVAL = 5.0  # seconds between two looks whether there is something to write
+BEHIND = 60.0  # seconds that the record may be older than what a checkpoint says as well
 
 
 class OffsetRecord:
@@ -29,6 +37,8 @@ class OffsetRecord:
         self._clock = clock
         self._turn = turn
         self._written: Offsets | None = None
+        self._written_at = self._published_at = -math.inf  # monotonic
+        self._published = 0  # the latest checkpoint
         self.offsets = Offsets(job_id=job_id)
 
     async def load(self) -> None:
@@ -50,11 +60,15 @@ class OffsetRecord:
         # A source may be exchanges away from the sinks that publish what it read.
         staged = dict.fromkeys(state.tasks, any(delivery.stages(sink) for sink in sinks))
         self.offsets = record.advanced(self.offsets, processed, published, sources, staged, self._clock.epoch_ms())
+        if published is not None and published.checkpoint_id != self._published:
+            self._published, self._published_at = published.checkpoint_id, self._clock.monotonic()
 
-    async def write(self) -> None:
-        """Where anything is new. Raises StorageError."""
+    async def write(self, *, last: bool = False) -> None:
+        """Where anything is new, and it is time for it. `last`: of this job. Raises StorageError."""
         offsets = self.offsets
         if offsets is self._written or not any(task.latest or task.processed for task in offsets.tasks.values()):
+            return
+        if not last and not self._is_due(offsets):
             return
         data = record.encode(offsets)
 
@@ -62,4 +76,10 @@ class OffsetRecord:
             await self._root.child(record.FILE).write_bytes(data)
 
         await self._turn.take(work)
-        self._written = offsets
+        self._written, self._written_at = offsets, self._clock.monotonic()
+
+    def _is_due(self, offsets: Offsets) -> bool:
+        now = self._clock.monotonic()
+        said_by_a_checkpoint = now - self._published_at < BEHIND
+        unchanged = self._written is not None and offsets.latest() == self._written.latest()
+        return now - self._written_at >= BEHIND or not (said_by_a_checkpoint or unchanged)

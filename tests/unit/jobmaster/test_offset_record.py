@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.offsets import read_offsets
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.validation import parse_job
@@ -13,8 +16,9 @@ from minflinkd.jobmaster.job_state import JobState, new_job
 from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.rpc.messages import TaskMetrics
-from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.clock import Clock, SystemClock
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.registry import Storages
 
 JOB, TASK = JobId("0" * 32), TaskId("numbers")
@@ -37,9 +41,50 @@ def state(sink: dict[str, Any], **offsets: str) -> JobState:
     return job.with_execution(replace(execution, metrics=TaskMetrics(source_offsets=offsets)))
 
 
-def record(storages: Storages, directory: Path) -> OffsetRecord:
+class HandClock(SystemClock):
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def record(storages: Storages, directory: Path, clock: Clock | None = None) -> OffsetRecord:
     turn = StorageTurn("job")
-    return OffsetRecord(storages.at(str(directory)), job_id=JOB, clock=SystemClock(), turn=turn)
+    return OffsetRecord(storages.at(str(directory)), job_id=JOB, clock=clock or SystemClock(), turn=turn)
+
+
+def published(checkpoint_id: int, offset: int) -> CompletedCheckpoint:
+    task = TaskSnapshot(
+        task_id=TASK,
+        attempt_id=AttemptId("0" * 32),
+        resource_id=ResourceId("tm-000000000000"),
+        checkpoint_id=checkpoint_id,
+        batch_id=0,
+        source_offsets={"numbers": str(offset)},
+    )
+    return CompletedCheckpoint(
+        job_id=JOB,
+        checkpoint_id=checkpoint_id,
+        epoch=1,
+        kind=CheckpointKind.PERIODIC,
+        triggered_ms=0,
+        completed_ms=0,
+        tasks=(task,),
+    )
+
+
+async def writes(kept: OffsetRecord, storages: Storages, clock: HandClock, seconds: int, **sink: Any) -> int:
+    """How often a look every 5 s writes, where a micro-batch ends every second; `checkpoint_every` so many seconds."""
+    every, format = sink.pop("checkpoint_every", 0), sink.pop("format", "console")
+    for second in range(seconds):
+        clock.now += 1
+        point = published(1 + second // every, second - second % every) if every else None
+        kept.update(state({"format": format, **sink}, numbers=str(second)), point)
+        if second % 5 == 4:
+            await kept.write()
+    made = storages.statistics()["file"].get("create")
+    return made.requests if made else 0
 
 
 async def test_a_sink_behind_an_exchange_decides_from_where_its_source_begins_again(tmp_path: Path) -> None:
@@ -66,4 +111,42 @@ async def test_what_was_recorded_is_known_to_the_next_jobmaster(tmp_path: Path) 
     await later.load()
     later.update(state({"format": "console"}), None)
     assert later.offsets.latest() == {"numbers": 7}
+    await storages.aclose()
+
+
+async def test_while_checkpoints_complete_the_record_is_written_once_a_minute(tmp_path: Path) -> None:
+    """C26, F10: their metadata has the offsets as well, and every write creates a file."""
+    storages, clock = Storages({}), HandClock()
+    kept = record(storages, tmp_path, clock)
+    assert await writes(kept, storages, clock, 600, checkpoint_every=10) == 10
+    await storages.aclose()
+
+
+async def test_while_no_checkpoint_completes_it_is_written_every_few_seconds(tmp_path: Path) -> None:
+    """C26: nothing else says what was processed."""
+    storages, clock = Storages({}), HandClock()
+    kept = record(storages, tmp_path, clock)
+    assert await writes(kept, storages, clock, 600) == 120
+    await storages.aclose()
+
+
+async def test_what_a_restart_does_not_go_by_is_written_once_a_minute(tmp_path: Path) -> None:
+    """C26: a sink that publishes with checkpoints, and none for a long time."""
+    storages, clock = Storages({}), HandClock()
+    kept = record(storages, tmp_path, clock)
+    assert await writes(kept, storages, clock, 600, format="parquet", path="/out") == 10
+    await storages.aclose()
+
+
+async def test_the_last_record_of_a_job_says_what_was_published_last(tmp_path: Path) -> None:
+    """C26: however short ago the one before it was written."""
+    storages, clock = Storages({}), HandClock()
+    kept = record(storages, tmp_path, clock)
+    sink = {"format": "parquet", "path": "/out"}
+    for number in (1, 2):
+        kept.update(state(sink, numbers=str(number)), published(number, number))
+        await kept.write()
+    assert (await read_offsets(storages.at(str(tmp_path)))).latest() == {"numbers": 1}
+    await kept.write(last=True)
+    assert (await read_offsets(storages.at(str(tmp_path)))).latest() == {"numbers": 2}
     await storages.aclose()
