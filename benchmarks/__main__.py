@@ -18,6 +18,7 @@ from benchmarks import (
     recovery,
     scale,
     start,
+    storage_files,
     submit,
     upload_cost,
 )
@@ -34,6 +35,7 @@ ROWS = (
     checkpoint_size,
     amplification,
     upload_cost,
+    storage_files,
     beside_plain,
     blob,
     scale,

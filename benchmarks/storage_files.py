@@ -5,8 +5,8 @@ changelog checkpointing; `benchmarks/plain.py` says what else they have in commo
 PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one
 behind each ten files, by hand. Results, code and the daemon's own store are on the local disk on both sides, so that
 only what the state costs is counted. Counted is from the end of the first file (and of the first checkpoint) to when
-nothing is asked of the storage any more: forty files, and the micro-batches without data that Spark puts behind each
-ten, in which the watermark closes windows.
+nothing is asked of the storage any more: forty files (fewer on S3 with many partitions), and the micro-batches without
+data that Spark puts behind each ten, in which the watermark closes windows.
 
 The servers count. HDFS: a NameNode and a DataNode; files created, directories with them, calls of clients by method,
 and transactions of the edit log from the NameNode's JMX. S3: SeaweedFS, by its own metrics; a write in parts is several
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.counted import (
     ENTRIES,
@@ -37,12 +38,16 @@ from benchmarks.plots import line_plot
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import streaming
 from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.log import warnings_only
+from tests.cluster import until
 from tests.faults.in_process import InProcess, in_process_cluster
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
 OURS = "minflinkd"
 EVERY = 10  # files between two checkpoints
+ON_HDFS = {8: 4 * EVERY, 32: 4 * EVERY, 128: 4 * EVERY}  # files by partitions
+ON_S3 = {8: 4 * EVERY, 32: 2 * EVERY, 128: EVERY}  # plain PySpark makes thousands of requests for a micro-batch there
 NEVER = "24 h"  # between two checkpoints that nobody asked for
 FIGURES = (FILES, ENTRIES, OPERATIONS, TRANSACTIONS, REQUESTS)
 PLOTS = Path(__file__).parents[1] / "build" / "plots"
@@ -62,16 +67,16 @@ class Cost:
 
 async def measure(base: Path, quick: bool) -> Row:
     row = Row("storage_files", "Files and requests of a stateful query on HDFS and S3")
-    partitions = (8,) if quick else (8, 32, 128)
-    files = 2 * EVERY if quick else 4 * EVERY
-    for counted in (CountedHdfs(base / "hdfs"), CountedS3(base / "s3")):
+    for counted, files in ((CountedHdfs(base / "hdfs"), ON_HDFS), (CountedS3(base / "s3"), ON_S3)):
+        if quick:
+            files = {8: 2 * EVERY}
         await counted.start()
         try:
-            theirs = {count: await _plain(counted, base, count, files) for count in partitions}
-            ours = await _ours(counted, base, partitions, files)
+            theirs = {count: await _plain(counted, base, count, n) for count, n in files.items()}
+            ours = await _ours(counted, base, files)
         finally:
             await counted.kill()
-        for count in partitions:
+        for count in files:
             _report(row, counted, count, ours[count], theirs[count])
         _plot(counted, ours, theirs)
     return row
@@ -99,19 +104,21 @@ async def _plain(counted: Counted, base: Path, count: int, files: int) -> Cost:
     return cost
 
 
-async def _ours(row: Row, counted: Counted, base: Path, partitions: tuple[int, ...], files: int) -> Mapping[int, Cost]:
+async def _ours(counted: Counted, base: Path, files: Mapping[int, int]) -> Mapping[int, Cost]:
     settings = {
         "execution.checkpointing.dir": counted.uri("checkpoints"),
-        "taskmanager.numberOfTaskSlots": max(partitions),
+        "taskmanager.numberOfTaskSlots": max(files),
         "resourcemanager.max-taskmanagers": 1,
         **counted.minflinkd,
     }
     costs: dict[int, Cost] = {}
-    async with in_process_cluster(base / f"cluster-{counted.name}", **settings) as cluster:
-        await cluster.await_ready(1)
-        for count in partitions:
-            costs[count] = await _job(cluster, counted, base, count, files)
-            say(f"storage_files: {counted.name}, {count} partitions: {dict(costs[count].counts)}")
+    directory = base / f"cluster-{counted.name}"
+    with warnings_only():  # the daemon logs to where figures go otherwise
+        async with in_process_cluster(directory, **settings) as cluster:
+            await cluster.await_ready(1)
+            for count, n in files.items():
+                costs[count] = await _job(cluster, counted, base, count, n)
+                say(f"storage_files: {counted.name}, {count} partitions: {dict(costs[count].counts)}")
     return costs
 
 
@@ -119,27 +126,27 @@ async def _job(cluster: InProcess, counted: Counted, base: Path, count: int, fil
     job = WindowsJob(base / f"{counted.name}-{count}", files=1)
     job.write_events()
     job_id = await cluster.submit(streaming(job, f"p{count}", parallelism=count, checkpoint_interval=NEVER))
-    begun = await _processed(cluster, job_id, job, 1)
+    begun = await _processed(cluster, job_id, 1)
     await _checkpoint(cluster, job_id)
     before = await counted.settled()
     for first in range(1, files + 1, EVERY):
         job.write_events(first, EVERY)
-        ended = await _processed(cluster, job_id, job, first + EVERY)
+        ended = await _processed(cluster, job_id, first + EVERY)
         await _checkpoint(cluster, job_id)
     cost = Cost(files, ended - begun, await counted.settled() - before)
     await cluster.cancel(job_id)
     return cost
 
 
-async def _processed(cluster: InProcess, job_id: str, job: WindowsJob, files: int) -> int:
+async def _processed(cluster: InProcess, job_id: str, files: int) -> int:
     """So many files; the number of micro-batches until then."""
-    found = await cluster.await_job(
-        job_id,
-        lambda info: info.vertices[0].metrics.read_records >= files * job.rows,
-        f"has processed {files} files",
-        timeout=600,
-    )
-    return int(found.vertices[0].minflinkd.batches)
+
+    async def reached() -> bool:
+        (task,) = (await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any]))["tasks"].values()
+        return bool(task["processed"].get("events", {}).get("logOffset", -1) >= files - 1)
+
+    await until(f"{files} files are processed", reached, timeout=900, pause=0.1)
+    return int((await cluster.client.job(job_id)).vertices[0].minflinkd.batches)
 
 
 async def _checkpoint(cluster: InProcess, job_id: str) -> None:
