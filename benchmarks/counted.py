@@ -20,7 +20,7 @@ TRANSACTIONS = "edit-log transactions"
 REQUESTS = "requests"
 
 Counts = Counter[str]
-_QUIET = 1.0  # seconds without a request, in which what goes on behind a query has ended
+_QUIET = 6.0  # seconds without a request, in which what goes on behind a query has begun, and ended
 
 
 class Counted(ABC):
