@@ -5,8 +5,8 @@ changelog checkpointing; `benchmarks/plain.py` says what else they have in commo
 PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one
 behind each ten files, by hand. Results, code and the daemon's own store are on the local disk on both sides, so that
 only what the state costs is counted. Counted is from the end of the first file (and of the first checkpoint) to when
-nothing is asked of the storage any more: forty files (fewer on S3 with many partitions), and the micro-batches without
-data that Spark puts behind each ten, in which the watermark closes windows.
+nothing is asked of the storage any more: forty files (fewer on S3, and with many partitions), and the micro-batches
+without data that Spark puts behind each ten, in which the watermark closes windows.
 
 The servers count. HDFS: a NameNode and a DataNode; files created, directories with them, calls of clients by method,
 and transactions of the edit log from the NameNode's JMX. S3: SeaweedFS, by its own metrics; a write in parts is several
@@ -46,8 +46,8 @@ from tests.windows_job import WindowsJob
 PLAIN = "plain PySpark"
 OURS = "minflinkd"
 EVERY = 10  # files between two checkpoints
-ON_HDFS = {8: 4 * EVERY, 32: 4 * EVERY, 128: 4 * EVERY}  # files by partitions
-ON_S3 = {8: 4 * EVERY, 32: 2 * EVERY, 128: EVERY}  # plain PySpark makes thousands of requests for a micro-batch there
+ON_HDFS = {8: 4 * EVERY, 32: 2 * EVERY, 128: EVERY}  # files by partitions
+ON_S3 = {8: 2 * EVERY, 32: EVERY, 128: EVERY}  # plain PySpark makes thousands of requests for a micro-batch there
 NEVER = "24 h"  # between two checkpoints that nobody asked for
 FIGURES = (FILES, ENTRIES, OPERATIONS, TRANSACTIONS, REQUESTS)
 PLOTS = Path(__file__).parents[1] / "build" / "plots"
