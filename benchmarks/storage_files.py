@@ -115,7 +115,7 @@ async def _ours(counted: Counted, base: Path, files: Mapping[int, int]) -> Mappi
     directory = base / f"cluster-{counted.name}"
     with warnings_only():  # the daemon logs to where figures go otherwise
         async with in_process_cluster(directory, **settings) as cluster:
-            await cluster.await_ready(1)
+            await cluster.await_ready(1, timeout=900)  # warmed up with a Python worker for each of its slots
             for count, n in files.items():
                 costs[count] = await _job(cluster, counted, base, count, n)
                 say(f"storage_files: {counted.name}, {count} partitions: {dict(costs[count].counts)}")
