@@ -3,7 +3,7 @@
 Both sides run the query of `tests/windows_job.py` over the same event files, one a micro-batch, with RocksDB and
 changelog checkpointing; `benchmarks/plain.py` says what else they have in common. Ten files are given at a time. Plain
 PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one
-behind each ten files, by hand. Results, code and the daemon's own store are on the local disk on both sides, so that
+behind each ten files, by request. Results, code and the daemon's own store are on the local disk on both sides, so that
 only what the state costs is counted. Counted is from the end of the first file (and of the first checkpoint) to when
 nothing is asked of the storage any more: forty files (fewer on S3, and with many partitions), and the micro-batches
 without data that Spark puts behind each ten, in which the watermark closes windows.
@@ -37,10 +37,7 @@ from benchmarks.plain import plain_stream
 from benchmarks.plots import line_plot
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import streaming
-from minflinkd.runtime.ids import JobId
-from minflinkd.runtime.log import warnings_only
-from tests.cluster import until
-from tests.faults.in_process import InProcess, in_process_cluster
+from tests.cluster import Cluster, running_cluster, until
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
@@ -112,33 +109,31 @@ async def _ours(counted: Counted, base: Path, files: Mapping[int, int]) -> Mappi
         **counted.minflinkd,
     }
     costs: dict[int, Cost] = {}
-    directory = base / f"cluster-{counted.name}"
-    with warnings_only():  # the daemon logs to where figures go otherwise
-        async with in_process_cluster(directory, **settings) as cluster:
-            await cluster.await_ready(1, timeout=900)  # warmed up with a Python worker for each of its slots
-            for count, n in files.items():
-                costs[count] = await _job(cluster, counted, base, count, n)
-                say(f"storage_files: {counted.name}, {count} partitions: {dict(costs[count].counts)}")
+    async with running_cluster(base / f"cluster-{counted.name}", **settings) as cluster:
+        await cluster.await_ready(1, timeout=900)  # warmed up with a Python worker for each of its slots
+        for count, n in files.items():
+            costs[count] = await _job(cluster, counted, base, count, n)
+            say(f"storage_files: {counted.name}, {count} partitions: {dict(costs[count].counts)}")
     return costs
 
 
-async def _job(cluster: InProcess, counted: Counted, base: Path, count: int, files: int) -> Cost:
+async def _job(cluster: Cluster, counted: Counted, base: Path, count: int, files: int) -> Cost:
     job = WindowsJob(base / f"{counted.name}-{count}", files=1)
     job.write_events()
     job_id = await cluster.submit(streaming(job, f"p{count}", parallelism=count, checkpoint_interval=NEVER))
     begun = await _processed(cluster, job_id, 1)
-    await _checkpoint(cluster, job_id)
+    await cluster.client.checkpoint(job_id)
     before = await counted.settled()
     for first in range(1, files + 1, EVERY):
         job.write_events(first, EVERY)
         ended = await _processed(cluster, job_id, first + EVERY)
-        await _checkpoint(cluster, job_id)
+        await cluster.client.checkpoint(job_id)
     cost = Cost(files, ended - begun, await counted.settled() - before)
     await cluster.cancel(job_id)
     return cost
 
 
-async def _processed(cluster: InProcess, job_id: str, files: int) -> int:
+async def _processed(cluster: Cluster, job_id: str, files: int) -> int:
     """So many files; the number of micro-batches until then."""
 
     async def reached() -> bool:
@@ -147,12 +142,6 @@ async def _processed(cluster: InProcess, job_id: str, files: int) -> int:
 
     await until(f"{files} files are processed", reached, timeout=900, pause=0.1)
     return int((await cluster.client.job(job_id)).vertices[0].minflinkd.batches)
-
-
-async def _checkpoint(cluster: InProcess, job_id: str) -> None:
-    master = cluster.job_master(JobId(job_id))
-    assert master is not None
-    await master.coordinator.trigger(timeout=300)
 
 
 def _report(row: Row, counted: Counted, count: int, ours: Cost, theirs: Cost) -> None:
