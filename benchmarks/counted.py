@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -9,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import s3a
-from tests.cluster import until
 from tests.servers.hdfs import Hdfs
 from tests.servers.s3 import SeaweedFS
 
@@ -21,6 +21,7 @@ REQUESTS = "requests"
 
 Counts = Counter[str]
 _QUIET = 6.0  # seconds without a request, in which what goes on behind a query has begun, and ended
+_SETTLING = 300.0  # seconds until that has to be so
 
 
 class Counted(ABC):
@@ -46,14 +47,11 @@ class Counted(ABC):
 
     async def settled(self) -> Counts:
         """`counts` once nothing is asked any more."""
-        seen = await self.counts()
-
-        async def quiet() -> bool:
-            nonlocal seen
-            before, seen = seen, await self.counts()
-            return before == seen
-
-        await until(f"nothing is asked of {self.name}", quiet, timeout=120, pause=_QUIET)
+        async with asyncio.timeout(_SETTLING):
+            seen, before = await self.counts(), None
+            while seen != before:
+                await asyncio.sleep(_QUIET)
+                seen, before = await self.counts(), seen
         return seen
 
 
@@ -129,4 +127,5 @@ _OF_DATANODES = {"SendHeartbeat", "BlockReceivedAndDeleted", "BlockReport", "Reg
 
 def _is_of_clients(method: str) -> bool:
     counted_again = method.startswith(("Deferred", "Overall"))
-    return not counted_again and method not in _OF_DATANODES and method != "RenewLease"
+    failed = method.endswith("Exception")  # of calls that are counted by their method as well
+    return not (counted_again or failed) and method not in _OF_DATANODES and method != "RenewLease"
