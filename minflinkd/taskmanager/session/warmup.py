@@ -6,6 +6,7 @@ state, foreachBatch, a Parquet write, a Python worker.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -37,7 +38,9 @@ def warm_up(engine: Engine) -> dict[str, float]:
 
 
 def _python_worker(engine: Engine) -> None:
-    engine.session.spark.range(2).select(F.udf(str, "string")("id")).collect()
+    """One for each core, not for each slot: as many as can start at once."""
+    workers = min(engine.session.config.slots, os.cpu_count() or 1)
+    engine.session.spark.range(0, 2, 1, workers).select(F.udf(str, "string")("id")).collect()
 
 
 def _stateful_query(engine: Engine) -> None:
