@@ -122,7 +122,7 @@ async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_check
 
 async def test_a_checkpoint_in_progress_is_no_obstacle(tmp_path: Path) -> None:
     """H3."""
-    async with running(tmp_path, timeout=30.0) as world:
+    async with running(tmp_path, timeout=3600.0) as world:
         world.tm.mute = True
         pending = world.wire.tasks.job("slow", _trigger(world), on_error=lambda _: None)
         await until(lambda: "trigger 1" in world.story)
