@@ -14,7 +14,7 @@ from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.succession import Heritage, NotStoodDown, Trial
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.network import job_master
+from minflinkd.rpc.network import RESOURCE_MANAGER, job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, new_master, running, until
 from tests.untimed_storage import untimed_storages
@@ -71,9 +71,10 @@ async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_s
 
 
 async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tmp_path: Path) -> None:
-    """H4: also while nobody but the TaskManager answers."""
+    """H4: also while the ResourceManager is away."""
     async with running(tmp_path) as world:
         slots = dict(world.tm.held)
+        world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
         base = await world.master.making_way.stand_down(final=True)
         asked = len(world.given)
         async with succeeded(world, tmp_path, graph("numbers", parallelism=1), base=base) as heard:
