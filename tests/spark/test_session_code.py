@@ -127,14 +127,19 @@ async def test_a_module_that_fails_to_import_fails_the_task(child: Child, tmp_pa
 
 
 async def test_analysis_loads_the_code_and_lets_go_of_it(child: Child, tmp_path: Path) -> None:
-    """J4, B30: a job that was looked at leaves nothing."""
+    """J4, B30: what was looked at waits for its deployment, and leaves nothing where another version is looked at."""
     text = "def build(inputs, params):\n    import helper\n    return helper.pick(inputs)\n"
     helper = "def pick(inputs):\n    return inputs['numbers'].select('value')\n"
     artifacts = artifact(tmp_path, "main.py", text) | artifact(tmp_path, "helper.py", helper)
     query = task(rate(4), python("x", "main:build", "numbers"), parquet(tmp_path / "out", "x"))
     code = child.directory / "work" / "code"
     before = sorted(code.iterdir())
-    found = await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,), artifacts=artifacts))
+    context = job()
+    found = await child.ask(p.AnalyzeTasks(job=context, tasks=(query,), artifacts=artifacts))
     assert found.faults == ()
     assert found.schemas["x"] == "struct<value:bigint>"
+    assert len(list(code.iterdir())) == len(before) + 1
+    faulty = task(rate(4), python("x", "main:missing", "numbers"), parquet(tmp_path / "out", "x"))
+    found = await child.ask(p.AnalyzeTasks(job=context, tasks=(faulty,), artifacts=artifacts))
+    assert len(found.faults) == 1
     assert sorted(code.iterdir()) == before
