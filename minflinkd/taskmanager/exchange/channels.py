@@ -19,9 +19,7 @@ from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS, Entry, EntryKind,
 
 UNREAD = "inputs"  # in a snapshot's directory
 WATERMARK = ".watermark"  # in there: the last one of the output
-LAST_BATCH_PATIENCE = (
-    10.0  # seconds that the micro-batch in progress has to come into a cut behind which the task stops
-)
+LAST_BATCH_PATIENCE = 10.0  # seconds that a cut to stop behind waits for the micro-batch in progress
 
 
 class CheckpointEnded(Exception):

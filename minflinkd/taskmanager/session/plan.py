@@ -96,6 +96,11 @@ def build(
         return _build(session, spark, job, task, code, inputs or {})
 
 
+def activate(session: Session, spark: SparkSession) -> None:
+    """On this thread: what asks for the active session gets that of its own task (J7)."""
+    getattr(session.jvm, "org.apache.spark.sql.SparkSession").setActiveSession(spark._jsparkSession)
+
+
 def _build(
     session: Session,
     spark: SparkSession,
@@ -104,7 +109,7 @@ def _build(
     code: JobCode,
     inputs: Mapping[VertexId, str],
 ) -> Plan:
-    session.jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    activate(session, spark)
     plan = Plan(spark)
     for key, value in job.spark.items():
         _attempt(plan, f"spark.{key}", lambda key=key, value=value: spark.conf.set(key, value))  # type: ignore[misc]

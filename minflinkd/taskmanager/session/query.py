@@ -119,7 +119,9 @@ class RunningTask:
         inputs = opening.await_inputs(self._stopping)
         prepared = engine.prepared.take(request.job, request.task, inputs)
         code = self._code = prepared.code if prepared else engine.code.load(request.job.job_id, request.artifacts)
-        self._plan = prepared.plan if prepared else None
+        if prepared is not None:
+            self._plan = prepared.plan
+            plan.activate(engine.session, self._plan.spark)  # it was built on another thread
         loaded = time.monotonic()
         if self._plan is None:
             self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
