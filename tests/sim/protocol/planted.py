@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +16,9 @@ from minflinkd.taskmanager import slot_machine, slot_table
 from minflinkd.taskmanager.core import TaskManagerCore
 from minflinkd.taskmanager.slot_events import EndTasks
 from minflinkd.taskmanager.slot_state import Slots
+from tests.sim.planting import Planted, patched
 from tests.sim.protocol.plan import drawn
-from tests.sim.protocol.run import Planted, Verdict, attempt, reduced
-
-
-@contextmanager
-def patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` is what is made of it, for a while."""
-    original = getattr(owner, name)
-    setattr(owner, name, made(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+from tests.sim.protocol.run import Verdict, attempt, reduced
 
 
 def _slots_are_marked_after_they_are_asked_for() -> Any:

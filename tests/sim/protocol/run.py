@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import structlog
 
+from tests.sim.planting import Planted
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.plan import Plan, drawn
 from tests.sim.protocol.rest import standing
 from tests.sim.protocol.world import World
-
-Planted = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
