@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace as copy
 
-from minflinkd.checkpoint import coordinator, driver, layout
+from minflinkd.checkpoint import aborting, completing, doomed, driver, layout
 from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.pending import Phase
 from minflinkd.checkpoint.registry import Registry
@@ -18,20 +18,12 @@ from minflinkd.checkpoint.store import CheckpointStore, read_checkpoint
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
 from tests.sim.checkpoint.history import run
-
-Step: Any = coordinator._Step
-Planted = Callable[[], Any]
+from tests.sim.planting import Planted, patched
 
 
-@contextmanager
-def patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` is what is made of it, for a while."""
-    original = getattr(owner, name)
-    setattr(owner, name, made(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+def _deleted(step: Any, files: frozenset[str]) -> None:
+    step.set(deleting=(*step.state.deleting, files))
+    step.commands.append(e.DeleteFiles(files))
 
 
 def _with_pending(kept: Callable[[Mapping[int, Any]], Mapping[int, Any]]) -> Any:
@@ -46,7 +38,7 @@ def _with_pending(kept: Callable[[Mapping[int, Any]], Mapping[int, Any]]) -> Any
 
         return careless
 
-    return patched(Step, "delete_doomed", made)
+    return patched(doomed, "delete", made)
 
 
 def _pending_checkpoints_take_nothing_for_granted() -> Any:
@@ -86,12 +78,11 @@ def _all_files_of_a_complete_checkpoint_go() -> Any:
     def made(complete: Any) -> Any:
         def careless(step: Any, checkpoint: Any) -> None:
             complete(step, checkpoint)
-            step.set(deleting=(*step.state.deleting, checkpoint.written_files()))
-            step.commands.append(e.DeleteFiles(checkpoint.written_files()))
+            _deleted(step, checkpoint.written_files())
 
         return careless
 
-    return patched(Step, "complete", made)
+    return patched(completing, "complete", made)
 
 
 def _a_file_goes_with_the_first_copy_that_is_dropped() -> Any:
@@ -108,12 +99,11 @@ def _a_file_goes_with_the_first_copy_that_is_dropped() -> Any:
             kept = {file.handle for one in after.snapshots.values() for file in one.files}
             dropped = {file.handle.file for one in told.values() for file in one.files if file.handle not in kept}
             if gone := after.written_files() & dropped:
-                step.set(deleting=(*step.state.deleting, gone))
-                step.commands.append(e.DeleteFiles(gone))
+                _deleted(step, gone)
 
         return careless
 
-    return patched(Step, "acknowledged", made)
+    return patched(completing, "acknowledged", made)
 
 
 def _files_go_before_the_metadata_that_names_them() -> Any:
@@ -126,12 +116,11 @@ def _files_go_before_the_metadata_that_names_them() -> Any:
                     *(checkpoint.physical_files() for checkpoint in step.state.completed),
                     *(checkpoint.referenced_files() for checkpoint in step.state.pending.values()),
                 )
-                step.set(deleting=(*step.state.deleting, files))
-                step.commands.append(e.DeleteFiles(files))
+                _deleted(step, files)
 
         return careless
 
-    return patched(Step, "subsume", made)
+    return patched(completing, "subsume", made)
 
 
 def _a_checkpoint_goes_before_the_tasks_know_a_later_one() -> Any:
@@ -145,7 +134,7 @@ def _a_checkpoint_goes_before_the_tasks_know_a_later_one() -> Any:
 
         return careless
 
-    return patched(Step, "subsume", made)
+    return patched(completing, "subsume", made)
 
 
 def _an_aborted_checkpoint_takes_with_it_what_it_reused() -> Any:
@@ -153,12 +142,11 @@ def _an_aborted_checkpoint_takes_with_it_what_it_reused() -> Any:
         def careless(step: Any, checkpoint: Any, *rest: Any) -> None:
             abort(step, checkpoint, *rest)
             if files := checkpoint.referenced_files():
-                step.set(deleting=(*step.state.deleting, files))
-                step.commands.append(e.DeleteFiles(files))
+                _deleted(step, files)
 
         return careless
 
-    return patched(Step, "abort", made)
+    return patched(aborting, "abort", made)
 
 
 def _files_of_a_failed_write_do_not_wait_for_its_metadata() -> Any:
@@ -168,12 +156,11 @@ def _files_of_a_failed_write_do_not_wait_for_its_metadata() -> Any:
         def careless(step: Any, checkpoint: Any, *rest: Any) -> None:
             abort(step, checkpoint, *rest)
             if checkpoint.phase is Phase.FINALIZING and (files := checkpoint.written_files()):
-                step.set(deleting=(*step.state.deleting, files))
-                step.commands.append(e.DeleteFiles(files))
+                _deleted(step, files)
 
         return careless
 
-    return patched(Step, "abort", made)
+    return patched(aborting, "abort", made)
 
 
 def _the_sweep_takes_what_tasks_are_writing() -> Any:
@@ -213,7 +200,7 @@ def _the_copies_that_tasks_name_are_not_found() -> Any:
     return patched(Registry, "located", lambda _: lambda _, snapshot, _available: snapshot)
 
 
-FAULTS: dict[str, Planted] = {
+FAULTS: Mapping[str, Planted] = {
     "checkpoints in flight take nothing for granted": _pending_checkpoints_take_nothing_for_granted,
     "what is acknowledged refers to nothing": _what_is_acknowledged_refers_to_nothing,
     "the sweep believes what it has listed": _the_sweep_believes_what_it_has_listed,
