@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.plain import run_plain
 from benchmarks.running import quick_asked, run, say
@@ -165,12 +166,8 @@ async def _created(directory: Path) -> AsyncIterator[set[Path]]:
             seen.update(await asyncio.to_thread(_files, directory))
             await asyncio.sleep(0.02)
 
-    looker = asyncio.create_task(look(), name="looker")
-    try:
+    async with beside("looker", look()):
         yield seen
-    finally:
-        looker.cancel()
-        await asyncio.wait([looker])
 
 
 def _files(directory: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import commit_log
+from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.large_state import LargeState
 from benchmarks.running import quick_asked, run, say
@@ -116,12 +117,8 @@ async def _running(
                     seen[number] = await cluster.client.get(where, dict[str, Any])
             await asyncio.sleep(0.5)
 
-    looker = asyncio.create_task(look(), name="looker")
-    try:
+    async with beside("looker", look()):
         yield job_id, seen
-    finally:
-        looker.cancel()
-        await asyncio.wait([looker])
     await cluster.cancel(job_id)
 
 
@@ -132,12 +129,8 @@ async def _stepping(state: LargeState, pace: float) -> AsyncIterator[None]:
             await asyncio.to_thread(state.step)
             await asyncio.sleep(pace)
 
-    stepper = asyncio.create_task(step(), name="stepper")
-    try:
+    async with beside("stepper", step()):
         yield
-    finally:
-        stepper.cancel()
-        await asyncio.wait([stepper])
 
 
 async def _processed(cluster: Cluster, job_id: str, times: commit_log.Commits, epoch: int) -> None:

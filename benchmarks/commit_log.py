@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from benchmarks.beside import beside
 from tests.cluster import Cluster, until
 
 _CHECKPOINTS = "taskmanagers/*/state/attempts/*/checkpoint"  # of queries, in the state directory of a daemon
@@ -62,12 +63,9 @@ async def watched_attempts(cluster: Cluster) -> AsyncIterator[dict[str, Commits]
 async def _looking(look: Callable[[], None], pause: float) -> AsyncIterator[None]:
     async def look_on() -> None:
         while True:
-            await asyncio.to_thread(look)
+            with contextlib.suppress(FileNotFoundError):  # a directory went while it was listed: the next look
+                await asyncio.to_thread(look)
             await asyncio.sleep(pause)
 
-    looker = asyncio.create_task(look_on(), name="looker")
-    try:
+    async with beside("looker", look_on()):
         yield
-    finally:
-        looker.cancel()
-        await asyncio.wait([looker])

@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import commit_log
+from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.large_state import ROW, LargeState
 from benchmarks.running import run, say
@@ -128,12 +129,8 @@ async def _uploading(cluster: Cluster, job_id: str, *, every: float | None) -> A
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), max(0.0, began + every - time.monotonic()))
 
-    taking = asyncio.create_task(take(), name="checkpoints")
-    try:
+    async with beside("checkpoints", take(), over=over):
         yield taken
-    finally:
-        over.set()
-        await taking
 
 
 def _processes(cluster: Cluster, supervisor: int) -> dict[str, psutil.Process]:
@@ -156,12 +153,8 @@ async def _fed(state: LargeState, times: commit_log.Commits) -> AsyncIterator[No
                 last = await asyncio.to_thread(state.change, SHARE)
             await asyncio.sleep(0.5)
 
-    feeder = asyncio.create_task(feed(), name="feeder")
-    try:
+    async with beside("feeder", feed()):
         yield
-    finally:
-        feeder.cancel()
-        await asyncio.wait([feeder])
 
 
 def _report(row: Row, beside: Sequence[Block], without: Sequence[Block]) -> None:

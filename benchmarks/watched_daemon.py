@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.beside import beside
+
 INTERVAL = 0.01  # seconds
 SAMPLE = struct.Struct("dd")
 FILE = "lag"
@@ -49,12 +51,8 @@ async def _serve(state: Path, config: Path) -> None:
     from minflinkd.daemon_process import serve
 
     settings = load_config(config, os.environ, {"process.working-dir": str(state)})
-    watch = asyncio.create_task(_watch(state.parent / FILE), name="watch on the event loop")
-    try:
+    async with beside("watch on the event loop", _watch(state.parent / FILE)):
         await serve(settings, environ=os.environ, config_file=config)
-    finally:
-        watch.cancel()
-        await asyncio.wait([watch])
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from benchmarks.beside import beside
 from tests.windows_job import WindowsJob
 
 
@@ -25,9 +26,5 @@ async def fed(job: WindowsJob, *, pace: float) -> AsyncIterator[None]:
             await asyncio.to_thread(job.write_events, i, 1)
             await asyncio.sleep(pace)
 
-    feeder = asyncio.create_task(feed(), name="feeder")
-    try:
+    async with beside("feeder", feed()):
         yield
-    finally:
-        feeder.cancel()
-        await asyncio.wait([feeder])
