@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
 
-import msgspec
-import stamina
 import structlog
 
-from minflinkd.checkpoint import coordinator, layout, metadata, statistics
+from minflinkd.checkpoint import coordinator, layout, metadata
 from minflinkd.checkpoint import events as e
-from minflinkd.checkpoint.advice import advice
 from minflinkd.checkpoint.causes import (
     CheckpointFailed,
     CheckpointKind,
@@ -25,63 +21,34 @@ from minflinkd.checkpoint.causes import (
     Refusal,
 )
 from minflinkd.checkpoint.deleting import Deleting
+from minflinkd.checkpoint.hook_calls import HookCalls
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.orphans import UNREADABLE, NotLeading, chosen, delete_in_batches
 from minflinkd.checkpoint.state import (
     State,
     all_published,
     check_invariants,
-    file_figures,
     has_confirmed,
     holds,
     may_restore,
     next_wakeup,
-    orphans,
-    owed_to,
 )
-from minflinkd.checkpoint.statistics import (
-    Calls,
-    CheckpointRecord,
-    CheckpointStatistics,
-    CheckpointStatus,
-    RestoreRecord,
-)
-from minflinkd.checkpoint.store import CheckpointStore, Recovered
+from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.checkpoint.sweeping import Sweeping
+from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
+from minflinkd.checkpoint.tracking import StatisticsTracker
 from minflinkd.rpc.jobs import JobOrphans
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.crash_points import CrashPoint, reach
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.errors import ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
-from minflinkd.storage.recording import RequestStatistics, StorageStatistics
 
 log = structlog.get_logger(__name__)
-
-FEW = 3  # tries of what may be given up
-WAIT_MAX = 10.0  # seconds between tries of what may not
-
-
-class TaskGateway(Protocol):
-    """The running tasks, as the coordinator speaks to them. Every call may be repeated; each has its own timeout."""
-
-    async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
-    ) -> None:
-        """Returns when the task has taken it. Raises what the task or the way to it answers.
-
-        `oldest`: of the checkpoints that are pending; an abort of an older one may have been lost.
-        """
-        ...
-
-    async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
-        """Returns when the task's sinks have published the checkpoint."""
-        ...
-
-    async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None: ...
 
 
 class CheckpointCoordinator(Component):
@@ -114,23 +81,30 @@ class CheckpointCoordinator(Component):
         self.options = options = replace(options, hooks=self._hooks.names)
         self._store = store
         self._clock = clock
-        self._gateway = tasks
         self._on_failure = on_failure
-        self._leads = leads
         self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
-        self._statistics = past or CheckpointStatistics()
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step
         self._stepped_at = 0.0  # monotonic seconds
-        self._notifying: set[AttemptId] = set()
-        self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
-        self._hook_calls: dict[int, set[asyncio.Task[None]]] = {}  # by checkpoint
         self._deleting = Deleting(
             files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
         )
-        self._set_aside = False  # whether metadata could not be read
-        self._requests_before: StorageStatistics = {}  # when the last checkpoint was complete
+        self._hook_calls = HookCalls(self._hooks, feed=self._feed, tasks=self.tasks, name=self.name)
+        self._task_calls = TaskCalls(
+            tasks, state=lambda: self._state, feed=self._feed, tasks=self.tasks, name=self.name
+        )
+        self._tracker = StatisticsTracker(
+            store=store, clock=clock, interval=options.interval, name=self.name, past=past
+        )
+        self._sweeping = Sweeping(
+            store=store,
+            state=lambda: self._state,
+            leads=leads,
+            grace=options.orphan_grace,
+            clock=clock,
+            name=self.name,
+        )
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -157,12 +131,7 @@ class CheckpointCoordinator(Component):
         await self._hooks.restore(self.latest(), self.options.timeout)
         if (point := self.latest()) is not None:
             self._feed(e.RestorePointTaken(point.checkpoint_id))
-            record = RestoreRecord(
-                checkpoint_id=point.checkpoint_id,
-                restored_ms=self._clock.epoch_ms(),
-                path=self._store.path_of(point.checkpoint_id),
-            )
-            self._statistics = statistics.restored(self._statistics, record)
+            self._tracker.restored(point.checkpoint_id, self._store.path_of(point.checkpoint_id))
         return point
 
     async def restore_from(self, checkpoint: CompletedCheckpoint, path: str) -> None:
@@ -171,8 +140,7 @@ class CheckpointCoordinator(Component):
         Returns when the master hooks have gone back to it; raises what they raise.
         """
         await self._hooks.restore(checkpoint, self.options.timeout)
-        record = RestoreRecord(checkpoint_id=checkpoint.checkpoint_id, restored_ms=self._clock.epoch_ms(), path=path)
-        self._statistics = statistics.restored(self._statistics, record)
+        self._tracker.restored(checkpoint.checkpoint_id, path)
 
     async def first_confirmed(self) -> None:
         """Returns when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
@@ -275,30 +243,16 @@ class CheckpointCoordinator(Component):
         return published[-1] if published else None
 
     def statistics(self) -> CheckpointStatistics:
-        return msgspec.structs.replace(
-            self._statistics,
-            consecutive_failures=self._state.failures,
-            consecutive_trigger_failures=self._state.trigger_failures,
-            interval_ms=round(self.options.interval * 1000),
-            files=file_figures(self._state),
-            calls=_calls(self._store.requests(), {}),
-            files_deleted=self._deleting.files_deleted,
-        )
+        return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
 
     async def orphans(self, before_ms: int) -> JobOrphans:
         """Files last written before this, to which nothing refers and nothing will (F7). Raises StorageError."""
-        job_id = self._state.job_id
-        if self._set_aside:
-            return JobOrphans(job_id=job_id, skipped=UNREADABLE)
-        present = await self._store.listed_files()
-        names = {file.name: layout.parse_physical_file(file.name) for file in present}
-        return chosen(job_id, present, orphans(self._state, names), before_ms=before_ms)  # as of now, as in the sweep
+        return await self._sweeping.orphans(before_ms)
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         recovered = await self._store.recover()
-        self._set_aside = bool(recovered.set_aside)
         self._machine = self._machine_of(
             coordinator.initial(
                 self._state.job_id,
@@ -311,9 +265,7 @@ class CheckpointCoordinator(Component):
         )
         self.tasks.loop("timer", self._timer)
         self.tasks.loop("deletions", self._deleting.run)
-        self.tasks.job("sweep of orphans", self._sweep(recovered))
-        if not self._set_aside:  # what cannot be read may refer to anything
-            self.tasks.loop("sweeps", self._sweep_again_and_again)
+        self._sweeping.begin(recovered, self.tasks)
 
     async def _before_stop(self) -> None:
         self._feed(e.Stopped())
@@ -352,21 +304,17 @@ class CheckpointCoordinator(Component):
             case e.SetUp(request):
                 self.tasks.job(f"set-up {request}", self._set_up(request))
             case e.CallHook(hook, number):
-                call = self.tasks.job(f"master hook {hook} for {number}", self._call_hook(hook, number))
-                self._hook_calls.setdefault(number, set()).add(call)
+                self._hook_calls.trigger(hook, number)
             case e.CancelHooks(number):
-                for call in self._hook_calls.pop(number, ()):
-                    call.cancel()
+                self._hook_calls.cancel(number)
             case e.SendTrigger(attempt, number, stop):
-                self.tasks.job(f"trigger {number} at {attempt}", self._send_trigger(attempt, number, stop))
+                self._task_calls.trigger(attempt, number, stop=stop)
             case e.WriteMetadata(checkpoint):
                 self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))
             case e.NotifyComplete(attempt, _):
-                if attempt not in self._notifying:
-                    self._notifying.add(attempt)
-                    self.tasks.job(f"completions for {attempt}", self._notify_complete(attempt))
+                self._task_calls.complete(attempt)
             case e.NotifyAborted(attempt, number):
-                self._try(f"abort of {number} at {attempt}", lambda: self._gateway.notify_aborted(attempt, number))
+                self._task_calls.aborted(attempt, number)
             case e.DiscardMetadata(number):
                 self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
             case e.DeleteFiles(files):
@@ -376,20 +324,18 @@ class CheckpointCoordinator(Component):
                 failure = CheckpointFailed(number, cause, error)
                 asyncio.get_running_loop().call_soon(self._on_failure, failure)
             case e.Refuse(request, reason):
-                self._statistics = statistics.refused(self._statistics, reason)
+                self._tracker.refused(reason)
                 self._answer(request, CheckpointRefused(reason))
             case e.Fail(request, checkpoint_id, cause, error):
                 self._answer(request, CheckpointFailed(checkpoint_id, cause, error))
             case e.Complete(request, checkpoint):
                 self._answer(request, checkpoint)
             case e.ReportSetUpFailure(cause):
-                self._statistics = statistics.set_up_failed(self._statistics, cause)
+                self._tracker.set_up_failed(cause)
             case e.ReportPublished(number):
-                if (since := self._completed_at.pop(number, None)) is not None:
-                    ms = (self._clock.monotonic() - since) * 1000
-                    self._statistics = statistics.published(self._statistics, number, ms)
+                self._tracker.published(number)
             case e.Report(record):
-                self._report(record)
+                self._tracker.report(record, self._state)
 
     async def _set_up(self, request: int) -> None:
         try:
@@ -402,33 +348,6 @@ class CheckpointCoordinator(Component):
             if outdated := self._store.outdated_blocks():
                 self._deleting.want(outdated, insists=True, then=lambda: None)
 
-    async def _call_hook(self, hook: str, number: int) -> None:
-        try:
-            state = await self._hooks.trigger(hook, number)
-        except Exception as error:
-            log.warning("a master hook failed", component=self.name, hook=hook, checkpoint=number, error=str(error))
-            self._feed(e.HookFailed(number, error_info(error)))
-        else:
-            self._feed(e.HookAnswered(number, hook, state))
-        finally:
-            calls = self._hook_calls.get(number, set())
-            calls.discard(cast(Any, asyncio.current_task()))
-            if not calls:
-                self._hook_calls.pop(number, None)
-
-    async def _send_trigger(self, attempt: AttemptId, number: int, stop: bool) -> None:
-        try:
-            async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
-                with trial:
-                    if number not in self._state.pending:
-                        return  # aborted: a task that hears of it now would upload for nobody (C13)
-                    oldest = min(self._state.pending)
-                    await self._gateway.send_trigger(attempt, number, self.options.epoch, oldest=oldest, stop=stop)
-        except Exception as error:
-            self._feed(e.TriggerFailed(number, attempt, error_info(error)))
-        else:
-            self._feed(e.TriggerTaken(number, attempt))
-
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
         reach(CrashPoint.METADATA)
         try:
@@ -440,21 +359,6 @@ class CheckpointCoordinator(Component):
             reach(CrashPoint.COMPLETE)
             self._feed(e.MetadataWritten(checkpoint.checkpoint_id))
 
-    async def _notify_complete(self, attempt: AttemptId) -> None:
-        """One at a time and in order, each until it is confirmed or the attempt is gone."""
-        try:
-            while (number := owed_to(self._state, attempt)) is not None:
-                async for trial in _until_done():
-                    with trial:
-                        if owed_to(self._state, attempt) != number:
-                            return
-                        reach(CrashPoint.NOTIFY)
-                        await self._gateway.notify_complete(attempt, number)
-                reach(CrashPoint.NOTIFIED)
-                self._feed(e.TaskNotified(number, attempt))
-        finally:
-            self._notifying.discard(attempt)
-
     def _discarded(self, number: int) -> None:
         reach(CrashPoint.SUBSUME)
         self._feed(e.MetadataDiscarded(number))
@@ -462,47 +366,6 @@ class CheckpointCoordinator(Component):
     def _deleted(self, files: frozenset[str]) -> None:
         reach(CrashPoint.DELETED)
         self._feed(e.FilesDeleted(files))
-
-    def _try(self, what: str, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What may fail without harm: tried a few times, then logged."""
-
-        async def attempt() -> None:
-            async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
-                with trial:
-                    await action()
-
-        def given_up(error: Exception) -> None:
-            log.warning("given up", component=self.name, what=what, error=str(error))
-
-        self.tasks.job(what, attempt(), on_error=given_up)
-
-    async def _sweep(self, recovered: Recovered) -> None:
-        await self._delete_orphans(await self._store.orphans(recovered))
-
-    async def _sweep_again_and_again(self) -> None:
-        """What an upload left that could not be tidied up, or a deletion that was given up (F7)."""
-        suspects = frozenset[str]()
-        while True:
-            await self._clock.sleep(self.options.orphan_grace / 2)
-            if not self._leads():
-                suspects = frozenset()
-                continue
-            present = await self._store.physical_files()
-            found = orphans(self._state, present)  # as of now, not as of before the listing
-            gone = found & suspects
-            await self._delete_orphans(gone)
-            suspects = found - gone
-
-    async def _delete_orphans(self, names: Iterable[str]) -> None:
-        """None while leadership is in doubt: another leader may need what nothing here refers to (F7)."""
-        if not (orphaned := sorted(names)):
-            return
-        try:
-            await delete_in_batches(orphaned, self._store.delete_files, leads=self._leads)
-        except NotLeading:
-            log.warning("orphans are not deleted: does this daemon lead?", component=self.name, files=len(orphaned))
-        else:
-            log.info("orphans deleted", component=self.name, files=len(orphaned))
 
     async def _timer(self) -> None:
         while True:
@@ -535,52 +398,3 @@ class CheckpointCoordinator(Component):
             answer.set_exception(outcome)
         else:
             answer.set_result(outcome)
-
-    def _report(self, record: CheckpointRecord) -> None:
-        number = record.checkpoint_id
-        if record.status is CheckpointStatus.COMPLETED:
-            warning = advice(record, self.options.interval * 1000)
-            requests, before = self._store.requests(), self._requests_before
-            self._requests_before = requests
-            record = msgspec.structs.replace(
-                record,
-                path=self._store.path_of(number),
-                warning=warning,
-                files=file_figures(self._state),
-                calls=_calls(requests, before),
-            )
-            self._completed_at[number] = self._clock.monotonic()
-            log.info("checkpoint complete", component=self.name, checkpoint=number, ms=record.duration_ms)
-            last = self._statistics.latest_completed
-            if warning and not (last is not None and last.warning):  # once, and not with every one that follows
-                log.warning(
-                    "checkpoints take longer than their interval", component=self.name, checkpoint=number, why=warning
-                )
-        elif record.status is CheckpointStatus.FAILED:
-            log.warning(
-                "checkpoint failed",
-                component=self.name,
-                checkpoint=number,
-                cause=record.cause,
-                error=str(record.error) if record.error else "",
-            )
-        self._statistics = statistics.recorded(self._statistics, record)
-
-
-def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:
-    """By kind. The writing of metadata is told apart from that of physical files, which TaskManagers do."""
-    nothing = RequestStatistics()
-    made = {}
-    for kind, now in requests.items():
-        earlier = before.get(kind, nothing)
-        calls = Calls(count=now.requests - earlier.requests, ms=(now.seconds - earlier.seconds) * 1000)
-        made["metadata" if kind == "create" else kind] = calls
-    return made
-
-
-def _retryable(error: Exception) -> bool:
-    return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
-
-
-def _until_done() -> Any:
-    return stamina.retry_context(on=Exception, attempts=None, timeout=None, wait_initial=0.1, wait_max=WAIT_MAX)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace as copy
 
-from minflinkd.checkpoint import aborting, completing, doomed, driver, layout
+from minflinkd.checkpoint import aborting, completing, doomed, layout, sweeping
 from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.pending import Phase
 from minflinkd.checkpoint.registry import Registry
@@ -69,7 +69,7 @@ def _the_sweep_believes_what_it_has_listed() -> Iterator[None]:
 
         return listed
 
-    everything = patched(driver, "orphans", lambda _: lambda _, found: frozenset(found))
+    everything = patched(sweeping, "orphans", lambda _: lambda _, found: frozenset(found))
     with patched(CheckpointStore, "physical_files", made), everything:
         yield
 
@@ -167,7 +167,7 @@ def _the_sweep_takes_what_tasks_are_writing() -> Any:
     def made(orphans: Any) -> Any:
         return lambda state, found: orphans(replace(state, pending={}), found)
 
-    return patched(driver, "orphans", made)
+    return patched(sweeping, "orphans", made)
 
 
 def _a_segment_of_two_checkpoints_is_counted_once() -> Any:
@@ -193,7 +193,7 @@ def _a_new_coordinator_does_not_wait_for_the_last_one() -> Any:
 
 
 def _what_cannot_be_deleted_is_forgotten() -> Any:
-    return patched(driver, "orphans", lambda _: lambda _state, _found: frozenset())
+    return patched(sweeping, "orphans", lambda _: lambda _state, _found: frozenset())
 
 
 def _the_copies_that_tasks_name_are_not_found() -> Any:

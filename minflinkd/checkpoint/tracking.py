@@ -1,0 +1,104 @@
+"""Keeps a job's checkpoint statistics (C30): measures what the machine cannot know, and logs how checkpoints end."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from minflinkd.checkpoint import statistics
+from minflinkd.checkpoint.advice import advice
+from minflinkd.checkpoint.causes import FailureCause, Refusal
+from minflinkd.checkpoint.state import State, file_figures
+from minflinkd.checkpoint.statistics import (
+    Calls,
+    CheckpointRecord,
+    CheckpointStatistics,
+    CheckpointStatus,
+    FileFigures,
+    RestoreRecord,
+)
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.runtime.clock import Clock
+from minflinkd.storage.recording import RequestStatistics, StorageStatistics
+
+log = structlog.get_logger(__name__)
+
+
+class StatisticsTracker:
+    """`interval`: seconds between two periodic checkpoints. `past`: of the job's earlier coordinator."""
+
+    def __init__(
+        self, *, store: CheckpointStore, clock: Clock, interval: float, name: str, past: CheckpointStatistics | None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._interval_ms = interval * 1000
+        self._name = name
+        self._statistics = past or CheckpointStatistics()
+        self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
+        self._requests_before: StorageStatistics = {}  # when the last checkpoint was complete
+
+    def statistics(self, state: State, *, files_deleted: int) -> CheckpointStatistics:
+        return msgspec.structs.replace(
+            self._statistics,
+            consecutive_failures=state.failures,
+            consecutive_trigger_failures=state.trigger_failures,
+            interval_ms=round(self._interval_ms),
+            files=file_figures(state),
+            calls=_calls(self._store.requests(), {}),
+            files_deleted=files_deleted,
+        )
+
+    def restored(self, checkpoint_id: int, path: str) -> None:
+        record = RestoreRecord(checkpoint_id=checkpoint_id, restored_ms=self._clock.epoch_ms(), path=path)
+        self._statistics = statistics.restored(self._statistics, record)
+
+    def refused(self, reason: Refusal) -> None:
+        self._statistics = statistics.refused(self._statistics, reason)
+
+    def set_up_failed(self, cause: FailureCause) -> None:
+        self._statistics = statistics.set_up_failed(self._statistics, cause)
+
+    def published(self, number: int) -> None:
+        if (since := self._completed_at.pop(number, None)) is not None:
+            ms = (self._clock.monotonic() - since) * 1000
+            self._statistics = statistics.published(self._statistics, number, ms)
+
+    def report(self, record: CheckpointRecord, state: State) -> None:
+        if record.status is CheckpointStatus.COMPLETED:
+            record = self._completed(record, file_figures(state))
+        elif record.status is CheckpointStatus.FAILED:
+            log.warning(
+                "checkpoint failed",
+                component=self._name,
+                checkpoint=record.checkpoint_id,
+                cause=record.cause,
+                error=str(record.error) if record.error else "",
+            )
+        self._statistics = statistics.recorded(self._statistics, record)
+
+    def _completed(self, record: CheckpointRecord, files: FileFigures) -> CheckpointRecord:
+        number, warning = record.checkpoint_id, advice(record, self._interval_ms)
+        self._completed_at[number] = self._clock.monotonic()
+        log.info("checkpoint complete", component=self._name, checkpoint=number, ms=record.duration_ms)
+        last = self._statistics.latest_completed
+        if warning and not (last is not None and last.warning):  # once, and not with every one that follows
+            log.warning(
+                "checkpoints take longer than their interval", component=self._name, checkpoint=number, why=warning
+            )
+        requests, before = self._store.requests(), self._requests_before
+        self._requests_before = requests
+        return msgspec.structs.replace(
+            record, path=self._store.path_of(number), warning=warning, files=files, calls=_calls(requests, before)
+        )
+
+
+def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:
+    """By kind. The writing of metadata is told apart from that of physical files, which TaskManagers do."""
+    nothing = RequestStatistics()
+    made = {}
+    for kind, now in requests.items():
+        earlier = before.get(kind, nothing)
+        calls = Calls(count=now.requests - earlier.requests, ms=(now.seconds - earlier.seconds) * 1000)
+        made["metadata" if kind == "create" else kind] = calls
+    return made
