@@ -22,10 +22,11 @@ from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound
 from minflinkd.blob.filling import placed_or_discarded
 from minflinkd.blob.ha_store import HaStore
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
 from minflinkd.blob.references import References
 from minflinkd.blob.staged import StagedLists
-from minflinkd.blob.store import BlobStore, Incoming
+from minflinkd.blob.store import BlobStore
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId

@@ -15,9 +15,9 @@ from aiohttp import hdrs
 from minflinkd.blob.connection import BlobConnection
 from minflinkd.blob.errors import BlobMismatch
 from minflinkd.blob.filling import fill, placed_or_discarded
+from minflinkd.blob.incoming import SMALL, Incoming
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name
 from minflinkd.blob.source import BytesSource, Source, open_source
-from minflinkd.blob.store import SMALL, Incoming
 from minflinkd.blob.transfer import StoredBlob, pieces
 from minflinkd.rpc.messages import ArtifactRef
 from minflinkd.runtime.ids import JobId

@@ -21,11 +21,13 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, NotLeading
+from minflinkd.blob.files import BlobFile
 from minflinkd.blob.filling import Filling, filling, placed_or_discarded
 from minflinkd.blob.ha_store import HaStore
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
 from minflinkd.blob.lifecycle import BlobLifecycle
-from minflinkd.blob.store import BlobFile, BlobStore, Incoming, StoredFile
+from minflinkd.blob.store import BlobStore, StoredFile
 from minflinkd.blob.transfer import CHUNK, BlobInfo, finish, in_chunks, pump
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 
-from minflinkd.blob.store import Incoming
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.transfer import CHUNK, finish
 
 WORTH_A_THREAD = CHUNK // 2  # bytes

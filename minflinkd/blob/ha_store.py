@@ -9,8 +9,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from minflinkd.blob.filling import fill
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import BlobKey, owner_name, parse_owner
-from minflinkd.blob.store import Incoming
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound, Writer

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
 
-from minflinkd.blob.store import SMALL
+from minflinkd.blob.incoming import SMALL
 from minflinkd.blob.transfer import CHUNK
 from minflinkd.storage.os_errors import os_errors
 

@@ -11,18 +11,17 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
+from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.files import BlobFile, Identity, open_directory, open_regular
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_owner
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
@@ -30,157 +29,12 @@ from minflinkd.storage.os_errors import os_errors
 
 log = structlog.get_logger(__name__)
 
-SMALL = 64 * 1024  # bytes, which are hashed in less than a visit to a thread takes
 TRIES = 10  # where another thread moves or deletes at the same time
 KEPT_ASIDE = 10  # corrupt files, the newest
 _INCOMING = "incoming"
 _CORRUPT = "corrupt"  # what was moved aside, for a person to look at
 TRUSTED = 60.0  # seconds for which a verified file that has not changed is sent without being hashed again
 _GRANULARITY_NS = 20_000_000  # of file times, twice the longest tick of a kernel
-
-
-class Incoming:
-    """A blob that is being received. It gets its name when its checksum was found right, or never."""
-
-    def __init__(
-        self,
-        temporary: Path,
-        target: Path,
-        sha256: str,
-        *,
-        max_size: int | None = None,
-        follow_links: bool = True,
-        durable: bool = True,
-        on_placed: Callable[[os.stat_result], None] = lambda _: None,
-    ) -> None:
-        """`follow_links`: whether the target's directory may be reached through a link. `durable`: whether what was
-        placed is there after a crash of the machine, too."""
-        self.size = 0  # bytes so far
-        self.temporary = temporary
-        self._target = target
-        self._sha256 = sha256
-        self._max_size = max_size
-        self._follow_links = follow_links
-        self._durable = durable
-        self._on_placed = on_placed
-        self._hasher = hashlib.sha256()
-        self._lock = threading.Lock()  # a cancelled caller discards while its last write may still be under way
-        self._fd: int | None = None
-        self._waiting: list[bytes] = []  # hashed, and not written yet
-        self._synced = False
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """It was placed, or discarded."""
-        return self._closed
-
-    def keep(self, data: bytes) -> bool:
-        """Not blocking: take what is so small that it can wait for the visit to a thread that follows anyway."""
-        size = self.size + len(data)
-        limit = SMALL if self._max_size is None else min(SMALL, self._max_size)
-        if size > limit or self._fd is not None or self._closed:
-            return False
-        self._waiting.append(data)
-        self._hasher.update(data)
-        self.size = size
-        return True
-
-    def write(self, data: bytes) -> None:
-        """Raises BlobTooLarge, StorageError."""
-        with self._lock, os_errors(self.temporary):
-            fd = self._open()
-            if self._max_size is not None and self.size + len(data) > self._max_size:
-                raise BlobTooLarge(f"the blob is larger than {self._max_size} bytes", hint="raise blob.max-size")
-            self._synced = False
-            _write(fd, data, self.size)  # over what is left of a piece that could not be written as a whole
-            self._hasher.update(data)
-            self.size += len(data)
-
-    def restart(self) -> None:
-        """Forget what was received."""
-        with self._lock, os_errors(self.temporary):
-            self._waiting.clear()
-            os.ftruncate(self._open(), 0)
-            self._hasher = hashlib.sha256()
-            self._synced = False
-            self.size = 0
-
-    def verify(self) -> None:
-        """Raises BlobMismatch."""
-        if (found := self._hasher.hexdigest()) != self._sha256:
-            raise BlobMismatch(f"{self.size} bytes with SHA-256 {found} arrived instead of {self._sha256}")
-
-    def sync(self) -> None:
-        """What was written is durable, and there is a directory for it; `place` is quick then. Raises StorageError."""
-        with self._lock, os_errors(self.temporary):
-            self._sync()
-            os.close(self._make_directory())
-
-    def place(self) -> Path:
-        """Durable, where it is to be, and visible, in one step. Raises BlobMismatch, StorageError."""
-        self.verify()
-        with self._lock, os_errors(self._target):
-            self._sync()
-            for tries_left in reversed(range(TRIES)):
-                try:
-                    self._rename()
-                    break
-                except FileNotFoundError:  # the directory was empty, and a cleanup deleted it
-                    if not tries_left:
-                        raise
-            self._on_placed(os.fstat(self._open()))
-            self._close()
-        return self._target
-
-    def _rename(self) -> None:
-        directory = self._make_directory()
-        try:
-            os.rename(self.temporary, self._target.name, dst_dir_fd=directory)
-            if self._durable:
-                os.fsync(directory)
-        finally:
-            os.close(directory)
-
-    def _make_directory(self) -> int:
-        return _make_directory(self._target.parent, follow_links=self._follow_links, durable=self._durable)
-
-    def discard(self) -> None:
-        """Idempotent; after `place` it does nothing."""
-        with self._lock:
-            self._close()
-            with contextlib.suppress(FileNotFoundError):
-                self.temporary.unlink()
-
-    def _open(self) -> int:
-        if self._closed:
-            raise OSError(errno.EBADF, "the blob is closed")
-        if self._fd is None:
-            fd = os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            try:
-                _write(fd, b"".join(self._waiting), 0)
-            except BaseException:
-                os.close(fd)
-                os.unlink(self.temporary)  # the next try writes all that waits
-                raise
-            self._fd = fd
-            self._waiting.clear()
-        return self._fd
-
-    def _sync(self) -> None:
-        if not self._synced:
-            fd = self._open()
-            if os.fstat(fd).st_size > self.size:  # behind the end, of a piece that could not be written as a whole
-                os.ftruncate(fd, self.size)
-            if self._durable:
-                os.fsync(fd)
-            self._synced = True
-
-    def _close(self) -> None:
-        self._closed = True
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
 
 class StoredFile(NamedTuple):
@@ -239,7 +93,7 @@ class BlobStore:
         path = self.path(job_id, key)
         with os_errors(path):
             for _ in range(TRIES):
-                file = _open_regular(path)
+                file = open_regular(path)
                 if file is None:
                     raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
                 good = False
@@ -259,7 +113,7 @@ class BlobStore:
         """As `reader`, but quick: None where the file would have to be hashed. Raises BlobNotFound, StorageError."""
         path = self.path(job_id, key)
         with os_errors(path):
-            file = _open_regular(path)
+            file = open_regular(path)
             if file is None:
                 raise BlobNotFound(f"there is no blob {key} of job {owner_name(job_id)}")
             if self._is_known(file, path):
@@ -277,7 +131,7 @@ class BlobStore:
 
     def confirm(self, job_id: JobId | None, key: BlobKey, file: BlobFile) -> None:
         """The whole of `file` was found right once more."""
-        path, identity = self.path(job_id, key), _Identity.of(os.fstat(file.fileno()))
+        path, identity = self.path(job_id, key), Identity.of(os.fstat(file.fileno()))
         verified = self._verified.get(path)
         if verified is not None and verified.identity == identity:
             self._verified[path] = _Verified(identity, time.monotonic())
@@ -336,7 +190,7 @@ class BlobStore:
         path = self.path(job_id, key)
         self._verified.pop(path, None)
         with os_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            directory = _open_directory(path.parent)
+            directory = open_directory(path.parent)
             try:
                 os.unlink(path.name, dir_fd=directory)
             finally:
@@ -404,7 +258,7 @@ class BlobStore:
 
     def _is_known(self, file: BlobFile, path: Path) -> bool:
         """Whether it is what it was when its checksum was right."""
-        file.found = _Identity.of(os.fstat(file.fileno()))
+        file.found = Identity.of(os.fstat(file.fileno()))
         verified = self._verified.get(path)
         return verified is not None and verified.identity == file.found
 
@@ -414,42 +268,18 @@ class BlobStore:
         if hashlib.file_digest(file, "sha256").hexdigest() != key.sha256:
             return False
         self._remember(self.path(job_id, key), found, age_ns=age_ns)
-        file.found, file.hashed = _Identity.of(found), True
+        file.found, file.hashed = Identity.of(found), True
         file.seek(0)
         return True
 
     def _remember(self, path: Path, found: os.stat_result, *, age_ns: int) -> None:
         """A file that was written just now may be written again without its times showing it, and is not trusted."""
         if age_ns > _GRANULARITY_NS:
-            self._verified[path] = _Verified(_Identity.of(found), time.monotonic())
-
-
-class _Identity(NamedTuple):
-    """What changes when a file changes."""
-
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, found: os.stat_result) -> _Identity:
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-class BlobFile(FileIO):
-    """A file of the store, open and verified."""
-
-    found: _Identity  # what it was then
-    hashed = False  # for who has opened it
-
-    def unchanged(self) -> bool:
-        """Since it was verified. Not blocking."""
-        return self.found == _Identity.of(os.fstat(self.fileno()))
+            self._verified[path] = _Verified(Identity.of(found), time.monotonic())
 
 
 class _Verified(NamedTuple):
-    identity: _Identity
+    identity: Identity
     at: float  # monotonic seconds
 
     def is_old(self) -> bool:
@@ -465,50 +295,3 @@ def _keep_newest(directory: Path, many: int) -> None:
     for path in sorted(came, key=came.__getitem__, reverse=True)[many:]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-
-
-def _write(fd: int, data: bytes, at: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, at)
-        rest, at = rest[written:], at + written
-
-
-def _open_regular(path: Path) -> BlobFile | None:
-    """None where there is no file of that name, or something else than a file: a link, a pipe, a directory."""
-    try:
-        directory = _open_directory(path.parent)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(path.name, flags, dir_fd=directory)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-            return None
-        raise
-    finally:
-        os.close(directory)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    return BlobFile(descriptor, "rb")
-
-
-def _make_directory(path: Path, *, follow_links: bool, durable: bool) -> int:
-    """A descriptor of the directory; `durable`: so is its name. Raises OSError."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path)
-        if durable:
-            parent = _open_directory(path.parent, follow_links=True)
-            try:
-                os.fsync(parent)
-            finally:
-                os.close(parent)
-    return _open_directory(path, follow_links=follow_links)
-
-
-def _open_directory(path: Path, *, follow_links: bool = False) -> int:
-    """Raises NotADirectoryError for a link that is not to be followed."""
-    links = 0 if follow_links else os.O_NOFOLLOW
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | links | os.O_CLOEXEC)

@@ -11,10 +11,10 @@ from minflinkd.blob import cache as cache_module
 from minflinkd.blob.cache import BlobCache, BlobCacheClosed
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.references import NotReferenced
 from minflinkd.blob.server import BlobOptions, BlobServer
-from minflinkd.blob.store import Incoming
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageFull, StorageUnavailable
 from minflinkd.storage.location import Location

@@ -15,7 +15,7 @@ import pytest
 
 from minflinkd.blob.errors import BlobTooLarge
 from minflinkd.blob.filling import MOST_WAITING, fill, filling
-from minflinkd.blob.store import SMALL, Incoming
+from minflinkd.blob.incoming import SMALL, Incoming
 
 PIECE = 64 * 1024
 

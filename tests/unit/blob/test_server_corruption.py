@@ -19,10 +19,11 @@ from structlog.testing import capture_logs
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.files import Identity
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.keys import BlobKey
 from minflinkd.blob.server import BlobOptions, BlobServer
-from minflinkd.blob.store import TRUSTED, _Identity, _Verified
+from minflinkd.blob.store import TRUSTED, _Verified
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import StorageUnavailable
@@ -156,7 +157,7 @@ async def test_a_client_that_got_bad_content_has_the_file_verified(cluster: Clus
     key = await cluster.put()
     flip(cluster.local(key))
     store = cluster.server._store
-    store._verified[cluster.local(key)] = _Verified(_Identity.of(cluster.local(key).stat()), time.monotonic())
+    store._verified[cluster.local(key)] = _Verified(Identity.of(cluster.local(key).stat()), time.monotonic())
     assert (await cluster.get(key))[1] != DATA, "else this shows nothing"
     async with BlobClient(cluster.server.url, pause=0.01, retries=1) as client:
         if how == "file":
@@ -171,13 +172,13 @@ async def test_what_was_verified_long_ago_is_hashed_while_it_is_sent(cluster: Cl
     """B7: a disk damages what lies there without a trace."""
     key = await cluster.put()
     flip(cluster.local(key))
-    store, identity = cluster.server._store, _Identity.of(cluster.local(key).stat())
+    store, identity = cluster.server._store, Identity.of(cluster.local(key).stat())
     store._verified[cluster.local(key)] = _Verified(identity, time.monotonic() - TRUSTED - 1)
     with pytest.raises(aiohttp.ClientPayloadError):
         await cluster.get(key)
     assert await cluster.get(key) == (200, DATA)
     store._verified[cluster.local(key)] = _Verified(
-        _Identity.of(cluster.local(key).stat()), time.monotonic() - TRUSTED - 1
+        Identity.of(cluster.local(key).stat()), time.monotonic() - TRUSTED - 1
     )
     assert await cluster.get(key) == (200, DATA)
     assert time.monotonic() - store._verified[cluster.local(key)].at < TRUSTED, "it is trusted again"

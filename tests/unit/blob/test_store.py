@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.blob import store as store_module
+from minflinkd.blob import incoming as incoming_module
 from minflinkd.blob.errors import BlobMismatch, BlobNotFound, BlobTooLarge
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.store import KEPT_ASIDE, BlobStore
@@ -279,7 +279,7 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory is empty until the file gets its name."""
-    make, cleanups = store_module._make_directory, 0
+    make, cleanups = incoming_module.make_directory, 0
 
     def made(path: Path, *, follow_links: bool, durable: bool) -> int:
         nonlocal cleanups
@@ -289,7 +289,7 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
             store.delete_empty()
         return descriptor
 
-    monkeypatch.setattr(store_module, "_make_directory", made)
+    monkeypatch.setattr(incoming_module, "make_directory", made)
     key = put(store)
     assert cleanups == 3
     assert store.get(JOB, key).read_bytes() == DATA
@@ -314,7 +314,7 @@ def test_a_good_file_that_took_the_place_of_a_corrupt_one_stays(
             good.rename(path)
         return found
 
-    monkeypatch.setattr(store_module.hashlib, "file_digest", replace_then)
+    monkeypatch.setattr(hashlib, "file_digest", replace_then)
     with store.reader(JOB, key) as file:
         assert file.read() == DATA
     assert (path.read_bytes(), store.moved_aside) == (DATA, 0)
