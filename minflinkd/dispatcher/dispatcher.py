@@ -7,17 +7,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import msgspec
 import structlog
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.checkpoint import flink_json, offsets, statistics
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import latest_stored
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.blobs import Blobs
+from minflinkd.dispatcher.checkpoint_options import checkpoint_options, checkpointing_of_tasks
+from minflinkd.dispatcher.inspection import Inspection, unreadable_details
 from minflinkd.dispatcher.job_results import JobResults, until_done
-from minflinkd.dispatcher.job_run import JobRun, waiting
+from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.orphans import OrphanSweeps
@@ -27,17 +27,15 @@ from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
+from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import DISPATCHER, Mailbox, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, MinflinkError, NotFound
+from minflinkd.runtime.errors import Conflict, Consequence, InvalidId, MinflinkError
 from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
-from minflinkd.runtime.units import Duration
-from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
@@ -126,22 +124,24 @@ class Dispatcher(Component):
         self._restarts = RestartRequests(
             analyzer=self._analyzer, blobs=blobs, clock=clock, run_of=self._run, context=self._context
         )
+        self._inspection = Inspection(
+            runs=self._runs,
+            results=self._results,
+            unreadable=self._unreadable,
+            checkpoint_options=self._checkpoint_options,
+            checkpoints_of=self._checkpoints_of,
+        )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
         self._restarts.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
+        self._inspection.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
-        self._mailbox.on(j.ListJobs, self._list)
-        self._mailbox.on(j.GetJob, self._get)
-        self._mailbox.on(j.GetCheckpoints, self._checkpoints)
-        self._mailbox.on(j.GetOffsets, self._offsets)
         self._mailbox.on(j.CancelJob, self._cancel)
 
     def details(self) -> tuple[j.JobDetails, ...]:
         """Every job, running and ended."""
-        running = [run.details() for run in self._runs.values()]
-        ended = [result.details for result in self._results.all() if result.details.job_id not in self._runs]
-        return (*running, *self._unreadable.values(), *ended)
+        return self._inspection.all()
 
     def job_master(self, job_id: JobId) -> JobMaster | None:
         """The present one, for inspection."""
@@ -163,7 +163,7 @@ class Dispatcher(Component):
         recoveries = []
         for stored in found:
             if isinstance(stored, Unreadable):
-                self._unreadable[stored.job_id] = _unreadable_details(stored, self._clock.epoch_ms())
+                self._unreadable[stored.job_id] = unreadable_details(stored, self._clock.epoch_ms())
             else:
                 run = self._runs[stored.job_id] = self._run_of(stored, insist=True)
                 recoveries.append(self.tasks.job(f"recovery of {stored.job_id}", run.start()))
@@ -337,52 +337,6 @@ class Dispatcher(Component):
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def _list(self, _: j.ListJobs) -> tuple[j.JobOverview, ...]:
-        return tuple(_overview(details) for details in self.details())
-
-    async def _get(self, request: j.GetJob) -> j.JobDetails:
-        return self._details(request.job_id)
-
-    def _details(self, job_id: JobId) -> j.JobDetails:
-        if (run := self._runs.get(job_id)) is not None:
-            return run.details()
-        if (result := self._results.get(job_id)) is not None:
-            return result.details
-        if (unreadable := self._unreadable.get(job_id)) is not None:
-            return unreadable
-        raise NotFound(f"there is no job {job_id}", hint="`minflinkd list --all` shows the jobs")
-
-    async def _checkpoints(self, request: j.GetCheckpoints) -> j.JsonAnswer:
-        details = self._details(request.job_id)
-        if (run := self._runs.get(request.job_id)) is not None:
-            found = run.checkpoints()
-        elif (result := self._results.get(request.job_id)) is not None:
-            found = result.checkpoints
-        else:
-            found = statistics.CheckpointStatistics()
-        if request.config:
-            shown = flink_json.config_to_flink_json(
-                checkpoint_options(self.options.job_master.checkpoints, details.graph)
-            )
-        elif request.checkpoint_id is not None:
-            as_json = flink_json.subtasks_to_flink_json if request.subtasks else flink_json.details_to_flink_json
-            shown = as_json(found, request.checkpoint_id)
-        else:
-            shown = flink_json.to_flink_json(found)
-        return j.JsonAnswer(body=msgspec.json.encode(shown))
-
-    async def _offsets(self, request: j.GetOffsets) -> j.JsonAnswer:
-        """Of a job without a JobMaster what was recorded last."""
-        self._details(request.job_id)
-        run = self._runs.get(request.job_id)
-        if run is not None and run.master is not None:
-            return j.JsonAnswer(body=offsets.encode(run.master.offsets()))
-        try:
-            recorded = await offsets.read_offsets(self._checkpoints_of(request.job_id))
-        except ObjectNotFound:
-            recorded = offsets.Offsets(job_id=request.job_id)
-        return j.JsonAnswer(body=offsets.encode(recorded))
-
     async def _cancel(self, request: j.CancelJob) -> m.Done:
         """Answered when no crash can undo it. Raises NotFound, Conflict, StorageError."""
         await self._run(request.job_id).cancel()
@@ -390,42 +344,12 @@ class Dispatcher(Component):
 
     def _run(self, job_id: JobId) -> JobRun:
         """Raises NotFound, Conflict."""
-        details = self._details(job_id)
+        details = self._inspection.details(job_id)
         run = self._runs.get(job_id)
         if run is None:
             known = "cannot be read" if job_id in self._unreadable else f"is {details.status.value} already"
             raise Conflict(f"job {job_id} {known}", hint="`minflinkd info JOB` says more")
         return run
-
-
-def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> CheckpointOptions:
-    """The daemon's options, where the job does not say otherwise."""
-    job = graph.checkpointing
-    return replace(
-        defaults,
-        mode=job.mode,
-        interval=defaults.interval if job.interval is None else float(job.interval),
-        timeout=defaults.timeout if job.timeout is None else float(job.timeout),
-        min_pause=defaults.min_pause if job.min_pause is None else float(job.min_pause),
-        max_concurrent=(
-            defaults.max_concurrent if job.max_concurrent_checkpoints is None else job.max_concurrent_checkpoints
-        ),
-        hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
-        alignment_timeout=defaults.alignment_timeout if job.alignment_timeout is None else float(job.alignment_timeout),
-        retain_on_cancellation=(
-            defaults.retain_on_cancellation if job.externalized is None else job.externalized is Externalized.RETAIN
-        ),
-        num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
-        tolerable_failed=(
-            defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints
-        ),
-    )
-
-
-def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Checkpointing:
-    """What the job says, and of the daemon's options what tasks act upon."""
-    settled = checkpoint_options(defaults, graph)
-    return msgspec.structs.replace(graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout))
 
 
 def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
@@ -434,30 +358,3 @@ def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
         return None if isinstance(stored, Unreadable) else keys_of_versions(stored)
     except InvalidId:
         return None
-
-
-def _overview(details: j.JobDetails) -> j.JobOverview:
-    counts: dict[str, int] = {}
-    for task in details.tasks:
-        counts[task.state.value] = counts.get(task.state.value, 0) + 1
-    return j.JobOverview(
-        job_id=details.job_id,
-        name=details.graph.name,
-        status=details.status,
-        start_ms=details.start_ms,
-        end_ms=details.end_ms,
-        last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
-        tasks=counts,
-    )
-
-
-def _unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
-    """R27: listed with its error, as a job that does not come up."""
-    graph = JobGraph(name=f"unreadable {record.job_id}", vertices=())
-    error = ErrorInfo(
-        code="unreadable-job",
-        message=f"{record.path} cannot be read: {record.reason}",
-        hint="nothing of the job was touched; restore or delete the file, and restart the daemon",
-    )
-    details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
-    return msgspec.structs.replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))

@@ -1,0 +1,41 @@
+"""What applies to a job's checkpoints: the daemon's options, where the job does not say otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
+from minflinkd.runtime.units import Duration
+
+
+def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> CheckpointOptions:
+    """The daemon's options, where the job does not say otherwise."""
+    job = graph.checkpointing
+    return replace(
+        defaults,
+        mode=job.mode,
+        interval=defaults.interval if job.interval is None else float(job.interval),
+        timeout=defaults.timeout if job.timeout is None else float(job.timeout),
+        min_pause=defaults.min_pause if job.min_pause is None else float(job.min_pause),
+        max_concurrent=(
+            defaults.max_concurrent if job.max_concurrent_checkpoints is None else job.max_concurrent_checkpoints
+        ),
+        hooks=tuple(dict.fromkeys((*defaults.hooks, *job.master_hooks))),
+        alignment_timeout=defaults.alignment_timeout if job.alignment_timeout is None else float(job.alignment_timeout),
+        retain_on_cancellation=(
+            defaults.retain_on_cancellation if job.externalized is None else job.externalized is Externalized.RETAIN
+        ),
+        num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
+        tolerable_failed=(
+            defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints
+        ),
+    )
+
+
+def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Checkpointing:
+    """What the job says, and of the daemon's options what tasks act upon."""
+    settled = checkpoint_options(defaults, graph)
+    return msgspec.structs.replace(graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout))

@@ -1,0 +1,122 @@
+"""What is known of jobs, for whoever asks: of those that run, those that have ended, and those that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from minflinkd.checkpoint import flink_json, offsets, statistics
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.dispatcher.job_results import JobResults
+from minflinkd.dispatcher.job_run import JobRun, waiting
+from minflinkd.dispatcher.job_store import StoredJob, Unreadable
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.errors import ErrorInfo, NotFound
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.interface import ObjectNotFound
+from minflinkd.storage.location import Location
+
+
+class Inspection:
+    """`runs`, `results` and `unreadable` are the Dispatcher's, as they are now."""
+
+    def __init__(
+        self,
+        *,
+        runs: Mapping[JobId, JobRun],
+        results: JobResults,
+        unreadable: Mapping[JobId, j.JobDetails],
+        checkpoint_options: Callable[[JobGraph], CheckpointOptions],
+        checkpoints_of: Callable[[JobId], Location],
+    ) -> None:
+        self._runs = runs
+        self._results = results
+        self._unreadable = unreadable
+        self._checkpoint_options = checkpoint_options
+        self._checkpoints_of = checkpoints_of
+
+    def attach(self, mailbox: Mailbox) -> None:
+        mailbox.on(j.ListJobs, self._list)
+        mailbox.on(j.GetJob, self._get)
+        mailbox.on(j.GetCheckpoints, self._checkpoints)
+        mailbox.on(j.GetOffsets, self._offsets)
+
+    def all(self) -> tuple[j.JobDetails, ...]:
+        running = [run.details() for run in self._runs.values()]
+        ended = [result.details for result in self._results.all() if result.details.job_id not in self._runs]
+        return (*running, *self._unreadable.values(), *ended)
+
+    async def _list(self, _: j.ListJobs) -> tuple[j.JobOverview, ...]:
+        return tuple(_overview(details) for details in self.all())
+
+    async def _get(self, request: j.GetJob) -> j.JobDetails:
+        return self.details(request.job_id)
+
+    def details(self, job_id: JobId) -> j.JobDetails:
+        """Raises NotFound."""
+        if (run := self._runs.get(job_id)) is not None:
+            return run.details()
+        if (result := self._results.get(job_id)) is not None:
+            return result.details
+        if (unreadable := self._unreadable.get(job_id)) is not None:
+            return unreadable
+        raise NotFound(f"there is no job {job_id}", hint="`minflinkd list --all` shows the jobs")
+
+    async def _checkpoints(self, request: j.GetCheckpoints) -> j.JsonAnswer:
+        details = self.details(request.job_id)
+        if (run := self._runs.get(request.job_id)) is not None:
+            found = run.checkpoints()
+        elif (result := self._results.get(request.job_id)) is not None:
+            found = result.checkpoints
+        else:
+            found = statistics.CheckpointStatistics()
+        if request.config:
+            shown = flink_json.config_to_flink_json(self._checkpoint_options(details.graph))
+        elif request.checkpoint_id is not None:
+            as_json = flink_json.subtasks_to_flink_json if request.subtasks else flink_json.details_to_flink_json
+            shown = as_json(found, request.checkpoint_id)
+        else:
+            shown = flink_json.to_flink_json(found)
+        return j.JsonAnswer(body=msgspec.json.encode(shown))
+
+    async def _offsets(self, request: j.GetOffsets) -> j.JsonAnswer:
+        """Of a job without a JobMaster what was recorded last."""
+        self.details(request.job_id)
+        run = self._runs.get(request.job_id)
+        if run is not None and run.master is not None:
+            return j.JsonAnswer(body=offsets.encode(run.master.offsets()))
+        try:
+            recorded = await offsets.read_offsets(self._checkpoints_of(request.job_id))
+        except ObjectNotFound:
+            recorded = offsets.Offsets(job_id=request.job_id)
+        return j.JsonAnswer(body=offsets.encode(recorded))
+
+
+def _overview(details: j.JobDetails) -> j.JobOverview:
+    counts: dict[str, int] = {}
+    for task in details.tasks:
+        counts[task.state.value] = counts.get(task.state.value, 0) + 1
+    return j.JobOverview(
+        job_id=details.job_id,
+        name=details.graph.name,
+        status=details.status,
+        start_ms=details.start_ms,
+        end_ms=details.end_ms,
+        last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
+        tasks=counts,
+    )
+
+
+def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
+    """R27: listed with its error, as a job that does not come up."""
+    graph = JobGraph(name=f"unreadable {record.job_id}", vertices=())
+    error = ErrorInfo(
+        code="unreadable-job",
+        message=f"{record.path} cannot be read: {record.reason}",
+        hint="nothing of the job was touched; restore or delete the file, and restart the daemon",
+    )
+    details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
+    return msgspec.structs.replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))
