@@ -7,7 +7,6 @@ and tells it what became of them. What happens in the session child comes back a
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
@@ -35,14 +34,12 @@ from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_process import SessionLost
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.snapshotting import Snapshots
+from minflinkd.taskmanager.stopping import Stopping, remove_all
 
 log = structlog.get_logger(__name__)
 
 ANALYSIS_TIMEOUT = 110.0  # seconds
 DRAIN_TIMEOUT = 15.0
-UNLOAD_TIMEOUT = 30.0
-LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
-ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
 
 
 class TaskExecutor(Component):
@@ -87,7 +84,9 @@ class TaskExecutor(Component):
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._collected = CollectedRows(keeper.session)
-        self._kept: list[Path] = []  # directories of ended attempts that the session child may still write to
+        self._stopping = Stopping(
+            keeper=keeper, mirrors=deployer.mirrors, collected=self._collected, clock=clock, tasks=self.tasks
+        )
         self._snapshots = Snapshots(
             resource_id=self.resource_id,
             storages=deployer.storages,
@@ -170,7 +169,7 @@ class TaskExecutor(Component):
 
     async def _forget_job(self, job_id: JobId) -> None:
         if self.core.slots.vacant(job_id):  # it may have come back meanwhile
-            await _remove_all([self._deployer.snapshots.forget_job(job_id)])
+            await remove_all([self._deployer.snapshots.forget_job(job_id)])
         await self._deployer.blobs.forget_job(job_id)
 
     # --- analysis ------------------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ class TaskExecutor(Component):
             if error is None:
                 attempt.to(m.TaskState.CANCELING)
             snapshots = self._snapshots.cancel_all(attempt)
-            await self._stop_query(attempt, deadline)
+            await self._stopping.stop(attempt, self._rising.pop(attempt_id, None), deadline)
             if snapshots:  # where a storage hangs they end later, by themselves
                 await asyncio.wait(snapshots, timeout=max(0.0, deadline - self._clock.monotonic()))
         finally:
@@ -281,51 +280,6 @@ class TaskExecutor(Component):
         """Whose logs are written or read here."""
         live = [a.deployment for a in self.attempts.values() if not a.ended]
         return frozenset({d.attempt_id for d in live} | {source.attempt_id for d in live for source in d.inputs})
-
-    async def _stop_query(self, attempt: Attempt, deadline: float) -> None:
-        """A child whose user code does not come back is given up: nothing else ends a thread (J7)."""
-        attempt_id = attempt.deployment.attempt_id
-        rising = self._rising.pop(attempt_id, None)
-        if rising is not None:
-            # Else it would start the query behind our back; what it has asked of the child is stopped there.
-            rising.cancel()
-            await asyncio.wait({rising}, timeout=max(0.0, deadline - self._clock.monotonic()))
-            self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
-        await self._deployer.mirrors.close(attempt_id)
-        if attempt.generation != self._keeper.generation:
-            return  # its child is gone, and its directory with it
-        await self._collected.keep(attempt)
-        patience = max(LEAST_PATIENCE, deadline - self._clock.monotonic())
-        try:
-            stop = sp.StopTask(attempt_id=attempt_id, timeout=patience)
-            stopped = await self._keeper.session().ask(stop, patience + ANSWER_MARGIN)
-        except SessionLost:
-            await self._keeper.gone(attempt.generation)
-            return
-        except MinflinkError as error:
-            log.warning("a query could not be stopped", attempt=attempt_id, error=str(error))
-            stopped = sp.TaskStopped(ended=False)
-        if not stopped.ended:
-            self._keeper.condemn(attempt.generation, f"attempt {attempt_id} could not be cancelled")
-            await self._keeper.gone(attempt.generation)
-            return
-        self.tasks.job(f"unload {attempt_id}", self._unload(attempt))
-
-    async def _unload(self, attempt: Attempt) -> None:
-        """Beside whatever comes next: the attempt's directory is nobody else's (C10a)."""
-        request = sp.UnloadTask(attempt_id=attempt.deployment.attempt_id)
-        try:
-            unloaded = (await self._keeper.session().ask(request, UNLOAD_TIMEOUT)).unloaded
-        except SessionLost:
-            await self._keeper.gone(attempt.generation)
-            unloaded = True
-        except MinflinkError as error:
-            log.warning("a query's state is not unloaded", attempt=request.attempt_id, error=str(error))
-            unloaded = False
-        if unloaded or attempt.generation != self._keeper.generation:
-            await asyncio.to_thread(shutil.rmtree, attempt.directory, ignore_errors=True)
-        else:
-            self._kept.append(attempt.directory)  # until the child goes: a store may still write there
 
     def _release_artifacts_of(self, attempt: Attempt) -> None:
         if attempt.holds_artifacts:
@@ -420,15 +374,8 @@ class TaskExecutor(Component):
         lost = [a for a in self.attempts.values() if a.generation == generation]
         for attempt in lost:
             self._begin_end(attempt, error)
-        gone = [a.directory for a in lost] + self._kept
-        self._kept = []
-        self.tasks.job("remove directories of the lost session", self._remove_lost(lost, gone))
+        self._stopping.session_lost(lost)
         self._tell_session()
-
-    async def _remove_lost(self, attempts: list[Attempt], directories: list[Path]) -> None:
-        for attempt in attempts:
-            await self._deployer.mirrors.close(attempt.deployment.attempt_id)
-        await _remove_all(directories)
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)
@@ -459,8 +406,3 @@ class TaskExecutor(Component):
         if address is not None:
             progress = m.TaskProgress(attempt_id=attempt.deployment.attempt_id, metrics=metrics)
             self._network.tell(address, progress, fence=attempt.deployment.job_leader_id)
-
-
-async def _remove_all(directories: list[Path]) -> None:
-    for directory in directories:
-        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
