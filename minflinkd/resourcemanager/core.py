@@ -18,7 +18,8 @@ from minflinkd.resourcemanager import slot_manager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.outlook import needs_answer, session_outlook
 from minflinkd.resourcemanager.provisioning import no_start
-from minflinkd.resourcemanager.state import Presence, Resources, TaskManager, TaskManagerState, check_invariants
+from minflinkd.resourcemanager.state import Resources, check_invariants
+from minflinkd.resourcemanager.task_managers import Presence, TaskManager, TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager

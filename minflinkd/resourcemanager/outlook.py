@@ -5,7 +5,8 @@ from __future__ import annotations
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import clashing, covered, largest, least, recovering
 from minflinkd.resourcemanager.provisioning import cannot_start, coming, no_start
-from minflinkd.resourcemanager.state import Presence, Resources
+from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.task_managers import Presence
 from minflinkd.rpc.messages import Library, NeedsAnswer, SlotNeed
 from minflinkd.runtime.ids import JobId
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.state import JobNeeds, Presence, Resources, SlotState, TaskManager
+from minflinkd.resourcemanager.state import JobNeeds, Resources
+from minflinkd.resourcemanager.task_managers import Presence, SlotState, TaskManager
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.messages import Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, JobId, ResourceId

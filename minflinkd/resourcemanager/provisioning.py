@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least
-from minflinkd.resourcemanager.state import Presence, Resources, Shelf, TaskManager
+from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.task_managers import Presence, Shelf, TaskManager
 from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minflinkd.resourcemanager.state import Slot, SlotState, TaskManager
+from minflinkd.resourcemanager.task_managers import Slot, SlotState, TaskManager
 from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.messages import Library, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, JobId

@@ -15,16 +15,8 @@ from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
 from minflinkd.resourcemanager.provisioning import starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
-from minflinkd.resourcemanager.state import (
-    JobNeeds,
-    Past,
-    Resources,
-    SlotState,
-    Starts,
-    TaskManager,
-    TaskManagerState,
-    Wish,
-)
+from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Starts, Wish
+from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
 from minflinkd.rpc.messages import (
     AllocateSlots,
     DeclareNeeds,

@@ -9,7 +9,8 @@ from minflinkd.resourcemanager.events import SendAllocate, StartTaskManager, Sto
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.slot_manager import is_stale
-from minflinkd.resourcemanager.state import Resources, SlotState, TaskManager
+from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.task_managers import SlotState, TaskManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER
 from minflinkd.rpc.party import Answered, Ask, Outcome

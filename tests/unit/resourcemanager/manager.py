@@ -10,7 +10,8 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.outlook import needs_answer
 from minflinkd.resourcemanager.slot_manager import Setting, step
-from minflinkd.resourcemanager.state import Resources, SlotState, check_invariants
+from minflinkd.resourcemanager.state import Resources, check_invariants
+from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.rpc.messages import (
     AllocateSlots,
     DeclareNeeds,

@@ -13,7 +13,7 @@ import pytest
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.core import RETRY_PAUSE, ResourceManagerCore, UnknownTaskManager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.state import TaskManagerState
+from minflinkd.resourcemanager.task_managers import TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced, RpcTimeout, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Refused, Tell, Unknown

@@ -8,7 +8,8 @@ import pytest
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.slot_manager import is_stale
-from minflinkd.resourcemanager.state import PAST_KEPT, SlotState
+from minflinkd.resourcemanager.state import PAST_KEPT
+from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.runtime.ids import JobId, LeaderId
 from tests.unit.resourcemanager.manager import JOB1, JOB2, NO_STANDBY, TM1, TM2, A, B, Manager, allocate, leader
 

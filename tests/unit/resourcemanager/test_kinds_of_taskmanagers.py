@@ -10,7 +10,7 @@ import pytest
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.provisioning import CALM, LONELY
 from minflinkd.resourcemanager.slot_manager import RENEWAL_REST, STOPPING_TIMEOUT
-from minflinkd.resourcemanager.state import SlotState, TaskManagerState
+from minflinkd.resourcemanager.task_managers import SlotState, TaskManagerState
 from tests.unit.resourcemanager.manager import (
     JOB1,
     JOB2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.state import SlotState
+from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
 from tests.unit.resourcemanager.manager import (

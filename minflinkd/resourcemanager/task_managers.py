@@ -1,0 +1,181 @@
+"""A TaskManager and its slots as the ResourceManager sees them (R12). Immutable values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum, auto
+from functools import cached_property
+from typing import NamedTuple
+
+from minflinkd.rpc.libraries import together
+from minflinkd.rpc.messages import Library, RegisterTaskManager, SessionPhase, SlotStatus, TaskManagerReport
+from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, ResourceId
+from minflinkd.runtime.machine import move, table
+
+
+class TaskManagerState(Enum):
+    STARTING = auto()
+    REGISTERED = auto()
+    STOPPING = auto()  # told to exit; worth nothing any more
+    GONE = auto()  # and forgotten
+
+
+TASK_MANAGER_MOVES = table(
+    {
+        # One that nobody started here comes by itself, and enters as STARTING for an instant (R7: standalone).
+        TaskManagerState.STARTING: {TaskManagerState.REGISTERED, TaskManagerState.STOPPING, TaskManagerState.GONE},
+        TaskManagerState.REGISTERED: {TaskManagerState.STOPPING, TaskManagerState.GONE},
+        TaskManagerState.STOPPING: {TaskManagerState.GONE},
+        TaskManagerState.GONE: (),
+    }
+)
+
+
+class SlotState(Enum):
+    FREE = auto()
+    RESERVED = auto()  # marked taken; the TaskManager has not said so yet (R2)
+    ALLOCATED = auto()  # the TaskManager says who holds it
+
+
+SLOT_MOVES = table(
+    {
+        SlotState.FREE: {SlotState.RESERVED, SlotState.ALLOCATED},
+        SlotState.RESERVED: {SlotState.ALLOCATED, SlotState.FREE},
+        # ALLOCATED again: given back and taken by another allocation between two reports.
+        SlotState.ALLOCATED: {SlotState.FREE, SlotState.ALLOCATED},
+    }
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    state: SlotState = SlotState.FREE
+    job_id: JobId | None = None
+    allocation_id: AllocationId | None = None
+    since: float = 0.0  # seconds; of a reservation
+    exclusive: bool = False  # reserved for a job that wants the TaskManager for itself (R24)
+    libraries: tuple[Library, ...] = ()  # reserved for a job that brings them (B31)
+
+    def to(self, state: SlotState, what: str, **holder: object) -> Slot:
+        """Raises IllegalTransition."""
+        return Slot(move(SLOT_MOVES, self.state, state, what=what), **holder)  # type: ignore[arg-type]
+
+    def follow(self, status: SlotStatus, what: str) -> Slot:
+        """As the TaskManager says it is."""
+        if status.allocation_id is None:
+            return self if self.state is SlotState.FREE else self.to(SlotState.FREE, what)
+        if self.state is SlotState.ALLOCATED and self.allocation_id == status.allocation_id:
+            return self
+        return self.to(SlotState.ALLOCATED, what, job_id=status.job_id, allocation_id=status.allocation_id)
+
+
+class Presence(IntEnum):
+    READY = 0  # its slots may be given away
+    COMING = 1  # registered; its session is not ready
+    STARTING = 2
+
+
+class Shelf(NamedTuple):
+    """Where a living TaskManager is found by what it is worth. Shelves sort as needs prefer them."""
+
+    presence: Presence
+    dedicated_to: str  # a job, or nobody
+    aged: bool
+    idle: bool
+    free: int  # slots; 0 while it starts
+    size: int  # slots; 0 while it starts
+    proven: bool  # its session has been ready, or its start was not ours
+    libraries: tuple[Library, ...] = ()  # that its session holds
+
+
+@dataclass(frozen=True)
+class TaskManager:
+    """Times are seconds of the injected clock."""
+
+    resource_id: ResourceId
+    since: float  # of the present state
+    state: TaskManagerState = TaskManagerState.STARTING
+    instance_id: InstanceId | None = None
+    hello: RegisterTaskManager | None = None
+    report: TaskManagerReport | None = None
+    slots: tuple[Slot, ...] = ()
+    was_ready: bool = False  # its session has been, once
+    readiness_since: float = 0.0  # seconds; when its session became ready, or ceased to be
+    idle_since: float = 0.0
+    rest_until: float = 0.0  # its slots are not asked for before
+
+    def to(self, state: TaskManagerState, now: float) -> TaskManager:
+        """Raises IllegalTransition."""
+        return replace(self, state=move(TASK_MANAGER_MOVES, self.state, state, what=self.resource_id), since=now)
+
+    @property
+    def registered(self) -> bool:
+        return self.state is TaskManagerState.REGISTERED
+
+    @property
+    def session(self) -> SessionPhase:
+        return self.report.session if self.report is not None else SessionPhase.STARTING
+
+    @property
+    def ready(self) -> bool:
+        """Its slots may be given away."""
+        return self.registered and self.session is SessionPhase.READY
+
+    @property
+    def standalone(self) -> bool:
+        return self.hello is not None and self.hello.standalone
+
+    @property
+    def aged(self) -> bool:
+        return self.report is not None and self.report.session_aged
+
+    @cached_property
+    def dedicated_to(self) -> JobId | None:
+        """The one job that gets slots here: the TaskManager says so, or will."""
+        if self.report is not None and self.report.dedicated_to is not None:
+            return self.report.dedicated_to
+        return next((slot.job_id for slot in self.slots if slot.exclusive), None)
+
+    @cached_property
+    def libraries(self) -> tuple[Library, ...]:
+        """That its session holds: the TaskManager says so, or will."""
+        reported = self.report.libraries if self.report is not None else ()
+        return together(reported, *(slot.libraries for slot in self.slots))
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        return tuple(i for i, slot in enumerate(self.slots) if slot.state is SlotState.FREE)
+
+    @property
+    def idle(self) -> bool:
+        return self.registered and len(self.free) == len(self.slots)
+
+    @cached_property
+    def allocations(self) -> Mapping[AllocationId, JobId]:
+        """Whoever holds slots here, or will."""
+        return {s.allocation_id: s.job_id for s in self.slots if s.allocation_id is not None and s.job_id is not None}
+
+    @cached_property
+    def jobs(self) -> tuple[JobId, ...]:
+        return tuple(sorted(set(self.allocations.values())))
+
+    @cached_property
+    def reserved_since(self) -> float | None:
+        """Of the oldest reservation."""
+        return min((s.since for s in self.slots if s.state is SlotState.RESERVED), default=None)
+
+    @cached_property
+    def shelf(self) -> Shelf | None:
+        """None where it is worth nothing any more."""
+        if self.state is TaskManagerState.STARTING:
+            return Shelf(Presence.STARTING, "", False, True, 0, 0, self.was_ready)
+        if not self.registered:
+            return None
+        presence = Presence.READY if self.ready else Presence.COMING
+        job = self.dedicated_to or ""
+        size = len(self.slots)
+        return Shelf(presence, job, self.aged, self.idle, len(self.free), size, self.was_ready, self.libraries)
+
+    def slots_of(self, allocation: AllocationId) -> tuple[int, ...]:
+        return tuple(i for i, slot in enumerate(self.slots) if slot.allocation_id == allocation)
