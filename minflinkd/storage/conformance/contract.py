@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from contextvars import ContextVar
-from itertools import count
-from typing import ClassVar, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import ClassVar
 
 import pytest
 
+from minflinkd.storage.conformance.faults import FaultConformance
 from minflinkd.storage.conformance.objects import (
     CLOCKS,
     MIB,
@@ -23,34 +22,24 @@ from minflinkd.storage.conformance.objects import (
     read,
     write,
 )
-from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import (
-    Attempts,
     NotSupported,
     ObjectExists,
     ObjectNotFound,
     Storage,
     StorageError,
     StorageUnavailable,
-    Writer,
     closable,
 )
-from minflinkd.storage.multipart import MultipartStorage
-from minflinkd.storage.options import CommonOptions, InvalidStorageOption, parse
+from minflinkd.storage.options import InvalidStorageOption, parse
 from minflinkd.storage.parallel import for_each
-from minflinkd.storage.resilient import ResilientStorage
-
-T = TypeVar("T")
 
 
-class StorageConformance:
+class StorageConformance(FaultConformance):
     """Each test is one sentence of the contract in `minflinkd.storage.interface`."""
 
     entries: ClassVar[int] = 1500  # of a listing of some pages; 10,000 are made in a test marked slow
     odd_names: ClassVar[Sequence[str]] = ODD_NAMES  # less those that the backend refuses
-    hurried: ClassVar[CommonOptions] = CommonOptions(
-        request_timeout=2, deadline=60, retries=50, pause=0.01, longest_pause=0.1
-    )
 
     @pytest.mark.parametrize("size", [0, 1, 1000, MIB - 1, MIB, MIB + 1, 5 * MIB + 17])
     async def test_what_is_written_is_read(self, storage: Storage, prefix: str, size: int) -> None:
@@ -213,25 +202,6 @@ class StorageConformance:
         assert [entry.size for entry in entries] == [len(path.encode()) for path in sorted(paths)]
         assert all(entry.modified_ms > 1_600_000_000_000 for entry in entries)
 
-    async def test_a_listing_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
-        """S4: it goes on after its last path."""
-        paths = sorted(["a-b", "a/x", "a0", "b", *UNLIKE_UTF_16])
-        for path in paths:
-            await write(storage, f"{prefix}/{path}", b"")
-        with keeping_attempts(storage):
-            for cut in range(1, len(paths) + 1):
-                resilient = ResilientStorage(FaultyStorage(storage, cut_after=cut), self.hurried)
-                assert await names(resilient, prefix) == paths
-
-    async def test_a_stream_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
-        """S4: it goes on at the byte where it stopped."""
-        data = content(3 * MIB + 1)
-        await write(storage, f"{prefix}/x", data)
-        with keeping_attempts(storage):
-            for cut in (1, 2, 3):
-                resilient = ResilientStorage(FaultyStorage(storage, cut_after=cut), self.hurried)
-                assert await read(resilient, f"{prefix}/x") == data
-
     async def test_a_listing_is_of_a_directory_not_of_a_text(self, storage: Storage, prefix: str) -> None:
         await write(storage, f"{prefix}/job-1/x", b"")
         await write(storage, f"{prefix}/job-10/x", b"")
@@ -346,89 +316,11 @@ class StorageConformance:
         if first.version:
             assert (await storage.stat(f"{prefix}/x")).version not in ("", first.version)
 
-    async def test_a_cancelled_write_leaves_nothing(self, storage: Storage, prefix: str) -> None:
-        begun = asyncio.Event()
-
-        async def write_for_ever() -> None:
-            async with await storage.create(f"{prefix}/x") as writer:
-                while True:
-                    await writer.append(bytes(MIB))
-                    begun.set()
-
-        task = asyncio.create_task(write_for_ever())
-        await asyncio.wait_for(begun.wait(), 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await names(storage, prefix) == []
-
     async def test_an_error_names_the_path(self, storage: Storage, prefix: str) -> None:
         with pytest.raises(StorageError) as caught:
             await storage.stat(f"{prefix}/none")
         assert f"{prefix}/none" in caught.value.message
         assert storage.scheme[0] in caught.value.message
-
-    @pytest.mark.parametrize("hang", [False, True], ids=["errors", "silence"])
-    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-    async def test_one_fault_anywhere_changes_no_outcome(
-        self, storage: Storage, prefix: str, hang: bool, after: bool
-    ) -> None:
-        """S4, S5: each request of a story fails once, or is not answered, before or after it did its work."""
-
-        attempts: ContextVar[Attempts] = ContextVar("attempts")  # of each wrapper, all around one backend
-
-        async def own(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
-            return await attempts.get()(what, path, step)
-
-        async def with_fault_at(number: int) -> int:
-            """How many requests there were. None has the number 0."""
-            faulty = FaultyStorage(storage, number, after=after, hang=hang)
-            resilient = ResilientStorage(faulty, self.hurried)
-            attempts.set(storage.attempts)
-            storage.attempts = own
-            if hang:  # a commit that is not answered may take the whole deadline
-                await write(storage, f"{prefix}/{number}/a", b"1")
-            await tell_story(resilient, f"{prefix}/{number}", written=hang)
-            return faulty.requests
-
-        with keeping_attempts(storage):
-            requests = await with_fault_at(0)
-            assert requests > 6, "the story is too short"
-            told = await asyncio.gather(*(with_fault_at(number) for number in range(1, requests + 1)))
-        assert max(told) > requests, "there was no fault"
-
-    async def test_a_write_that_was_broken_off_is_never_committed(self, storage: Storage, prefix: str) -> None:
-        """Neither where a request failed, in any step of it, nor where an append was cancelled."""
-        data = content(2 * part_size(storage) + 1)
-        failed, fail_at = 0, 1
-        while True:
-            writer = await storage.create(f"{prefix}/x")
-            if not writer.paced and fail_at > 1:
-                break
-            with keeping_attempts(storage):
-                storage.attempts = failing_at(fail_at)
-                broken = not await self.was_written(writer, data, cancel=not writer.paced)
-            if not broken:
-                break
-            failed, fail_at = failed + 1, fail_at + 1
-            with pytest.raises(StorageError):
-                await writer.commit()
-            await writer.abort()
-            assert await names(storage, prefix) == []
-        await writer.abort()
-        assert failed, "nothing was broken off"
-
-    async def was_written(self, writer: Writer, data: bytes, *, cancel: bool) -> bool:
-        appending = asyncio.create_task(writer.append(data))
-        try:
-            if cancel:
-                await asyncio.sleep(0)
-                appending.cancel()
-            await appending
-            await writer.commit()
-        except (StorageUnavailable, asyncio.CancelledError):
-            return False
-        return True
 
     async def test_flushing_what_is_not_there_is_not_found(self, storage: Storage, prefix: str) -> None:
         """A file that was staged and lost is seen before its checkpoint is acknowledged."""
@@ -438,90 +330,8 @@ class StorageConformance:
         with pytest.raises(ObjectNotFound):
             await storage.sync([f"{prefix}/x", f"{prefix}/none"])
 
-    @pytest.fixture
-    def nowhere(self) -> str | None:
-        """A path in a bucket or container that does not exist, for backends that have such."""
-        return None
-
-    async def test_what_a_missing_bucket_holds_is_unknown_not_nothing(
-        self, storage: Storage, prefix: str, nowhere: str | None
-    ) -> None:
-        """S4: a wrong name in a configuration is said, and does not look like an empty storage."""
-        if nowhere is None:
-            pytest.skip("has no buckets, or the test does not say")
-
-        async def write_in_parts() -> None:
-            if not isinstance(storage, MultipartStorage):
-                await write(storage, nowhere, bytes(2 * part_size(storage) + 1))
-                return
-            upload = await storage.start_parts(nowhere)
-            await storage.put_part(nowhere, upload, 1, 0, bytes(storage.part_size), last=False)
-
-        uses: dict[str, Callable[[], Awaitable[object]]] = {
-            "read": lambda: read(storage, nowhere),
-            "stat": lambda: storage.stat(nowhere),
-            "list": lambda: names(storage, nowhere),
-            "write": lambda: write(storage, nowhere, b"1"),
-            "write in parts": write_in_parts,
-            "copy": lambda: storage.copy(nowhere, f"{prefix}/x"),
-            "delete": lambda: storage.delete([nowhere]),
-        }
-        for name, use in uses.items():
-            with pytest.raises(StorageError, match=re.escape(nowhere.partition("/")[0])) as caught:
-                await use()
-            assert not isinstance(caught.value, (ObjectNotFound, StorageUnavailable)), name
-            assert caught.value.hint, name
-
-    async def test_slow_answers_are_answers(self, storage: Storage, prefix: str) -> None:
-        """S5: latency"""
-        with keeping_attempts(storage):
-            slow = ResilientStorage(FaultyStorage(storage, latency=0.05))
-            await write(slow, f"{prefix}/x", b"1")
-            assert await read(slow, f"{prefix}/x") == b"1"
-            assert {kind: one.retries for kind, one in slow.inner.statistics().items() if one.retries} == {}
-
     async def test_options_are_those_that_the_backend_names(self, storage: Storage) -> None:
         """S7: each has a default."""
         parse(storage.options_type, {}, storage.scheme[0])
         with pytest.raises(InvalidStorageOption):
             parse(storage.options_type, {"no-such-option": "1"}, storage.scheme[0])
-
-
-@contextmanager
-def keeping_attempts(storage: Storage) -> Iterator[None]:
-    """A wrapper gives the backend its own."""
-    before = storage.attempts
-    try:
-        yield
-    finally:
-        storage.attempts = before
-
-
-def failing_at(number: int) -> Attempts:
-    """The `number`-th step fails, before it does anything; it is not repeated."""
-    steps = count(1)
-
-    async def attempts(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
-        if next(steps) == number and what != "drop":
-            raise StorageUnavailable(f"injected at {what} of {path}")
-        return await step()
-
-    return attempts
-
-
-async def tell_story(storage: Storage, place: str, *, written: bool) -> None:
-    """What is safe to repeat, from the beginning to the end of an object."""
-    if not written:
-        try:
-            await write(storage, f"{place}/a", b"1")
-        except StorageUnavailable:  # a write is its caller's to repeat
-            await write(storage, f"{place}/a", b"1")
-    if storage.capabilities.exclusive_create:
-        await storage.create_exclusive(f"{place}/lock", b"mine")
-        await storage.delete([f"{place}/lock"])
-    await storage.rename(f"{place}/a", f"{place}/b")
-    assert await read(storage, f"{place}/b") == b"1"
-    assert await names(storage, place) == ["b"]
-    await storage.delete([f"{place}/b"])
-    with pytest.raises(ObjectNotFound):
-        await storage.stat(f"{place}/b")
