@@ -197,7 +197,7 @@ class JobRun(Component):
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
         retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED
-        retained = retained or (self.master is not None and self.master.keeps_checkpoints)
+        retained = retained or (self.master is not None and self.master.savepoints.keeps_checkpoints)
         self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)
         self._masters.retire()
         return True

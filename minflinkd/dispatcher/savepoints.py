@@ -91,8 +91,8 @@ class SavepointRequests:
         self, master: JobMaster, request: j.TriggerSavepoint, directory: Location
     ) -> Callable[[], Awaitable[str]]:
         if request.drain:
-            return partial(master.drain, directory)
-        return partial(master.stop_with_savepoint if request.stop else master.savepoint, directory)
+            return partial(master.savepoints.drain, directory)
+        return partial(master.savepoints.stop if request.stop else master.savepoints.take, directory)
 
     def _place(self, wanted: str) -> Location:
         """Raises NoSavepointDirectory, UnknownScheme, InvalidPath."""

@@ -19,9 +19,7 @@ from msgspec.structs import replace as copy
 from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
-from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import Offsets
-from minflinkd.checkpoint.savepoints import SavepointNotWritten
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
@@ -32,12 +30,12 @@ from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.making_way import MakingWay
-from minflinkd.jobmaster.offset_record import INTERVAL as RECORD_INTERVAL
 from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.proving import Proving
-from minflinkd.jobmaster.savepoints import Drain, Savepoints, StopFailed
+from minflinkd.jobmaster.restoring import Restoring
+from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
@@ -49,18 +47,14 @@ from minflinkd.rpc.network import Address, Network, job_master
 from minflinkd.rpc.party import Answered, Ask, Door, Tell
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
-from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, IdSource, JobId, LeaderId, TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
-from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
 __all__ = ["JobMaster", "JobMasterOptions"]
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE = 0.5  # seconds
-LONGEST_PAUSE = 30.0
 
 R = TypeVar("R")
 
@@ -101,9 +95,7 @@ class JobMaster(Component):
         self.graph = graph
         self.leader_id = ids.leader()
         self._network = network
-        self._origin = Origin(storages, graph)
         self._heritage = heritage or Heritage()
-        self._sinks = JobSinks(storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=self._heritage.sinks)
         self._clock = clock
         self._submitted_ms = submitted_ms
         self._submission = submission
@@ -128,7 +120,7 @@ class JobMaster(Component):
             heralded=estate.task_managers,
             chance=Chance(ids, rng),
         )
-        self._gateway = TaskManagerTasks(
+        gateway = TaskManagerTasks(
             network,
             job_id=job_id,
             fence=self.leader_id,
@@ -142,7 +134,7 @@ class JobMaster(Component):
                 storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch, turn=turn
             ),
             clock=clock,
-            tasks=self._gateway,
+            tasks=gateway,
             on_failure=self._checkpoints_failed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
             past=estate.statistics,
@@ -161,10 +153,22 @@ class JobMaster(Component):
             spawn=self._job,
         )
         root = storages.at(context.checkpoint_root)
-        self._savepoints = Savepoints(self.coordinator, root)
+        self.savepoints = Savepoints(
+            job_id,
+            root=root,
+            coordinator=self.coordinator,
+            scheduling=self._scheduling,
+            drain_task=gateway.drain,
+        )
+        self._restoring = Restoring(
+            job_id,
+            coordinator=self.coordinator,
+            origin=Origin(storages, graph),
+            sinks=JobSinks(storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=self._heritage.sinks),
+            heritage=self._heritage,
+            clock=clock,
+        )
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
-        self._drain: Drain | None = None
-        self.keeps_checkpoints = False  # they are all that is left of a drained job whose savepoint was not written
         self._mailbox = Door(job_master(job_id), self._receive, fence=self.leader_id)
         self._mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
         self._mailbox.on(m.DeclineCheckpoint, self._decline_checkpoint)
@@ -195,62 +199,9 @@ class JobMaster(Component):
         """Begin to cancel; nothing where the job ends already. Raises Crashed."""
         self._feed(ev.CancelRequested())
 
-    # --- checkpoints by request (C20), savepoints (C24) ----------------------------------------------------------
-
     async def checkpoint(self) -> str:
         """The id of a new one, once it is complete. Raises CheckpointRefused, CheckpointFailed."""
         return str((await self.coordinator.trigger()).checkpoint_id)
-
-    async def savepoint(self, directory: Location) -> str:
-        """Its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""
-        return await self._savepoints.take(directory)
-
-    async def stop_with_savepoint(self, directory: Location) -> str:
-        """Returns its URI when the job has begun to end as FINISHED.
-
-        Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
-        """
-        number = self._core.state.round
-        try:
-            path = await self._savepoints.take(directory, stop=True)
-        except SavepointNotWritten as error:
-            self._go_on(error)
-            raise StopFailed(str(error), hint="the job goes on; try again") from error
-        self._feed(ev.StopDone(number))
-        if self._core.state.outcome is not JobStatus.FINISHED:
-            raise StopFailed(f"the savepoint {path} was made, but the job's tasks failed before they could be stopped")
-        return path
-
-    async def drain(self, directory: Location) -> str:
-        """Let the job run to its end, with all windows and timers fired. Returns the URI of the savepoint behind it.
-
-        Raises Conflict, StopFailed (the job goes on), SavepointNotWritten (it has ended, its checkpoints are kept).
-        """
-        state = self._core.state
-        if self._drain is not None or state.status is not JobStatus.RUNNING or state.outcome is not None:
-            raise Conflict(f"job {self.job_id} is {state.status.value}, or being drained already")
-        drain = self._drain = Drain(directory)
-        self.coordinator.drain_begins()
-        attempts = [e.attempt_id for e in state.executions.values() if e.attempt_id is not None]
-        try:
-            await asyncio.gather(*map(self._gateway.drain, attempts))
-        except MinflinkError as error:
-            drain.failed(StopFailed(f"the job could not be drained: {error}", hint="the job goes on"))
-            self._go_on(error)
-        return await drain.savepoint
-
-    def _go_on(self, error: MinflinkError) -> None:
-        """Tasks that stand still, or have run to the end of time, begin anew at the last checkpoint."""
-        self._feed(ev.CheckpointsFailed(copy(error.info(), consequence=Consequence.RETRYABLE)))
-
-    async def _savepoint_of_drained(self, drain: Drain) -> None:
-        try:
-            path = await self._savepoints.of_final(drain.directory)
-        except SavepointNotWritten as error:
-            self.keeps_checkpoints = True
-            drain.failed(error)
-        else:
-            drain.savepoint.set_result(path)
 
     # --- hot restart (H3, H7) ------------------------------------------------------------------------------------
 
@@ -275,9 +226,9 @@ class JobMaster(Component):
         self._network.attach(self._mailbox)
         await self._offsets.load()
         self.tasks.loop("timer", self._timer)
-        self.tasks.loop("record of offsets", self._record_offsets)
-        if self._origin.is_claimed:
-            self.tasks.job("claimed checkpoint", self._drop_claimed(), on_error=lambda _: None)
+        self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
+        if self._restoring.claims:
+            self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
         point = self.coordinator.latest()
         of_this_version = point is not None and point.checkpoint_id > self._heritage.base
         ran_with = {s.task_id: s.parallelism for s in point.tasks} if point is not None and of_this_version else {}
@@ -294,7 +245,7 @@ class JobMaster(Component):
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)
         self.making_way.give_up("its JobMaster was closed")
-        self._tasks_stopped()
+        self.savepoints.tasks_stopped()
         await self.coordinator.aclose()
 
     # --- the core and the world ----------------------------------------------------------------------------------
@@ -353,7 +304,7 @@ class JobMaster(Component):
             case ev.StopCheckpoints(survivors):
                 self._proving.tasks_stopped()
                 self.coordinator.tasks_stopped(survivors)
-                self._tasks_stopped()
+                self.savepoints.tasks_stopped()
             case ev.TakeFinalCheckpoint(number):
                 self._proving.begin_checkpoints()
                 self._job("final checkpoint", self._final_checkpoint(number))
@@ -385,63 +336,12 @@ class JobMaster(Component):
     # --- checkpoints and sinks -----------------------------------------------------------------------------------
 
     async def _find_restore_point(self, number: int, tasks: frozenset[TaskId]) -> None:
-        state = self._core.state
-        vertices = frozenset(v.id for task in tasks for v in state.tasks[task].vertices)
         try:
-            point = await self.coordinator.restore_point()
-            start = await self._origin.find() if point is None else None
-            covered = point if start is None else start.checkpoint
-            if start is not None and start.checkpoint is not None and start.checkpoint_id is not None:
-                await self.coordinator.restore_from(start.checkpoint, start.path)
-            await self._sinks.prepare(covered, vertices if len(tasks) < len(state.tasks) else None)
+            checkpoint_id, restores = await self._restoring.prepare(self._core.state.tasks, tasks)
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error)))
-            return
-        if start is not None:
-            self._feed(ev.RestorePointFound(number, start.checkpoint_id, start.restores))
-            return
-        if point is None:
-            self._feed(ev.RestorePointFound(number, None, {}))
-            return
-        try:
-            restores = self._heritage.restores(point, state.tasks)
-        except MinflinkError as error:
-            self._feed(ev.RestorePointFailed(number, error_info(error)))
-            return
-        self._feed(ev.RestorePointFound(number, point.checkpoint_id, restores))
-
-    async def _drop_claimed(self) -> None:
-        """Its tasks know by then that a later one is complete, and nobody starts from it any more."""
-        await self.coordinator.first_confirmed()
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return await self._origin.discard()
-            except MinflinkError as error:
-                self._log.warning("the claimed checkpoint cannot be deleted yet", error=str(error), pause=pause)
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _record_offsets(self) -> None:
-        while True:
-            await self._clock.sleep(RECORD_INTERVAL)
-            self.offsets()
-            await self._write_offsets()
-
-    async def _write_offsets(self) -> None:
-        try:
-            await self._offsets.write()
-        except MinflinkError as error:
-            self._log.warning("the offsets are not recorded", error=str(error))
-
-    async def _write_last_offsets(self, point: CompletedCheckpoint | None) -> None:
-        """Of a job whose sinks have published `point`. Its end does not wait for a storage that does not answer."""
-        self._offsets.update(self._core.state, point)
-        try:
-            async with asyncio.timeout(RECORD_INTERVAL):
-                await self._offsets.write(last=True)
-        except (MinflinkError, TimeoutError) as error:
-            self._log.warning("the last offsets are not recorded", error=str(error) or "no answer")
+        else:
+            self._feed(ev.RestorePointFound(number, checkpoint_id, restores))
 
     async def _final_checkpoint(self, number: int) -> None:
         try:
@@ -449,14 +349,8 @@ class JobMaster(Component):
         except MinflinkError as error:
             self._log.info("the final checkpoint ended", error=str(error))  # a failover tells the scheduler itself
             return
-        if self._drain is not None:
-            await self._savepoint_of_drained(self._drain)
+        await self.savepoints.drained()
         self._feed(ev.FinalCheckpointDone(number))
-
-    def _tasks_stopped(self) -> None:
-        if self._drain is not None:
-            self._drain.failed(StopFailed("the job's tasks ended before they were drained", hint="the job goes on"))
-            self._drain = None
 
     async def _rescale_checkpoint(self, number: int) -> None:
         try:
@@ -468,24 +362,14 @@ class JobMaster(Component):
             self._feed(ev.RescaleCheckpointDone(number))
 
     async def _settle_sinks(self) -> None:
-        """Publish what the last completed checkpoint promised, discard the rest (J12). Repeated until it is done."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                point = await self.coordinator.settled()
-                await self._sinks.close(point)
-                if point is not None and self._origin.is_claimed:
-                    await self._origin.discard()
-            except Exception as error:  # whatever it is, the job must come to its end
-                info = error_info(error)
-                if info.consequence is not Consequence.RETRYABLE:
-                    return self._feed(ev.SinksSettled(info))
-                self._log.warning("the sinks cannot be settled yet", error=info.message, pause=pause)
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                await self._write_last_offsets(point)
-                return self._feed(ev.SinksSettled())
+        try:
+            point = await self._restoring.settle()
+        except Exception as error:  # whatever it is, the job must come to its end
+            self._feed(ev.SinksSettled(error_info(error)))
+        else:
+            self._offsets.update(self._core.state, point)
+            await self._offsets.write_last()
+            self._feed(ev.SinksSettled())
 
     def _checkpoints_failed(self, failure: CheckpointFailed) -> None:
         error = copy(failure.info(), consequence=Consequence.RETRYABLE)

@@ -7,7 +7,9 @@ means nothing where sinks publish with checkpoints. The rest is written once in 
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 
 import structlog
 
@@ -77,6 +79,25 @@ class OffsetRecord:
 
         await self._turn.take(work)
         self._written, self._written_at = offsets, self._clock.monotonic()
+
+    async def keep(self, look: Callable[[], object]) -> None:
+        """A loop; `look` updates it."""
+        while True:
+            await self._clock.sleep(INTERVAL)
+            look()
+            try:
+                await self.write()
+            except MinflinkError as error:
+                log.warning("the offsets are not recorded", directory=self._root.uri, error=str(error))
+
+    async def write_last(self) -> None:
+        """The job's end does not wait for a storage that does not answer."""
+        try:
+            async with asyncio.timeout(INTERVAL):
+                await self.write(last=True)
+        except (MinflinkError, TimeoutError) as error:
+            why = str(error) or "no answer"
+            log.warning("the last offsets are not recorded", directory=self._root.uri, error=why)
 
     def _is_due(self, offsets: Offsets) -> bool:
         now = self._clock.monotonic()

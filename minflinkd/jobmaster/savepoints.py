@@ -1,15 +1,22 @@
-"""Savepoints of one job, and its end with one (C24)."""
+"""Savepoints of one job, and its end with one: stopped where it is, or drained (C24)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.scheduling import Scheduling
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
+from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.location import Location
 
 TRIES = 3  # of a copy that ends a drained job: there is no second final checkpoint
@@ -35,27 +42,96 @@ class Drain:
             self.savepoint.exception()  # seen, also where nobody waits any more
 
 
-@dataclass(frozen=True)
 class Savepoints:
-    """`root`: of the job's checkpoints."""
+    """`root`: of the job's checkpoints. `drain_task` returns when the task has begun to run to its end."""
 
-    coordinator: CheckpointCoordinator
-    root: Location
+    def __init__(
+        self,
+        job_id: JobId,
+        *,
+        root: Location,
+        coordinator: CheckpointCoordinator,
+        scheduling: Scheduling,
+        drain_task: Callable[[AttemptId], Awaitable[None]],
+    ) -> None:
+        self._job_id = job_id
+        self._root = root
+        self._coordinator = coordinator
+        self._scheduling = scheduling
+        self._drain_task = drain_task
+        self._drain: Drain | None = None
+        self.keeps_checkpoints = False  # they are all that is left of a drained job whose savepoint was not written
 
-    async def take(self, directory: Location, *, stop: bool = False) -> str:
-        """Its URI. With `stop` the tasks stand still behind the cut until they end.
+    async def take(self, directory: Location) -> str:
+        """Its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""
+        return await self._take(directory)
 
-        Raises CheckpointRefused and CheckpointFailed (then they go on), SavepointNotWritten.
+    async def stop(self, directory: Location) -> str:
+        """Returns its URI when the job has begun to end as FINISHED.
+
+        Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
         """
-        checkpoint = await self.coordinator.trigger(CheckpointKind.SAVEPOINT, forced=True, stop=stop)
+        number = self._scheduling.state.round
+        try:
+            path = await self._take(directory, stop=True)
+        except SavepointNotWritten as error:
+            self._go_on(error)
+            raise StopFailed(str(error), hint="the job goes on; try again") from error
+        self._scheduling.feed(ev.StopDone(number))
+        if self._scheduling.state.outcome is not JobStatus.FINISHED:
+            raise StopFailed(f"the savepoint {path} was made, but the job's tasks failed before they could be stopped")
+        return path
+
+    async def drain(self, directory: Location) -> str:
+        """Let the job run to its end, with all windows and timers fired. Returns the URI of the savepoint behind it.
+
+        Raises Conflict, StopFailed (the job goes on), SavepointNotWritten (it has ended, its checkpoints are kept).
+        """
+        state = self._scheduling.state
+        if self._drain is not None or state.status is not JobStatus.RUNNING or state.outcome is not None:
+            raise Conflict(f"job {self._job_id} is {state.status.value}, or being drained already")
+        drain = self._drain = Drain(directory)
+        self._coordinator.drain_begins()
+        attempts = [e.attempt_id for e in state.executions.values() if e.attempt_id is not None]
+        try:
+            await asyncio.gather(*map(self._drain_task, attempts))
+        except MinflinkError as error:
+            drain.failed(StopFailed(f"the job could not be drained: {error}", hint="the job goes on"))
+            self._go_on(error)
+        return await drain.savepoint
+
+    async def drained(self) -> None:
+        """The final checkpoint is complete, and published; where the job is being drained, its savepoint is made."""
+        if (drain := self._drain) is None:
+            return
+        try:
+            path = await self._of_final(drain.directory)
+        except SavepointNotWritten as error:
+            self.keeps_checkpoints = True
+            drain.failed(error)
+        else:
+            drain.savepoint.set_result(path)
+
+    def tasks_stopped(self) -> None:
+        if self._drain is not None:
+            self._drain.failed(StopFailed("the job's tasks ended before they were drained", hint="the job goes on"))
+            self._drain = None
+
+    def _go_on(self, error: MinflinkError) -> None:
+        """Tasks that stand still, or have run to the end of time, begin anew at the last checkpoint."""
+        self._scheduling.feed(ev.CheckpointsFailed(copy(error.info(), consequence=Consequence.RETRYABLE)))
+
+    async def _take(self, directory: Location, *, stop: bool = False) -> str:
+        """With `stop` the tasks stand still behind the cut until they end, or until the checkpoint fails."""
+        checkpoint = await self._coordinator.trigger(CheckpointKind.SAVEPOINT, forced=True, stop=stop)
         try:
             return await self._write(checkpoint, directory)
         finally:
-            self.coordinator.unpin(checkpoint.checkpoint_id)
+            self._coordinator.unpin(checkpoint.checkpoint_id)
 
-    async def of_final(self, directory: Location) -> str:
-        """Of the final checkpoint, which is the latest, and published. Raises SavepointNotWritten."""
-        checkpoint = self.coordinator.latest()
+    async def _of_final(self, directory: Location) -> str:
+        """Of the latest one. Raises SavepointNotWritten."""
+        checkpoint = self._coordinator.latest()
         assert checkpoint is not None
         for trial in range(1, TRIES + 1):
             try:
@@ -67,8 +143,8 @@ class Savepoints:
 
     async def _write(self, checkpoint: CompletedCheckpoint, directory: Location) -> str:
         try:
-            await self.coordinator.published(checkpoint.checkpoint_id)
-            return (await write_savepoint(self.root, checkpoint, directory)).uri
+            await self._coordinator.published(checkpoint.checkpoint_id)
+            return (await write_savepoint(self._root, checkpoint, directory)).uri
         except MinflinkError as error:
             raise SavepointNotWritten(
                 f"checkpoint {checkpoint.checkpoint_id} is complete, and no savepoint could be made of it: {error}",

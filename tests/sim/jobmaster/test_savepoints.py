@@ -40,7 +40,7 @@ async def runs_again(world: World) -> None:
 async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> None:
     """C24: once what it covers is published."""
     async with running(tmp_path) as world:
-        path = await world.master.savepoint(place(tmp_path / "savepoints"))
+        path = await world.master.savepoints.take(place(tmp_path / "savepoints"))
         assert world.story == ["deploy 0", "trigger 1", "publish 1"]
         found = await read_external(untimed_storages(), path)
         assert (found.checkpoint.checkpoint_id, found.checkpoint.self_contained) == (1, True)
@@ -50,7 +50,7 @@ async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> Non
 async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
     """C24: trigger, publication, savepoint, end."""
     async with running(tmp_path) as world:
-        path = await world.master.stop_with_savepoint(place(tmp_path / "savepoints"))
+        path = await world.master.savepoints.stop(place(tmp_path / "savepoints"))
         await read_external(untimed_storages(), path)
         await until(lambda: world.ended)
         assert world.story[:3] == ["deploy 0", "trigger 1 and stop", "publish 1"]
@@ -61,7 +61,7 @@ async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_pat
     """C24: its tasks stand still, and nobody else would let them go on."""
     async with running(tmp_path) as world:
         with pytest.raises(StopFailed):
-            await world.master.stop_with_savepoint(nowhere(tmp_path / "file"))
+            await world.master.savepoints.stop(nowhere(tmp_path / "file"))
         await runs_again(world)
         assert world.tm.deployed[-1].restore is not None
         await world.master.coordinator.trigger()
@@ -70,7 +70,7 @@ async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_pat
 async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_path: Path) -> None:
     """C24."""
     async with running(tmp_path, graph("a", "b")) as world:
-        path = await world.master.drain(place(tmp_path / "savepoints"))
+        path = await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         found = await read_external(untimed_storages(), path)
         assert [task.input_ended for task in found.checkpoint.tasks] == [True, True]
         await until(lambda: world.ended)
@@ -85,12 +85,12 @@ async def test_a_second_drain_is_a_conflict(tmp_path: Path) -> None:
         first = world.wire.tasks.job("drain", drain(world, tmp_path), on_error=lambda _: None)
         await until(lambda: "drain" in world.story)
         with pytest.raises(Conflict):
-            await world.master.drain(place(tmp_path / "savepoints"))
+            await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         first.cancel()
 
 
 async def drain(world: World, directory: Path) -> None:
-    await world.master.drain(place(directory / "savepoints"))
+    await world.master.savepoints.drain(place(directory / "savepoints"))
 
 
 async def test_a_drain_that_a_task_refuses_restarts_the_job_and_says_why(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ async def test_a_drain_that_a_task_refuses_restarts_the_job_and_says_why(tmp_pat
     async with running(tmp_path) as world:
         world.tm.drained = ErrorInfo(code="nothing-to-drain", message="there was no input")
         with pytest.raises(StopFailed, match="there was no input"):
-            await world.master.drain(place(tmp_path / "savepoints"))
+            await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         await runs_again(world)
-        await world.master.savepoint(place(tmp_path / "savepoints"))
+        await world.master.savepoints.take(place(tmp_path / "savepoints"))
 
 
 async def test_a_task_that_fails_while_it_is_drained_fails_the_drain_and_not_the_job(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_task_that_fails_while_it_is_drained_fails_the_drain_and_not_the
     async with running(tmp_path) as world:
         world.tm.drained = m.TaskState.FAILED
         with pytest.raises(StopFailed, match="ended before"):
-            await world.master.drain(place(tmp_path / "savepoints"))
+            await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         await runs_again(world)
         await world.master.coordinator.trigger()
 
@@ -117,10 +117,10 @@ async def test_a_drained_job_whose_savepoint_cannot_be_written_ends_and_keeps_it
     """C24: there is no way back from the end of time."""
     async with running(tmp_path) as world:
         with pytest.raises(SavepointNotWritten):
-            await world.master.drain(nowhere(tmp_path / "file"))
+            await world.master.savepoints.drain(nowhere(tmp_path / "file"))
         await until(lambda: world.ended)
         assert world.story[-1] == "end FINISHED"
-        assert world.master.keeps_checkpoints
+        assert world.master.savepoints.keeps_checkpoints
 
 
 @pytest.mark.parametrize("mode", list(RestoreMode))
@@ -129,7 +129,7 @@ async def test_a_job_starts_from_a_savepoint_until_it_has_a_checkpoint_of_its_ow
 ) -> None:
     """C24, C25: claimed, it is deleted then."""
     async with running(tmp_path / "old") as world:
-        path = await world.master.savepoint(place(tmp_path / "savepoints"))
+        path = await world.master.savepoints.take(place(tmp_path / "savepoints"))
     job = replace(graph(), restore=Restore(path=path, mode=mode))
     async with running(tmp_path / "new", job) as world:
         restore = world.tm.deployed[0].restore

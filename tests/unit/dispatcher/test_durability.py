@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from minflinkd.dispatcher import dispatcher, job_results
 from minflinkd.dispatcher.job_store import StoredResult
-from minflinkd.jobmaster import job_master
+from minflinkd.jobmaster import restoring
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime import supervisor
 from minflinkd.runtime.errors import MinflinkError
@@ -43,7 +43,7 @@ class DyingStorage(FaultyStorage):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is repeated is repeated at once."""
-    for module in (job_results, job_master, supervisor):
+    for module in (job_results, restoring, supervisor):
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.005)
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.005)
     monkeypatch.setattr(dispatcher, "WITHDRAWAL_PATIENCE", 0.05)

@@ -1,0 +1,100 @@
+"""What a job's attempts start from, and what its sinks are owed before they start, and at the job's end (J12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster.origin import Origin
+from minflinkd.jobmaster.sinks import JobSinks
+from minflinkd.jobmaster.succession import Heritage
+from minflinkd.rpc.messages import TaskRestore
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import Consequence, MinflinkError, error_info
+from minflinkd.runtime.ids import JobId, TaskId
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE = 0.5  # seconds
+LONGEST_PAUSE = 30.0
+
+
+class Restoring:
+    def __init__(
+        self,
+        job_id: JobId,
+        *,
+        coordinator: CheckpointCoordinator,
+        origin: Origin,
+        sinks: JobSinks,
+        heritage: Heritage,
+        clock: Clock,
+    ) -> None:
+        self._coordinator = coordinator
+        self._origin = origin
+        self._sinks = sinks
+        self._heritage = heritage
+        self._clock = clock
+        self._log = log.bind(job=job_id)
+
+    @property
+    def claims(self) -> bool:
+        """Whether what the job started from is its own to delete."""
+        return self._origin.is_claimed
+
+    async def prepare(
+        self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]
+    ) -> tuple[int | None, Mapping[TaskId, TaskRestore]]:
+        """What the tasks `of` start from, and the checkpoint that it is; their sinks were given what they are owed.
+
+        Raises what the coordinator, the job's origin and its sinks do, StateNotMatched.
+        """
+        vertices = frozenset(v.id for task in of for v in tasks[task].vertices)
+        point = await self._coordinator.restore_point()
+        start = await self._origin.find() if point is None else None
+        covered = point if start is None else start.checkpoint
+        if start is not None and start.checkpoint is not None and start.checkpoint_id is not None:
+            await self._coordinator.restore_from(start.checkpoint, start.path)
+        await self._sinks.prepare(covered, vertices if len(of) < len(tasks) else None)
+        if start is not None:
+            return start.checkpoint_id, start.restores
+        if point is None:
+            return None, {}
+        return point.checkpoint_id, self._heritage.restores(point, tasks)
+
+    async def settle(self) -> CompletedCheckpoint | None:
+        """At the job's end: publish what the last completed checkpoint promised, and discard the rest; which one it is.
+
+        Repeated until it is done. Raises what no repetition helps.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                point = await self._coordinator.settled()
+                await self._sinks.close(point)
+                if point is not None and self.claims:
+                    await self._origin.discard()
+                return point
+            except Exception as error:
+                info = error_info(error)
+                if info.consequence is not Consequence.RETRYABLE:
+                    raise
+                self._log.warning("the sinks cannot be settled yet", error=info.message, pause=pause)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def drop_claimed(self) -> None:
+        """Returns when it is gone: once its tasks know that a later one is complete, and nobody starts from it."""
+        await self._coordinator.first_confirmed()
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._origin.discard()
+            except MinflinkError as error:
+                self._log.warning("the claimed checkpoint cannot be deleted yet", error=str(error), pause=pause)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
