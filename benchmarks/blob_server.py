@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.child import child
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.storage.registry import Storages
 
@@ -39,30 +40,13 @@ class ServerProcess:
 @asynccontextmanager
 async def served(directory: Path, ha_directory: Path | None = None) -> AsyncIterator[ServerProcess]:
     arguments = [str(directory)] + ([] if ha_directory is None else [str(ha_directory)])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "benchmarks.blob_server",
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    command = (sys.executable, "-m", "benchmarks.blob_server", *arguments)
+    async with child(*command, cwd=Path(__file__).parents[1]) as process:
+        assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
         if not url:
             raise RuntimeError("the BlobServer did not start; stderr has the reason")
         yield ServerProcess(url, process.pid)
-    finally:
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(10):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 def _status(pid: int, name: str) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from benchmarks.child import child
 from tests.servers import install
 
 VERSION = "2.3.0"
@@ -64,25 +65,9 @@ async def flink_server(directory: Path) -> AsyncIterator[FlinkServer]:
         yield FlinkServer(int(await _line(process)), directory)
 
 
-@asynccontextmanager
-async def _java(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *("java", "-Xmx1g", "-cp", f"{_JARS}/*", str(_SOURCE), *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(10):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+def _java(*arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    command = ("java", "-Xmx1g", "-cp", f"{_JARS}/*", str(_SOURCE), *arguments)
+    return child(*command, stderr=asyncio.subprocess.DEVNULL)
 
 
 async def _line(process: asyncio.subprocess.Process) -> str:

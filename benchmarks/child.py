@@ -1,0 +1,28 @@
+"""A process beside a measurement, which ends when its standard input does; what it has to say is on its output."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+PATIENCE = 10.0  # seconds for it to end, before it is killed
+
+
+@asynccontextmanager
+async def child(*command: str, cwd: Path | None = None, stderr: int | None = None) -> AsyncIterator[Process]:
+    """While the block runs."""
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=stderr, cwd=cwd)
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
