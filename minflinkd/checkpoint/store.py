@@ -188,12 +188,6 @@ class CheckpointStore:
         found = await self.physical_files()
         return tuple(name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept)
 
-    async def discard_all(self) -> None:
-        """The job has ended for good: metadata first, then everything. Idempotent."""
-        names = [self.location.relative(entry.path) async for entry in self.location.list()]
-        await self.location.delete_children(name for name in names if layout.parse_metadata_file(name) is not None)
-        await self.location.delete_tree()
-
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
         if checkpoint.job_id != self._job_id:

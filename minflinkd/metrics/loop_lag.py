@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-
 from prometheus_client import CollectorRegistry, Histogram
 
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 
 INTERVAL = 0.1  # seconds between two measurements
-WINDOW = 600  # measurements that the percentiles cover: a minute
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -20,7 +16,6 @@ class LoopLag(Component):
         super().__init__("loop lag")
         self._clock = clock
         self._interval = interval
-        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._histogram = Histogram(
             "minflinkd_event_loop_lag_seconds",
             "How late a due timer runs on the daemon's event loop.",
@@ -31,15 +26,9 @@ class LoopLag(Component):
     async def _start(self) -> None:
         self.tasks.loop("measure", self._measure)
 
-    def percentile(self, q: float) -> float:
-        """Seconds; of the last minute. 0 before the first measurement."""
-        ordered = sorted(self._recent)
-        return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else 0.0
-
     async def _measure(self) -> None:
         while True:
             due = self._clock.monotonic() + self._interval
             await self._clock.sleep(self._interval)
             lag = max(0.0, self._clock.monotonic() - due)
-            self._recent.append(lag)
             self._histogram.observe(lag)

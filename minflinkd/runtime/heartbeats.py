@@ -40,10 +40,6 @@ class Heartbeats(Generic[K]):
     def last(self, key: K, otherwise: float) -> float:
         return self._heard.get(key, otherwise)
 
-    def silent_for(self, key: K, now: float) -> float:
-        """Seconds since it was heard of; 0 for an unknown one."""
-        return now - self._heard.get(key, now)
-
     def next_due(self) -> float | None:
         return min(self._due.values(), default=None)
 

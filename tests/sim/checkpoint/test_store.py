@@ -123,17 +123,6 @@ async def test_only_physical_files_can_be_deleted(location: Location) -> None:
     assert await objects(location) == before
 
 
-async def test_nothing_is_left_of_a_job_that_ended(location: Location, tmp_path: Path) -> None:
-    """C24: checkpoints that are not retained go with the job, metadata first."""
-    store = store_at(location)
-    await store.recover()
-    await store.allocate_id()
-    await add(location, completed(1))
-    await store.discard_all()
-    await store.discard_all()
-    assert list((tmp_path / "checkpoints").rglob("*")) == []
-
-
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_crash_between_any_two_steps_of_a_completion_leaves_a_whole_store(
     location: Location, steps: int
