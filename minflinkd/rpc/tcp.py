@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT = 5.0  # seconds
 HANDSHAKE_LIMIT = 4096  # bytes
+HANDSHAKE_FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
 BACKLOG = 1024  # connections that wait to be taken: all TaskManagers come at once to a daemon that is back
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
@@ -123,13 +124,7 @@ class RpcServer(Component):
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT):
                 address = await self._greet(reader, writer)
-        except (
-            MinflinkError,
-            msgspec.DecodeError,
-            asyncio.IncompleteReadError,
-            OSError,
-            TimeoutError,
-        ) as error:
+        except HANDSHAKE_FAULTS as error:
             log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
@@ -219,13 +214,7 @@ class RpcUplink(Component):
         while True:
             try:
                 connection = await self._connect()
-            except (
-                MinflinkError,
-                msgspec.DecodeError,
-                asyncio.IncompleteReadError,
-                OSError,
-                TimeoutError,
-            ) as error:
+            except HANDSHAKE_FAULTS as error:
                 log.info("no connection to the daemon", host=self._host, port=self._port, error=str(error))
             else:
                 connected = clock()
