@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from minflinkd.checkpoint import deletions
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.machine import Machine
 from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.runtime.timer import Timer
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,11 @@ class Deleting:
         self._numbers = itertools.count(1)
         self._ends: dict[int, Callable[[], None]] = {}
         self._stepped_at = 0.0  # monotonic seconds
-        self._changed = asyncio.Event()
+        self._timer = Timer(
+            clock,
+            due=lambda: deletions.next_wakeup(self._machine.state, self._stepped_at),
+            tick=lambda now: self._feed(deletions.Tick(), now=now),
+        )
         self.files_deleted = 0
 
     def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
@@ -68,20 +72,12 @@ class Deleting:
             self._feed(deletions.WriteEnded())
 
     async def run(self) -> None:
-        while True:
-            self._changed.clear()
-            due = deletions.next_wakeup(self._machine.state, self._stepped_at)
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
-                    await self._changed.wait()
-            except TimeoutError:
-                # A timer may fire a tick of its clock early: less than `due` would be waited for again, and again.
-                self._feed(deletions.Tick(), not_before=due or 0.0)
+        await self._timer.run()
 
-    def _feed(self, event: deletions.Event, *, not_before: float = 0.0) -> None:
+    def _feed(self, event: deletions.Event, *, now: float | None = None) -> None:
         if self._tasks.closed:
             return  # what is left is the next coordinator's to find
-        self._stepped_at = max(not_before, self._clock.monotonic())
+        self._stepped_at = self._clock.monotonic() if now is None else now
         for command in self._machine.feed(event, self._stepped_at):
             match command:
                 case deletions.Delete(request, names, insists):
@@ -90,7 +86,7 @@ class Deleting:
                     if not complete:
                         log.warning("given up", component=self._name, what="deletion of unreferenced files")
                     self._ends.pop(deletion)()
-        self._changed.set()
+        self._timer.changed()
 
     async def _request(self, request: int, names: Sequence[str], insists: bool) -> None:
         try:

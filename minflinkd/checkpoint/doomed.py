@@ -21,7 +21,7 @@ def doom(
 def delete(step: Step) -> None:
     """Delete what no checkpoint refers to and none in flight may still take for granted.
 
-    Never in the midst of a checkpoint that is being processed: `settle` comes behind it (F5).
+    Never in the midst of a checkpoint that is being processed: a step settles behind it (F5).
     """
     if not step.state.doomed:
         return

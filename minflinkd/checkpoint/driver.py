@@ -47,6 +47,7 @@ from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.timer import Timer
 
 log = structlog.get_logger(__name__)
 
@@ -87,6 +88,12 @@ class CheckpointCoordinator(Component):
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._changed = asyncio.Event()  # replaced by every step
         self._stepped_at = 0.0  # monotonic seconds
+        self._timer = Timer(
+            clock,
+            # As of the last step, not as of now: what has become due since then nobody has looked at.
+            due=lambda: next_wakeup(self._state, self._stepped_at),
+            tick=lambda now: self._feed(e.Tick(), now=now),
+        )
         self._deleting = Deleting(
             files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
         )
@@ -263,7 +270,7 @@ class CheckpointCoordinator(Component):
                 sizes=recovered.sizes,
             )
         )
-        self.tasks.loop("timer", self._timer)
+        self.tasks.loop("timer", self._timer.run)
         self.tasks.loop("deletions", self._deleting.run)
         self._sweeping.begin(recovered, self.tasks)
 
@@ -286,18 +293,19 @@ class CheckpointCoordinator(Component):
     def _state(self) -> State:
         return self._machine.state
 
-    def _feed(self, event: e.Event, *, not_before: float = 0.0) -> None:
+    def _feed(self, event: e.Event, *, now: float | None = None) -> None:
         """Raises Crashed: a job's checkpoints are not left to a state that broke its own rules."""
         if self._closed or self.crashed.is_set():
             return  # a late message; what it was about is aborted
         try:
-            self._stepped_at = max(not_before, self._clock.monotonic())
+            self._stepped_at = self._clock.monotonic() if now is None else now
             for command in self._machine.feed(event, self._stepped_at):
                 self._carry_out(command)
         except Exception as error:
             raise self.crash(error) from error
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        self._timer.changed()
 
     def _carry_out(self, command: e.Command) -> None:
         match command:
@@ -366,18 +374,6 @@ class CheckpointCoordinator(Component):
     def _deleted(self, files: frozenset[str]) -> None:
         reach(CrashPoint.DELETED)
         self._feed(e.FilesDeleted(files))
-
-    async def _timer(self) -> None:
-        while True:
-            changed = self._changed
-            # As of the last step, not as of now: what has become due since then nobody has looked at.
-            due = next_wakeup(self._state, self._stepped_at)
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
-                    await changed.wait()
-            except TimeoutError:
-                # A timer may fire a tick of its clock early: less than `due` would be waited for again, and again.
-                self._feed(e.Tick(), not_before=due or 0.0)
 
     async def _until(self, condition: Callable[[State], bool], timeout: float | None) -> None:
         """Raises CheckpointRefused on shut-down, CheckpointFailed after `timeout` seconds."""

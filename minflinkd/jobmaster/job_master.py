@@ -5,7 +5,6 @@ It speaks to the network, to the job's checkpoint coordinator and to its sinks; 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine
@@ -49,7 +48,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, IdSource, JobId, LeaderId, TaskId
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.runtime.timer import Timer
 from minflinkd.storage.registry import Storages
 
 __all__ = ["JobMaster", "JobMasterOptions"]
@@ -103,7 +102,6 @@ class JobMaster(Component):
         estate = estate or Estate()
         self._cancelled = cancelled  # under an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
-        self._wake = asyncio.Event()
         self._core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
@@ -141,6 +139,9 @@ class JobMaster(Component):
             leads=leads,
         )
         self.coordinator.falls_with = self.crash
+        self._timer = Timer(
+            clock, due=self._core.next_wakeup, tick=lambda now: self._decide(partial(self._core.tick, now))
+        )
         self._scheduling = Scheduling(lambda: self._core.state, self._feed, self.crashed)
         self.making_way = MakingWay(job_id, self._scheduling, self.coordinator)
         self._proving = Proving(
@@ -225,7 +226,7 @@ class JobMaster(Component):
         await self.coordinator.start()
         self._network.attach(self._mailbox)
         await self._offsets.load()
-        self.tasks.loop("timer", self._timer)
+        self.tasks.loop("timer", self._timer.run)
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
         if self._restoring.claims:
             self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
@@ -252,21 +253,17 @@ class JobMaster(Component):
 
     def _decide(self, act: Callable[[], R]) -> R:
         """Something happens to the core. Raises its refusals, and Crashed."""
-        if self.crashed.is_set():
-            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
-        before = self._core.state
-        try:
+
+        def decided() -> R:
+            before = self._core.state
             result = act()
             self._note(before, self._core.state)
             for command in self._core.take_commands():
                 self._carry_out(command)
-        except MinflinkError as error:
-            if isinstance(error, IllegalTransition | InvariantViolated):
-                raise self.crash(error) from error
-            raise
-        except Exception as error:
-            raise self.crash(error) from error
-        self._wake.set()
+            return result
+
+        result = self.deciding(decided)
+        self._timer.changed()
         self._scheduling.stepped.set()
         return result
 
@@ -275,17 +272,6 @@ class JobMaster(Component):
 
     def _receive(self, message: m.Message, fence: LeaderId | None) -> Any:
         return self._decide(lambda: self._core.receive(message, fence, self._clock.monotonic()))
-
-    async def _timer(self) -> None:
-        while True:
-            self._wake.clear()
-            due = self._core.next_wakeup()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
-                    await self._wake.wait()
-            except TimeoutError:
-                # A timer may fire a tick of its clock early: less than `due` would be asked for again, and again.
-                self._decide(partial(self._core.tick, max(due or 0.0, self._clock.monotonic())))
 
     def _carry_out(self, command: object) -> None:
         match command:

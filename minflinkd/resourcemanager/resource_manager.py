@@ -17,10 +17,9 @@ from minflinkd.rpc.asking import outcome_of_asking
 from minflinkd.rpc.network import RESOURCE_MANAGER, Network
 from minflinkd.rpc.party import Ask, Door, Tell
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 
 log = structlog.get_logger(__name__)
 
@@ -115,22 +114,12 @@ class ResourceManager(Component):
     # --- the core and the world ----------------------------------------------------------------------------------
 
     def _decide(self, decision: Callable[[float], T]) -> T:
-        """Raises the core's refusals, and Crashed: where deciding, or carrying it out, raises what it was not to raise,
-        the state is not to be trusted.
-        """
-        if self.crashed.is_set():
-            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
+        """Raises the core's refusals, and Crashed."""
         try:
-            decided = decision(self._clock.monotonic())
-        except (IllegalTransition, InvariantViolated) as error:
-            raise self.crash(error) from error
-        except MinflinkError:
-            self._carry_out()
-            raise
-        except Exception as error:
-            raise self.crash(error) from error
-        self._carry_out()
-        return decided
+            return self.deciding(lambda: decision(self._clock.monotonic()))
+        finally:  # a refusal may leave commands as well
+            if not self.crashed.is_set():
+                self._carry_out()
 
     def _tell_core(self, decision: Callable[[float], None]) -> None:
         """For callers that have no use for an error: a crash is the supervisor's matter."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import structlog
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
 
 
 class Crashed(MinflinkError):
@@ -95,6 +98,21 @@ class Component:
             if self.falls_with is not None:
                 self.falls_with(error)
         return Crashed(f"{self.name} crashed: {self.crash_cause}", hint="a new one is started; ask again")
+
+    def deciding(self, act: Callable[[], R]) -> R:
+        """Do `act`, which decides. Raises its refusals, and Crashed: where it raises what it was not to raise, the
+        state is not to be trusted.
+        """
+        if self.crashed.is_set():
+            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
+        try:
+            return act()
+        except (IllegalTransition, InvariantViolated) as error:
+            raise self.crash(error) from error
+        except MinflinkError:
+            raise
+        except Exception as error:
+            raise self.crash(error) from error
 
     async def _start(self) -> None: ...
 

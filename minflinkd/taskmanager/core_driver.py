@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -14,10 +12,9 @@ from minflinkd.rpc.messages import AnalyzeJob, ListLogs, Message, ReadCollected,
 from minflinkd.rpc.network import Address, Mailbox, Network
 from minflinkd.rpc.party import Ask, Tell
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component, Crashed
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import LeaderId
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.runtime.timer import Timer
 from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 
@@ -69,31 +66,28 @@ class CoreDriver(Component):
         self._complete = complete
         self._on_registered = on_registered
         self._tell_crash = on_crash
-        self._wake = asyncio.Event()
+        self._timer = Timer(
+            clock,
+            due=core.next_wakeup,
+            tick=lambda at: self.decide(lambda now: core.tick(max(now, at))),
+        )
         self._closing = False
 
     def decide(self, decision: Callable[[float], T]) -> T:
         """Something happens to the core; gets the time in seconds. Raises the core's refusals, and Crashed."""
-        if self.crashed.is_set():
-            raise Crashed(f"{self.name} crashed: {self.crash_cause}")
         before = self._core.registration
         try:
-            decided = decision(self._clock.monotonic())
-        except (IllegalTransition, InvariantViolated) as error:
-            raise self.crash(error) from error
-        except MinflinkError:
-            self._carry_out()
-            raise
-        except Exception as error:
-            raise self.crash(error) from error
-        if self._core.registration.registered != before.registered:
-            self._registration_changed()
-        self._carry_out()
-        return decided
+            decided = self.deciding(lambda: decision(self._clock.monotonic()))
+            if self._core.registration.registered != before.registered:
+                self._registration_changed()
+            return decided
+        finally:  # a refusal may leave commands as well
+            if not self.crashed.is_set():
+                self._carry_out()
 
     async def _start(self) -> None:
         self._network.attach(self.mailbox)
-        self.tasks.loop("timer", self._timer)
+        self.tasks.loop("timer", self._timer.run)
 
     async def _before_stop(self) -> None:
         self._closing = True
@@ -109,26 +103,13 @@ class CoreDriver(Component):
     def _receive(self, message: Message, fence: LeaderId | None) -> Any:
         return self.decide(lambda now: self._core.receive(message, fence, now))
 
-    async def _timer(self) -> None:
-        while True:
-            self._wake.clear()
-            due = self._core.next_wakeup()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
-                    await self._wake.wait()
-            except TimeoutError:
-                self.decide(partial(self._tick, due or 0.0))
-
-    def _tick(self, due: float, now: float) -> None:
-        self._core.tick(max(now, due))  # a loop's timer may be early, by the resolution of its clock
-
     def _carry_out(self) -> None:
         try:
             for command in self._core.take_commands():
                 self._carry(command)
         except Exception as error:
             raise self.crash(error) from error
-        self._wake.set()
+        self._timer.changed()
 
     def _carry(self, command: Ask | Tell | OwnCommand) -> None:
         match command:
