@@ -97,7 +97,7 @@ async def test_the_statistics_of_checkpoints_go_on(tmp_path: Path) -> None:
 
 async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_it(tmp_path: Path) -> None:
     """H3."""
-    async with running(tmp_path, timeout=30.0) as world:
+    async with running(tmp_path, timeout=300.0) as world:
         await world.master.coordinator.trigger()
         world.tm.mute = True
         assert await world.master.making_way.stand_down(final=True) == 1
@@ -105,7 +105,7 @@ async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_i
 
 async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path: Path) -> None:
     """H3: there would be nothing to start from."""
-    async with running(tmp_path, timeout=30.0) as world:
+    async with running(tmp_path, timeout=300.0) as world:
         world.tm.mute = True
         with pytest.raises(NotStoodDown):
             await world.master.making_way.stand_down(final=True)
