@@ -67,6 +67,7 @@ class JobRun(Component):
         self._clock = clock
         self._on_hopeless = on_hopeless
         self._retain = retain
+        self._prepare = prepare
         self._on_down = on_down
         self._on_versions = on_versions
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
@@ -81,7 +82,7 @@ class JobRun(Component):
             clock=clock,
             gate=gate,
             insist=insist,
-            prepare=lambda: prepare(self.stored),
+            prepare=self._prepared,
             on_up=self._up,
             on_down=self._down,
         )
@@ -219,6 +220,10 @@ class JobRun(Component):
 
     # --- the JobMaster's ups and downs -----------------------------------------------------------------------------
 
+    async def _prepared(self) -> None:
+        await self._prepare(self.stored)
+        await self.restarting.decided()
+
     def _up(self, master: JobMaster) -> None:
         self.leader_id = master.leader_id
         self._between = False
@@ -238,7 +243,10 @@ class JobRun(Component):
         record = FailureRecord(timestamp_ms=self._clock.epoch_ms(), error=told)
         same = bool(self._failures) and self._failures[0].error == told
         self._failures = (record, *self._failures[1 if same else 0 :])[:KEPT_FAILURES]
-        if not self.stored.cancelled or info.consequence is Consequence.RETRYABLE:
+        if info.consequence is Consequence.RETRYABLE:
+            return
+        self.restarting.down(told)
+        if not self.stored.cancelled:
             return
         self._hopeless += 1
         if self._hopeless >= HOPELESS:

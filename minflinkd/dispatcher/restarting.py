@@ -6,6 +6,7 @@ What is decided is stored before anything follows from it. Nothing is decided he
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -19,7 +20,7 @@ from minflinkd.jobmaster.job_state import widths
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc.jobs import HotRestart
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component
+from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import JobId
@@ -27,6 +28,7 @@ from minflinkd.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
+HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is not tried any longer
 RETRY_PAUSE = 0.5  # seconds before a version that is to go is asked again to make way
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
@@ -69,6 +71,7 @@ class Restarting(Component):
         self._written: int | None = None  # number of the last record that was begun; None: not looked up yet
         self._estate: Estate | None = None
         self._interrupted = versions.restart is not None  # under another daemon, and not settled yet
+        self._crashes = 0  # of JobMasters, since the version that counts was brought up
 
     async def _start(self) -> None:
         """A version on trial under another daemon has its time again, also where no JobMaster of it comes up."""
@@ -107,11 +110,25 @@ class Restarting(Component):
         proven = restart.phase is v.Phase.STARTING and latest > self.versions.current.base
         if proven:
             master.trust()
+        elif restart.phase is v.Phase.TURNING_BACK:
+            with contextlib.suppress(Crashed):
+                master.making_way.begin()
         if self._interrupted:
             self._interrupted = False
             self._soon(restart.number, v.Recovered(latest))
         elif proven:
             self._soon(restart.number, v.Proven(latest))
+
+    def down(self, error: ErrorInfo) -> None:
+        """A JobMaster of the version that counts crashed, or did not come up, by a fault that does not pass."""
+        self._crashes += 1
+        if self._crashes >= HOPELESS and (restart := self.versions.restart) is not None:
+            self._soon(restart.number, v.Disproved(error))
+
+    async def decided(self) -> None:
+        """Returns when what was decided is stored: until then it is open which version counts."""
+        async with self._turn:
+            pass
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -219,6 +236,7 @@ class Restarting(Component):
                 final = command is v.Command.TAKE_CHECKPOINT_AND_STAND_DOWN
                 self.tasks.job("stand down", self._stand_down(final=final))
             case v.Command.BRING_UP:
+                self._crashes = 0
                 self._estate = None if master is None else master.estate()
                 self._masters.succeed()
                 if restart is not None:

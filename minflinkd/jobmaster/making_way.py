@@ -63,16 +63,23 @@ class MakingWay:
         """
         if final and self._scheduling.state.status is JobStatus.RUNNING:
             await self._take_last_cut()
-        if self._stood_down is None:
-            self._stood_down = asyncio.get_running_loop().create_future()
         try:
-            self._scheduling.feed(ev.StandDown())
-            self.note()
-            await asyncio.shield(self._stood_down)
+            await asyncio.shield(self.begin())
             point = await self._coordinator.settled()
         except MinflinkError as error:
             raise NotStoodDown(f"the running version could not be stopped: {error.message}") from error
+        if self._scheduling.crashed.is_set():  # the next JobMaster of this version may have brought it up again
+            raise NotStoodDown("its JobMaster crashed as it stood down")
         return 0 if point is None else point.checkpoint_id
+
+    def begin(self) -> asyncio.Future[None]:
+        """To stand down: from now on nothing is brought up; done when nothing runs any more. Raises Crashed."""
+        if self._stood_down is None:
+            self._stood_down = asyncio.get_running_loop().create_future()
+        waiting = self._stood_down
+        self._scheduling.feed(ev.StandDown())
+        self.note()
+        return waiting
 
     def go_on(self) -> None:
         """After `stand_down`, also one that was given up: the job restarts from its last checkpoint. Raises Crashed."""

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from minflinkd.dispatcher import restarting
 from minflinkd.dispatcher.dispatcher import Dispatcher
-from minflinkd.dispatcher.job_store import StoredJob
+from minflinkd.dispatcher.job_store import JobStore, StoredJob
+from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
@@ -26,6 +27,7 @@ from minflinkd.runtime import crash_points, supervisor
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
+from minflinkd.storage.interface import StorageUnavailable
 from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
 
 JOB, RUNNER = JobId("1" * 32), ResourceId("tm-2")
@@ -110,24 +112,26 @@ class Runner:
         if request.attempt_id not in self.running:
             self.running[request.attempt_id] = request
             self.deployed.append(request)
-            self._tell(request, m.TaskState.RUNNING)
-            progress = m.TaskProgress(attempt_id=request.attempt_id, metrics=m.TaskMetrics(batches=1, rows_in=1))
-            self._errand(self._after(lambda: self.cluster.network.tell(job_master(JOB), progress, fence=self.leader)))
-            if request.job.params["version"] == self.fails:
+            fails = request.job.params["version"] == self.fails
+            if fails:
                 self.running.pop(request.attempt_id)
-                self._tell(request, m.TaskState.FAILED)
+            self._errand(self._run(request, fails=fails))
         return m.Done()
 
-    async def _after(self, act: Callable[[], object]) -> None:
-        """Behind the answer to the deployment, and what was told since."""
-        await asyncio.sleep(0.01)
-        act()
+    async def _run(self, deployed: m.DeployTask, *, fails: bool) -> None:
+        """Its first micro-batch comes behind what was said of its state."""
+        fence = self.leader
+        await self._tell(deployed, m.TaskState.RUNNING, fence)
+        if fails:
+            await self._tell(deployed, m.TaskState.FAILED, fence)
+        progress = m.TaskProgress(attempt_id=deployed.attempt_id, metrics=m.TaskMetrics(batches=1, rows_in=1))
+        self.cluster.network.tell(job_master(JOB), progress, fence=fence)
 
-    def _tell(self, deployed: m.DeployTask, state: m.TaskState) -> None:
+    async def _tell(self, deployed: m.DeployTask, state: m.TaskState, fence: LeaderId) -> None:
         error = BOOM if state is m.TaskState.FAILED else None
         status = m.TaskStatus(attempt_id=deployed.attempt_id, task_id=deployed.task.id, state=state, error=error)
         request = m.TaskStateChanged(resource_id=RUNNER, status=status)
-        self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+        await self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=fence)
 
     async def _cancel(self, request: m.CancelTask) -> m.Done:
         self.running.pop(request.attempt_id, None)
@@ -165,6 +169,22 @@ async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
     yield one
     for errand in list(one.errands):
         errand.cancel()
+
+
+@dataclass
+class Bug:
+    """At a point of the hot restart it crashes the JobMaster that is up."""
+
+    dispatcher: Dispatcher
+    point: CrashPoint
+    times: int = 1
+    struck: list[JobMaster] = field(default_factory=list)
+
+    def __call__(self, here: CrashPoint) -> None:
+        master = self.dispatcher.job_master(JOB)
+        if here is self.point and master is not None and len(self.struck) < self.times:
+            self.struck.append(master)
+            master.crash(ValueError("a bug"))
 
 
 def document(version: str, **changes: Any) -> bytes:
@@ -355,6 +375,72 @@ async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
             assert runner.versions == [version]
 
 
+@pytest.mark.parametrize(
+    ("point", "version", "state"),
+    [
+        (CrashPoint.RESTART_ACCEPTED, "1", RestartState.FAILED),
+        (CrashPoint.RESTART_STOPPED, "2", RestartState.COMPLETED),
+        (CrashPoint.RESTART_SWITCHED, "2", RestartState.COMPLETED),
+        (CrashPoint.RESTART_RUNNING, "2", RestartState.COMPLETED),
+        (CrashPoint.RESTART_PROVEN, "2", RestartState.COMPLETED),
+    ],
+)
+async def test_a_job_master_that_crashes_between_two_steps_leaves_exactly_one_version(
+    cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
+) -> None:
+    """H8, R13."""
+    with capture_logs():
+        async with job_running(cluster, runner) as dispatcher:
+            bug = Bug(dispatcher, point)
+            with crash_points.intercepted(bug):
+                await restart(cluster, "2")
+                ended = await seen(cluster, over(1))
+            await until(lambda: len(bug.struck) == 1 and dispatcher.job_master(JOB) not in (None, *bug.struck))
+            assert ended.state is state
+            await seen(cluster, runs(runner, version))
+
+
+async def test_nobody_brings_a_version_up_again_while_it_is_stored_that_another_one_counts(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H8: a checkpoint that it completed meanwhile would be taken for one of the version that follows."""
+    put, go_on = JobStore.put_versions, asyncio.Event()
+
+    async def held_back(self: JobStore, job_id: JobId, number: int, versions: Versions) -> None:
+        if versions.current.graph.params["version"] == "2":
+            await go_on.wait()
+        await put(self, job_id, number, versions)
+
+    monkeypatch.setattr(JobStore, "put_versions", held_back)
+    with capture_logs():
+        async with job_running(cluster, runner) as dispatcher:
+            prepared = cluster.blobs.events.count(("recover", JOB))
+            with crash_points.intercepted(Bug(dispatcher, CrashPoint.RESTART_STOPPED)):
+                await restart(cluster, "2")
+                await until(lambda: cluster.blobs.events.count(("recover", JOB)) > prepared)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await until(lambda: len(runner.deployed) > 1)
+                go_on.set()
+                assert (await seen(cluster, over(1))).state is RestartState.COMPLETED
+            assert [d.job.params["version"] for d in runner.deployed] == ["1", "2"]
+
+
+async def test_a_version_whose_job_masters_crash_again_and_again_is_turned_back(
+    cluster: Cluster, runner: Runner
+) -> None:
+    """H7: also where its tasks run each time."""
+    with capture_logs():
+        async with job_running(cluster, runner) as dispatcher:
+            with crash_points.intercepted(Bug(dispatcher, CrashPoint.RESTART_RUNNING, times=1000)):
+                await restart(cluster, "2")
+                ended = await seen(cluster, over(1))
+                assert ended.state is RestartState.ROLLED_BACK
+                assert ended.error is not None
+                assert "a bug" in ended.error.message
+                await seen(cluster, runs(runner, "1"))
+
+
 async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_one_before_it(
     cluster: Cluster, runner: Runner
 ) -> None:
@@ -380,8 +466,15 @@ async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_o
             await seen(cluster, runs(runner, "1"))
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("a hook is not installed any more"), "jobmaster-down"),
+        (StorageUnavailable("the storage is away"), "hot-restart-timeout"),
+    ],
+)
 async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
-    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
     """H7: nobody could be asked to make way; what lies in the storage says that it has proven nothing."""
     monkeypatch.setattr(restarting, "MASTERLESS", 0.05)
@@ -389,7 +482,7 @@ async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
 
     def broken(self: Dispatcher, stored: StoredJob, *others: Any) -> JobMaster:
         if stored.graph.params["version"] == "2":
-            raise ValueError("a hook is not installed any more")
+            raise error
         return make(self, stored, *others)
 
     monkeypatch.setattr(Dispatcher, "_master_of", broken)
@@ -400,5 +493,5 @@ async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
             ended = await seen(cluster, over(1))
             assert ended.state is RestartState.ROLLED_BACK
             assert ended.error is not None
-            assert ended.error.code == "hot-restart-timeout"
+            assert ended.error.code == code
             await seen(cluster, runs(runner, "1"))
