@@ -107,10 +107,11 @@ class Restarting(Component):
         latest = 0 if point is None else point.checkpoint_id
         if restart is None:
             return
-        proven = restart.phase is v.Phase.STARTING and latest > self.versions.current.base
+        has_own = latest > self.versions.current.base
+        proven = has_own and restart.phase is v.Phase.STARTING
         if proven:
             master.trust()
-        elif restart.phase is v.Phase.TURNING_BACK:
+        elif restart.phase is v.Phase.TURNING_BACK and not has_own:  # it is asked to, but may run before it hears
             with contextlib.suppress(Crashed):
                 master.making_way.begin()
         if self._interrupted:

