@@ -10,6 +10,7 @@ from minflinkd.taskmanager.exchange.log import (
     DATA,
     END_OF_TIME_MS,
     ENTRIES,
+    SCHEMA,
     Entry,
     EntryKind,
     ExchangeDamaged,
@@ -145,17 +146,18 @@ class Input:
         Raises ExchangeDamaged where one is not there any more.
         """
         made = []
+        paths = [(self.directory / SCHEMA, SCHEMA)]  # by which another version knows whether it can read them
         for sequence in range(first, end):
             source = self._place(sequence)
             if (entry := read_entry(source, sequence)) is None:
                 raise ExchangeDamaged(f"entry {sequence} of {self.vertex} is gone before it could be saved")
-            paths = [(entry_path(source, sequence), f"{ENTRIES}/{sequence:012d}")]
+            paths.append((entry_path(source, sequence), f"{ENTRIES}/{sequence:012d}"))
             paths += [(source / DATA / file.name, f"{DATA}/{file.name}") for file in entry.files]
-            for path, name in paths:
-                place = target / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(path, place)
-                made.append((name, place.stat().st_size))
+        for path, name in paths:
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(path, place)
+            made.append((name, place.stat().st_size))
         return made
 
     def _place(self, sequence: int) -> Path:

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pyspark.sql.types import StructType
+
+from minflinkd.checkpoint.matching import Reason, StateNotMatched
 from minflinkd.jobgraph.model import CheckpointMode
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import VertexId
@@ -49,7 +52,7 @@ class Opening:
             unread.rmdir()
 
     def await_inputs(self, stopping: threading.Event) -> dict[VertexId, str]:
-        """The schema of each input. Returns when all tasks upstream are built. Raises InputMissing."""
+        """The schema of each input. Returns when all tasks upstream are built. Raises InputMissing, StateNotMatched."""
         deadline, found = time.monotonic() + PATIENCE, {}
         for channel in self._request.inputs:
             while (schema := read_schema(Path(channel.directory))) is None:
@@ -58,8 +61,23 @@ class Opening:
                         f"the task that yields {channel.vertex_id} did not open its exchange",
                         hint="the logs of its TaskManager say what it is doing",
                     )
+            self._check_unread(channel.vertex_id, schema)
             found[channel.vertex_id] = schema
         return found
+
+    def _check_unread(self, vertex: VertexId, schema: str) -> None:
+        """Columns are stored by their positions: what another version wrote would be taken for something else."""
+        written = read_schema(self._restored(vertex))  # None: nothing is unread, or its columns were not recorded
+        if written is not None and _columns(written) != _columns(schema):
+            raise StateNotMatched(
+                [
+                    Reason(
+                        f"the checkpoint is unaligned: it has rows of {vertex} that no task has read, with the columns "
+                        f"{', '.join(_columns(written))}, and {vertex} yields {', '.join(_columns(schema))}",
+                        "try again when the tasks behind it keep up, or without alignment-timeout",
+                    )
+                ]
+            )
 
     def output(self, schema: str) -> LogWriter | None:
         """The attempt's own exchange, described for its readers."""
@@ -111,6 +129,11 @@ class Opening:
 
     def _has_restored(self, vertex: VertexId) -> bool:
         return self._restored(vertex).exists()
+
+
+def _columns(schema: str) -> list[str]:
+    """As they are read: any of them may be null then."""
+    return [f"{field.name} {field.dataType.simpleString()}" for field in StructType.fromJson(json.loads(schema))]
 
 
 def exchange_positions(

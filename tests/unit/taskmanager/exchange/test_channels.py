@@ -25,6 +25,7 @@ from minflinkd.taskmanager.exchange.log import (
 )
 
 A, B = VertexId("a"), VertexId("b")
+SCHEMA_OF_ALL = '{"type": "struct", "fields": []}'
 
 
 class World:
@@ -35,6 +36,8 @@ class World:
         self.now = 0.0
         self.first = first
         self.logs = {name: LogWriter(root / name, ("task",), first=first) for name in names}
+        for log in self.logs.values():
+            log.describe(SCHEMA_OF_ALL)
         self.output = LogWriter(root / "output", ("next",))
 
     def channels(self, position: int | None = None, idle: float | None = None, **fields: Any) -> TaskChannels:
@@ -181,6 +184,7 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
     assert made.cut.unread == {A: 1}
     assert (made.cut.overtaken, made.cut.held) == (8, 4)
     assert {name for name, _ in made.files} == {
+        "inputs/a/schema.json",
         "inputs/a/entries/000000000001",
         "inputs/a/entries/000000000002",
         "inputs/a/data/y",
