@@ -151,6 +151,8 @@ async def test_a_job_that_waits_for_its_restart_after_a_failure_is_mended_by_a_n
             await restarted(cluster, versions.job_id, versions.write("2", artifact=failing, **strategy))
         ).state == "completed"
         await versions.goes_on()
+        completed = (await cluster.client.checkpoints(versions.job_id)).counts.completed
+        await cluster.await_checkpoints(versions.job_id, completed + 2)
         poison.touch()
         await cluster.await_state(versions.job_id, "RESTARTING")
         assert (await restarted(cluster, versions.job_id, versions.write("3"))).state == "completed"
