@@ -66,8 +66,9 @@ class Versions:
         async def feed() -> None:
             while True:
                 with contextlib.suppress(MinflinkError):  # the daemon may be down
-                    read = (await self.cluster.client.job(self.job_id)).vertices[0].minflinkd.batch_id
-                    await asyncio.to_thread(self.windows.write_events, self.files, max(0, read + AHEAD - self.files))
+                    for task in (await self.cluster.client.job(self.job_id)).vertices:  # none without a JobMaster
+                        more = max(0, task.minflinkd.batch_id + AHEAD - self.files)
+                        await asyncio.to_thread(self.windows.write_events, self.files, more)
                 await asyncio.sleep(PAUSE)
 
         feeder = asyncio.create_task(feed(), name="feeder")
