@@ -32,6 +32,7 @@ COMMANDS = {
     "hot-restart": Lazy("hot_restart:hot_restart", "Replace a running job by a new version, with its state."),
     "rescale": Lazy("hot_restart:rescale", "Give a running job another parallelism."),
     "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
+    "checkpoint": Lazy("checkpoint:checkpoint", "Take a checkpoint of a job now."),
     "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
     "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
     "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),

@@ -1,0 +1,40 @@
+"""`minflinkd checkpoint`: take one now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.find import find_job
+from minflinkd.cli.text import print_json
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+
+
+@click.command()
+@click.argument("job")
+@connection_options
+def checkpoint(connection: Connection, job: str) -> None:
+    """Take a checkpoint of JOB now, beside the periodic ones, and wait until it is complete. Prints its id.
+
+    JOB is an id, the beginning of one, or a name. Sinks publish what the checkpoint covers; it belongs to the job, and
+    goes when a later one takes its place. To keep one, take a savepoint.
+
+    \b
+    Examples:
+      minflinkd checkpoint carrier-delays
+      minflinkd checkpoints carrier-delays --id "$(minflinkd checkpoint carrier-delays)"
+    """
+
+    async def taken(client: Client) -> None:
+        job_id = await find_job(client, job)
+        number = await client.checkpoint(job_id)
+        if connection.as_json:
+            print_json({"jobid": job_id, "checkpoint-id": number})
+        else:
+            click.echo(number)
+
+    connection.run(taken)

@@ -1,0 +1,65 @@
+"""C20, E10: `minflinkd checkpoint`."""
+
+from __future__ import annotations
+
+import json
+
+from minflinkd.rpc import jobs as j
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
+from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.unit.rest.parties import RUNNING
+
+
+def answers(daemon: RunningDaemon, *statuses: j.OperationStatus) -> list[j.CheckpointJob]:
+    """What the Dispatcher says of the operation, each time that it is asked; and what it was asked for."""
+    asked: list[j.CheckpointJob] = []
+    following = list(statuses)
+
+    async def trigger(request: j.CheckpointJob) -> j.Done:
+        asked.append(request)
+        return j.Done()
+
+    async def status(_: j.GetSavepoint) -> j.OperationStatus:
+        return following.pop(0)
+
+    daemon.dispatcher.mailbox.on(j.CheckpointJob, trigger)
+    daemon.dispatcher.mailbox.on(j.GetSavepoint, status)
+    return asked
+
+
+def test_a_checkpoint_is_waited_for_and_its_id_printed(command: Command, daemon: RunningDaemon) -> None:
+    """C20: as a script wants it, on a line of its own."""
+    asked = answers(daemon, j.OperationStatus(done=False), j.OperationStatus(done=True, location="7"))
+    shown = command("checkpoint", RUNNING)
+    assert (shown.exit_code, shown.stdout) == (0, "7\n"), shown.output
+    assert [request.job_id for request in asked] == [RUNNING]
+
+
+def test_a_checkpoint_is_json_for_programs(command: Command, daemon: RunningDaemon) -> None:
+    """E10."""
+    answers(daemon, j.OperationStatus(done=True, location="7"))
+    assert json.loads(command("checkpoint", RUNNING, "--json").stdout) == {"jobid": RUNNING, "checkpoint-id": 7}
+
+
+def test_what_failed_a_checkpoint_is_told(command: Command, daemon: RunningDaemon) -> None:
+    """C23: nothing is printed that a script could take for an id."""
+    error = ErrorInfo(code="checkpoint-failed", message="storage: the disk is full", consequence=Consequence.RETRYABLE)
+    answers(daemon, j.OperationStatus(done=True, error=error))
+    shown = command("checkpoint", RUNNING)
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    assert "the disk is full" in shown.stderr
+
+
+def test_a_job_that_cannot_take_one_and_one_that_is_not_there_are_told_apart(
+    command: Command, daemon: RunningDaemon
+) -> None:
+    """E11."""
+
+    async def refuse(_: j.CheckpointJob) -> j.Done:
+        raise Conflict("not all tasks are RUNNING")
+
+    daemon.dispatcher.mailbox.on(j.CheckpointJob, refuse)
+    shown = command("checkpoint", RUNNING)
+    assert (shown.exit_code, "not all tasks are RUNNING" in shown.stderr) == (5, True)
+    assert command("checkpoint", "nowhere").exit_code == 4
