@@ -1,8 +1,9 @@
 """What a running job does with slots that it does not use: it grows into them (R20), or gives them back (R4). Pure.
 
-Growth goes through a checkpoint: it is taken while the job runs; then the tasks stop and go on from it, wider. Whatever
-fails on the way leads to an ordinary restart; where a job that has grown does not come up, for a reason that would end
-it, it restarts as narrow as it ran before, and waits longer with every such failure before it grows again.
+Growth goes through a last checkpoint, as a hot restart does: the tasks stand still behind it, stop, and go on from it,
+wider. Nothing is read twice, and no slot is given back between. Whatever fails on the way leads to an ordinary restart;
+where a job that has grown does not come up, for a reason that would end it, it restarts as narrow as it ran before, and
+waits longer with every such failure before it grows again.
 """
 
 from __future__ import annotations
@@ -77,9 +78,7 @@ def idle_due(state: JobState) -> float | None:
 def checkpoint_done(state: JobState, number: int, now: float) -> Step:
     if not state.rescaling or number != state.round or state.status is not JobStatus.RUNNING:
         return state, ()
-    before, after = state.placement, plan_anew(state)
-    if total(after) <= total(before) or state.final_checkpoint_asked:  # slots were lost, or input ended, meanwhile
-        return replace(state, rescaling=False), ()
+    before, after = state.placement, plan_anew(state)  # no wider where slots were lost meanwhile: they stand still
     state, commands = stop(state, frozenset(state.tasks), now)
     widths = ", ".join(f"{g} {before[g].parallelism} -> {s.parallelism}" for g, s in sorted(after.items()))
     state = begin_rollout(state, Rollout(now, cause=f"rescale: {widths}", rescale=True))

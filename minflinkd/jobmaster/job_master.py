@@ -340,7 +340,7 @@ class JobMaster(Component):
 
     async def _rescale_checkpoint(self, number: int) -> None:
         try:
-            await self.coordinator.trigger()
+            await self.coordinator.trigger(stop=True)
         except MinflinkError as error:
             self._log.info("no checkpoint to rescale from", error=str(error))
             self._feed(ev.RescaleCheckpointFailed(number))

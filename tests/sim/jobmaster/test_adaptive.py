@@ -32,6 +32,7 @@ async def test_a_job_starts_narrow_and_grows_from_a_checkpoint_when_slots_appear
         shown = world.master.details()
         assert ([t.task.parallelism for t in shown.tasks], shown.restarts, shown.failures) == ([4], 0, ())
         assert shown.recoveries[0].cause == "rescale: default 1 -> 4"
+        assert world.story == ["deploy 0", "trigger 1 and stop", "publish 1", "cancel", "deploy 1"]
         await until(lambda: world.needs == ())
 
 

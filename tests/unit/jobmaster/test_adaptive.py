@@ -194,12 +194,16 @@ def test_a_failure_while_the_checkpoint_is_taken_is_an_ordinary_restart(done: bo
 
 
 def test_slots_lost_while_the_checkpoint_is_taken_end_the_growth() -> None:
+    """R20: the tasks stand still behind the checkpoint, so they go on from it, as wide as before."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM2, 4)
     job.feed(ev.TaskManagerGone(TM2, "killed"))
-    assert job.feed(ev.RescaleCheckpointDone(job.state.round)) == []
-    assert job.state.status is JobStatus.RUNNING
+    (deploy,) = grown(job)
+    assert (deploy.parallelism, deploy.address) == (1, "taskmanager/tm-1")
+    job.come_up()
+    assert (job.state.status, job.state.failures, job.state.history.attempts) == (JobStatus.RUNNING, (), 0)
+    assert job.wait(100) == []
 
 
 def test_a_job_whose_input_has_ended_does_not_grow_any_more() -> None:
