@@ -35,6 +35,18 @@ class Reason:
     hint: str = WAY_OUT
 
 
+Verdicts = Mapping[int, str]
+"""What Spark says of the types of state, by the number of the new query's operator: "" where they fit, or why not."""
+
+
+NO_VERDICTS: Verdicts = {}
+
+
+def all_fit(nodes: Sequence[PlanNode]) -> Verdicts:
+    """For who leaves it to Spark."""
+    return {node.number: "" for node in nodes if node.stateful}
+
+
 @dataclass(frozen=True)
 class Placement:
     """New number -> number in the snapshot. A source that is not in `sources` is new, and read from its beginning."""
@@ -48,8 +60,17 @@ class Placement:
         return not self.in_place
 
 
-def match_nodes(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool = False) -> Placement:
-    """Where the state of a query with the nodes `old` goes in one with the nodes `new`. Raises StateNotMatched."""
+def match_nodes(
+    old: Sequence[PlanNode],
+    new: Sequence[PlanNode],
+    *,
+    allow_non_restored: bool = False,
+    verdicts: Verdicts = NO_VERDICTS,
+) -> Placement:
+    """Where the state of a query with the nodes `old` goes in one with the nodes `new`. Raises StateNotMatched.
+
+    Where there is no verdict the recorded types must be the same, which is more than Spark asks for, or less.
+    """
     doubled = _on_several_routes(old) | _on_several_routes(new)
     before, after = _grouped(old, doubled), _grouped(new, doubled)
     reasons: list[Reason] = []
@@ -68,8 +89,8 @@ def match_nodes(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_r
             reasons.append(Reason(f"{_name(vertex)} has {len(has)} x {kind}, and had {len(had)}"))
         else:
             for left, right in zip(had, has, strict=True):
-                if left.fingerprint != right.fingerprint:
-                    reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) has other types than it had"))
+                if stateful and (problem := _unfit(left, right, verdicts)):
+                    reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) {problem}"))
                 (operators if stateful else sources)[right.number] = left.number
     if reasons:
         raise StateNotMatched(reasons)
@@ -118,6 +139,15 @@ def match_tasks(
     if reasons:
         raise StateNotMatched(reasons)
     return found
+
+
+def _unfit(old: PlanNode, new: PlanNode, verdicts: Verdicts) -> str:
+    if old.sides and new.sides and old.sides != new.sides:
+        return f"is of another join than it was: {new.sides} instead of {old.sides}"
+    verdict = verdicts.get(new.number)
+    if verdict is None:
+        return "has other types than it had" if old.fingerprint != new.fingerprint else ""
+    return f"has other types than it had: {verdict}" if verdict else ""
 
 
 _Key = tuple[bool, str, str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minflinkd.checkpoint.matching import ALLOW, StateNotMatched, match_nodes, match_tasks
+from minflinkd.checkpoint.matching import ALLOW, NO_VERDICTS, StateNotMatched, Verdicts, match_nodes, match_tasks
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.difference import setting_changes, vertex_changes
 from minflinkd.jobgraph.faults import GraphFault
@@ -18,21 +18,29 @@ _ALLOW_HERE = "to leave it behind: allow-non-restored-state"
 _FRESH = "submit it as a job of its own, with restore: {offsets: latest} to go on from this one's offsets"
 
 Plans = Mapping[TaskId, Sequence[PlanNode]]
+_NO_TASKS: Mapping[TaskId, Verdicts] = {}
 
 
 def compare(
-    old: JobGraph, new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, *, allow_non_restored: bool
+    old: JobGraph,
+    new: JobGraph,
+    snapshots: Sequence[TaskSnapshot],
+    plans: Plans,
+    verdicts: Mapping[TaskId, Verdicts] = _NO_TASKS,
+    *,
+    allow_non_restored: bool,
 ) -> tuple[VersionChanges, tuple[GraphFault, ...]]:
     """`snapshots`: of the last checkpoint; `plans`: of the new version's tasks, as Spark analysed them.
 
-    The faults say what keeps the new version from going on with that state.
+    `verdicts`: what it says of that state in these. The faults say what keeps the new version from going on with it.
     """
     changes = VersionChanges(
         vertices=vertex_changes(old, new),
         settings=setting_changes(old, new),
-        state=tuple(_state_changes(new, snapshots, plans)),
+        state=tuple(_state_changes(new, snapshots, plans, verdicts)),
     )
-    return changes, (*_unchangeable(old, new), *_faults(new, snapshots, plans, allow_non_restored=allow_non_restored))
+    faults = _faults(new, snapshots, plans, verdicts, allow_non_restored=allow_non_restored)
+    return changes, (*_unchangeable(old, new), *faults)
 
 
 def _unchangeable(old: JobGraph, new: JobGraph) -> Iterator[GraphFault]:
@@ -46,7 +54,12 @@ def _vertices(graph: JobGraph) -> dict[TaskId, list[VertexId]]:
 
 
 def _faults(
-    new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, *, allow_non_restored: bool
+    new: JobGraph,
+    snapshots: Sequence[TaskSnapshot],
+    plans: Plans,
+    verdicts: Mapping[TaskId, Verdicts],
+    *,
+    allow_non_restored: bool,
 ) -> Iterator[GraphFault]:
     try:
         matched = match_tasks(snapshots, _vertices(new), allow_non_restored=allow_non_restored)
@@ -57,7 +70,8 @@ def _faults(
         if snapshot.batch_id < 0 or not snapshot.operators or task not in plans:
             continue
         try:
-            match_nodes(snapshot.operators, plans[task], allow_non_restored=allow_non_restored)
+            own = verdicts.get(task, NO_VERDICTS)
+            match_nodes(snapshot.operators, plans[task], allow_non_restored=allow_non_restored, verdicts=own)
         except StateNotMatched as error:
             yield from _reasons(error)
 
@@ -68,7 +82,9 @@ def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
         yield GraphFault(path=PATH, problem=reason.problem, hint=hint)
 
 
-def _state_changes(new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans) -> Iterator[StateChange]:
+def _state_changes(
+    new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, verdicts: Mapping[TaskId, Verdicts]
+) -> Iterator[StateChange]:
     """One line for each stateful operator that the last checkpoint knows."""
     vertices = _vertices(new)
     for snapshot in snapshots:
@@ -77,7 +93,9 @@ def _state_changes(new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plan
             heirs = match_tasks([snapshot], vertices, allow_non_restored=True)
             task = next(iter(heirs), None)
             nodes = plans.get(task, ()) if task is not None else ()
-            kept = set(match_nodes(snapshot.operators, nodes, allow_non_restored=True).operators.values())
+            own = NO_VERDICTS if task is None else verdicts.get(task, NO_VERDICTS)
+            placement = match_nodes(snapshot.operators, nodes, allow_non_restored=True, verdicts=own)
+            kept = set(placement.operators.values())
         except StateNotMatched as error:
             for node in stateful:
                 yield _fate(node, StateFate.INCOMPATIBLE, str(error.reasons[0].problem))

@@ -10,17 +10,19 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.blobs import Blobs, artifact_keys
 from minflinkd.dispatcher.comparison import compare
+from minflinkd.dispatcher.held_state import held_state
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.dispatcher.rescaling import rescaled
 from minflinkd.dispatcher.submission import Analyzer, ContextOf
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import encode
+from minflinkd.jobgraph.model import JobGraph, encode
 from minflinkd.rpc import jobs as j
+from minflinkd.rpc.messages import HeldState
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import Conflict
-from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.ids import JobId, TaskId
 
 
 class RestartRequests:
@@ -92,18 +94,22 @@ class RestartRequests:
     async def _check(self, run: JobRun, request: j.HotRestartJob) -> tuple[j.RestartAnswer, v.Requested | None]:
         """The event is None where nothing is to begin."""
         job_id, running = request.job_id, run.stored.graph
+        latest = run.master.coordinator.latest() if run.master is not None else None
+        snapshots = latest.tasks if latest is not None else ()
+
+        async def held(graph: JobGraph) -> dict[TaskId, HeldState]:
+            return held_state(graph, snapshots, self._context(job_id, graph).checkpoint_root)
+
         try:
             graph, analysis = await self._analyzer.analyze(
-                job_id, request.document, self._context, beside=keys_of_versions(run.stored)
+                job_id, request.document, self._context, held=held, beside=keys_of_versions(run.stored)
             )
         except InvalidJobGraph as error:
             return j.RestartAnswer(job_id=job_id, faults=error.faults), None
         # Where the job has a checkpoint of its own that counts; where it has none, it starts as it was started.
         graph = replace(graph, restore=running.restore)
-        latest = run.master.coordinator.latest() if run.master is not None else None
-        snapshots = latest.tasks if latest is not None else ()
-        allow = request.allow_non_restored_state
-        changes, faults = compare(running, graph, snapshots, analysis.operators, allow_non_restored=allow)
+        allow, plans = request.allow_non_restored_state, analysis.operators
+        changes, faults = compare(running, graph, snapshots, plans, analysis.verdicts, allow_non_restored=allow)
         answer = j.RestartAnswer(job_id=job_id, faults=faults, changes=changes)
         if faults or request.dry_run:
             return answer, None

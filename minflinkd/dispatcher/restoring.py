@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minflinkd.checkpoint.external import External, NoCheckpointThere, read_external
-from minflinkd.checkpoint.matching import StateNotMatched, match_nodes, match_tasks
+from minflinkd.checkpoint.matching import NO_VERDICTS, StateNotMatched, Verdicts, match_nodes, match_tasks
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
 from minflinkd.checkpoint.offsets import OffsetsUnreadable
+from minflinkd.dispatcher.held_state import held_state
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode
 from minflinkd.jobmaster.origin import Origin, latest_offsets
+from minflinkd.rpc.messages import HeldState
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId, TaskId
@@ -20,6 +22,7 @@ from minflinkd.storage.interface import InvalidPath, PermissionDenied
 from minflinkd.storage.registry import Storages, UnknownScheme
 
 PATH = "restore.path"
+NO_TASKS: Mapping[TaskId, Verdicts] = {}
 _WRONG = (NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, InvalidPath, PermissionDenied)
 
 
@@ -30,8 +33,27 @@ class RestoreCheck:
     storages: Storages
     runs: Callable[[JobId], bool]
 
-    async def faults(self, graph: JobGraph, operators: Mapping[TaskId, tuple[PlanNode, ...]]) -> tuple[GraphFault, ...]:
-        """`operators`: of each task, as Spark analysed it. Raises StorageError where the storage does not answer."""
+    async def held(self, graph: JobGraph) -> dict[TaskId, HeldState]:
+        """What the graph's tasks are to go on with. Raises StorageError where the storage does not answer."""
+        restore = graph.restore
+        if restore is None or restore.path is None or restore.offsets is not None:
+            return {}
+        try:
+            found = await read_external(self.storages, restore.path)
+        except _WRONG:
+            return {}  # `faults` says why
+        return held_state(graph, found.checkpoint.tasks, found.root.uri)
+
+    async def faults(
+        self,
+        graph: JobGraph,
+        operators: Mapping[TaskId, tuple[PlanNode, ...]],
+        verdicts: Mapping[TaskId, Verdicts] = NO_TASKS,
+    ) -> tuple[GraphFault, ...]:
+        """`operators`: of each task, as Spark analysed it; `verdicts`: what it says of the state that is held for them.
+
+        Raises StorageError where the storage does not answer.
+        """
         restore = graph.restore
         if restore is None or restore.path is None:
             return ()
@@ -41,7 +63,7 @@ class RestoreCheck:
             found = await read_external(self.storages, restore.path)
         except _WRONG as error:
             return (_fault(PATH, error),)
-        return (*self._claim(restore, found), *_mismatches(graph, restore, found, operators))
+        return (*self._claim(restore, found), *_mismatches(graph, restore, found, operators, verdicts))
 
     async def _offsets(self, graph: JobGraph, path: str) -> tuple[GraphFault, ...]:
         try:
@@ -61,7 +83,11 @@ class RestoreCheck:
 
 
 def _mismatches(
-    graph: JobGraph, restore: Restore, found: External, operators: Mapping[TaskId, tuple[PlanNode, ...]]
+    graph: JobGraph,
+    restore: Restore,
+    found: External,
+    operators: Mapping[TaskId, tuple[PlanNode, ...]],
+    verdicts: Mapping[TaskId, Verdicts],
 ) -> list[GraphFault]:
     allow = restore.allow_non_restored_state
     vertices = {task.id: [vertex.id for vertex in task.vertices] for task in chain(graph)}
@@ -74,7 +100,8 @@ def _mismatches(
         if snapshot.batch_id < 0 or not snapshot.operators or task not in operators:
             continue
         try:
-            match_nodes(snapshot.operators, operators[task], allow_non_restored=allow)
+            own = verdicts.get(task, NO_VERDICTS)
+            match_nodes(snapshot.operators, operators[task], allow_non_restored=allow, verdicts=own)
         except StateNotMatched as error:
             faults += _faults(error)
     return faults

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,16 +50,25 @@ class Analyzer:
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
-        """Raises InvalidJobGraph with all faults, NoSession."""
-        graph, analysis = await self.analyze(job_id, document, context)
-        if faults := await self.restoring.faults(graph, analysis.operators):
+        """Raises InvalidJobGraph with all faults, NoSession, StorageError."""
+        graph, analysis = await self.analyze(job_id, document, context, held=self.restoring.held)
+        if faults := await self.restoring.faults(graph, analysis.operators, analysis.verdicts):
             raise InvalidJobGraph(faults)
         return graph
 
     async def analyze(
-        self, job_id: JobId, document: bytes, context: ContextOf, *, beside: frozenset[BlobKey] = frozenset()
+        self,
+        job_id: JobId,
+        document: bytes,
+        context: ContextOf,
+        *,
+        held: HeldOf,
+        beside: frozenset[BlobKey] = frozenset(),
     ) -> tuple[JobGraph, m.Analysis]:
-        """`beside`: artifacts that the job holds already. Raises InvalidJobGraph with all faults, NoSession."""
+        """`held`: the state that the graph's tasks are to go on with; `beside`: artifacts that the job holds already.
+
+        Raises InvalidJobGraph with all faults, NoSession, and what `held` raises.
+        """
         try:
             graph = parse_json(document).job()
         except InvalidJobGraph as error:
@@ -68,7 +77,8 @@ class Analyzer:
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         if not faults:
             graph = await with_units(graph, job_id, self.blobs)
-            analysis = await self._analyze(context(job_id, graph), chain(graph), self.session_timeout())
+            request = m.AnalyzeJob(job=context(job_id, graph), tasks=chain(graph), held=dict(await held(graph)))
+            analysis = await self._analyze(request, self.session_timeout())
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)
@@ -102,17 +112,17 @@ class Analyzer:
         task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
         try:
             sound = sound if missing else await with_units(sound, job_id, self.blobs)
-            return (*missing, *(await self._analyze(context(job_id, sound), (task,), 0.0)).faults)
+            request = m.AnalyzeJob(job=context(job_id, sound), tasks=(task,))
+            return (*missing, *(await self._analyze(request, 0.0)).faults)
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
             return missing
 
-    async def _analyze(self, context: m.JobContext, tasks: tuple[Task, ...], session_timeout: float) -> m.Analysis:
+    async def _analyze(self, request: m.AnalyzeJob, session_timeout: float) -> m.Analysis:
         """Raises NoSession."""
         deadline = self.clock.monotonic() + session_timeout
-        request = m.AnalyzeJob(job=context, tasks=tasks)
         while True:
-            address = await self._find_session(context, session_timeout, deadline)
+            address = await self._find_session(request.job, session_timeout, deadline)
             try:
                 return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
@@ -172,6 +182,9 @@ def without_python(graph: JobGraph) -> JobGraph:
         if not code and all(edge.id in kept for edge in vertex.inputs):
             kept[vertex.id] = vertex
     return copy(graph, vertices=tuple(kept.values()), artifacts=())
+
+
+HeldOf = Callable[[JobGraph], Awaitable[Mapping[TaskId, m.HeldState]]]
 
 
 class ContextOf(Protocol):

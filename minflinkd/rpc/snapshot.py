@@ -32,6 +32,7 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     vertex: str  # "" where it is in none
     kind: str  # Spark's name of the operator, or of the source's format
     fingerprint: str = ""  # of the types that its state holds; "" of a source, whose offset does not depend on them
+    sides: str = ""  # of a join: its type, and the vertices on its left and on its right
     route: str = ""  # the vertices between it and the sink, innermost first: a vertex read twice is in the plan twice
     lines: tuple[int, ...] = ()  # of a source, in Spark's offset log; empty: the one of its number
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +15,10 @@ import structlog
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.reader import read_segments
-from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, JobContext, TaskRestore
+from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, HeldState, JobContext, TaskRestore
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.ids import AttemptId
+from minflinkd.runtime.ids import AttemptId, TaskId
+from minflinkd.storage.interface import StorageError
 from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import session_protocol as sp
@@ -103,6 +105,29 @@ class Deployer:
             for key in held:
                 self.blobs.release(job.job_id, key)
             raise
+
+    @asynccontextmanager
+    async def described(
+        self, held: Mapping[TaskId, HeldState], directory: Path
+    ) -> AsyncIterator[dict[TaskId, sp.DescribedState]]:
+        """Of each task Spark's descriptions of the state that is held for it, in a directory below this new one.
+
+        What the storage does not yield is left out: then less is known beforehand of what fits.
+        """
+        try:
+            found: dict[TaskId, sp.DescribedState] = {}
+            for number, (task, state) in enumerate(held.items()):
+                target = directory / str(number)
+                try:
+                    wanted = {file.path: file.handle for file in state.described}
+                    await read_segments(self.storages.at(state.root), wanted, target)
+                except StorageError as error:
+                    log.warning("the types of a task's state are not known", task=task, error=str(error))
+                else:
+                    found[task] = sp.DescribedState(operators=state.operators, directory=str(target))
+            yield found
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
         """Lay the snapshot's files out, from an own copy or from the storage (C14)."""

@@ -235,12 +235,20 @@ class TellCollected(Request[Collected], frozen=True):
     vertex_id: VertexId
 
 
+class DescribedState(Message, frozen=True):
+    """State that a task is to go on with. `directory`: with Spark's descriptions of its types, and nothing else."""
+
+    operators: tuple[PlanNode, ...]
+    directory: str
+
+
 class AnalyzeTasks(Request[Analysis], frozen=True):
     """Let Spark analyse the tasks without starting anything. Faults are answers, not errors."""
 
     job: JobContext
     tasks: tuple[Task, ...]
     artifacts: dict[str, str] = {}
+    held: dict[TaskId, DescribedState] = {}
 
 
 class Pong(Message, frozen=True):

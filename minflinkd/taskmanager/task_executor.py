@@ -7,6 +7,7 @@ and tells it what became of them. What happens in the session child comes back a
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -181,9 +182,10 @@ class TaskExecutor(Component):
         try:
             artifacts = await self._deployer.artifacts(job)
             try:
-                analysis = await session.ask(
-                    sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts), ANALYSIS_TIMEOUT
-                )
+                directory = attempt_directory(self._state_directory, f"analysis-{secrets.token_hex(8)}")
+                async with self._deployer.described(request.held, directory) as held:
+                    question = sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts, held=held)
+                    analysis = await session.ask(question, ANALYSIS_TIMEOUT)
             finally:
                 self._release_artifacts(job)
         finally:

@@ -9,7 +9,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
-from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.rpc.snapshot import PlanNode, StateFile, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
 
@@ -138,10 +138,19 @@ class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
     allocations: tuple[AllocationId, ...]
 
 
+class HeldState(Message, frozen=True):
+    """State that a task is to go on with: of which query, and the files in which Spark has described its types."""
+
+    operators: tuple[PlanNode, ...]
+    described: tuple[StateFile, ...]
+    root: str  # URI that the physical files are relative to
+
+
 class Analysis(Message, frozen=True):
     faults: tuple[GraphFault, ...] = ()
     schemas: dict[VertexId, str] = {}  # DDL of what each vertex yields
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}  # as in TaskSnapshot
+    verdicts: dict[TaskId, dict[int, str]] = {}  # of the operators for which there is state: "", or why it does not fit
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):
@@ -149,6 +158,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
 
     job: JobContext
     tasks: tuple[Task, ...]
+    held: dict[TaskId, HeldState] = {}
 
 
 class TaskStateChanged(Request[Done], frozen=True):

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -20,7 +21,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
-from minflinkd.taskmanager.session import plan
+from minflinkd.taskmanager.session import plan, rehearsal
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.prepared import PreparedTask
@@ -245,6 +246,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}
     exchanges: dict[VertexId, str] = {}
+    judged: dict[TaskId, dict[int, str]] = {}
     prepared: list[PreparedTask] = []
     try:
         for task in _upstream_first(request.tasks):
@@ -256,13 +258,16 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
                 exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
+            if (held := request.held.get(task.id)) is not None and not built.faults:
+                found = rehearsal.verdicts(engine.session, built, held.operators, Path(held.directory))
+                judged[task.id] = dict(found)
         engine.prepared.keep(job_id, [] if faults else prepared)
         prepared = prepared if faults else []
     finally:
         code.release()
         for task_at_fault in prepared:
             task_at_fault.release()
-    return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators)
+    return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators, verdicts=judged)
 
 
 def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:

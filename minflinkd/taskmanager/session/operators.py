@@ -87,8 +87,15 @@ class _Walk:
         elif _is_stateful(node, name, children):
             number = self._operators
             self._operators += 1
-            fingerprint = _digest(_state(node, name, children))
-            yield PlanNode(number=number, stateful=True, vertex=vertex, kind=name, fingerprint=fingerprint, route=route)
+            yield PlanNode(
+                number=number,
+                stateful=True,
+                vertex=vertex,
+                kind=name,
+                fingerprint=_digest(_state(node, name, children)),
+                sides=_sides(node, children) if name == "Join" else "",
+                route=route,
+            )
         for child in children:
             yield from self.all(child, inside)
 
@@ -121,9 +128,7 @@ def _state(node: Any, name: str, children: list[Any]) -> list[str]:
     if name == "Aggregate":
         return [*_types(node.groupingExpressions()), "->", *_schema(node)]
     if name == "Join":  # which side is which, too: both are kept in one operator
-        sides = [_owners(child) for child in children]
-        if sides[0] == sides[1]:
-            sides = [_owners(child, nearest=True) for child in children]
+        sides = _owners_of_sides(children)
         return [str(node.joinType().sql()), *_schema(children[0]), *sides[0], "|", *_schema(children[1]), *sides[1]]
     if name.endswith("WithState") and name.startswith("FlatMapGroups"):
         try:
@@ -133,6 +138,19 @@ def _state(node: Any, name: str, children: list[Any]) -> list[str]:
     if name.startswith("TransformWithState"):
         return _types(node.groupingAttributes())
     return [] if name == "GlobalLimit" else _schema(node)
+
+
+def _sides(node: Any, children: list[Any]) -> str:
+    """What Spark does not compare: to it one side is as good as the other, and an inner join as an outer one."""
+    left, right = (", ".join(owners) for owners in _owners_of_sides(children))
+    return f"{left} {node.joinType().sql()} {right}"
+
+
+def _owners_of_sides(children: list[Any]) -> list[list[str]]:
+    sides = [_owners(child) for child in children]
+    if sides[0] == sides[1]:
+        sides = [_owners(child, nearest=True) for child in children]
+    return sides
 
 
 def _owners(node: Any, *, nearest: bool = False, vertex: str = "") -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, match_nodes
+from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, all_fit, match_nodes
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import source_lines
@@ -33,10 +33,13 @@ _RECORDED = {
 def place(
     checkpoint: Path, batch: int, old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool
 ) -> bool:
-    """Whether anything had to be moved. Raises StateNotMatched, with the directory as it was."""
+    """Whether anything had to be moved. Raises StateNotMatched, with the directory as it was.
+
+    Types are not compared here: Spark does it when the query starts, and `rehearsal` has had it done before.
+    """
     if not old or tuple(old) == tuple(new):
         return False
-    placement = match_nodes(old, new, allow_non_restored=allow_non_restored)
+    placement = match_nodes(old, new, allow_non_restored=allow_non_restored, verdicts=all_fit(new))
     if placement.in_place:
         return False
     _check(checkpoint, batch, old, new, placement)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minflinkd.checkpoint.matching import Placement, StateNotMatched, match_nodes, match_tasks
+from minflinkd.checkpoint.matching import Placement, StateNotMatched, all_fit, match_nodes, match_tasks
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
 
@@ -147,3 +147,25 @@ def test_a_task_that_is_gone_is_refused_unless_allowed() -> None:
         match_tasks([old], tasks(a="a out"))
     assert match_tasks([old], tasks(a="a out"), allow_non_restored=True) == {}
     assert match_tasks([snapshot("b", "b:json", batch_id=-1)], tasks(a="a out")) == {}
+
+
+def test_where_spark_has_spoken_of_types_its_word_counts() -> None:
+    """C25: by its own rules other types may do, and the same ones of a result may not."""
+    old, new = plan("w:Aggregate:long", "a:json"), plan("w:Aggregate:double", "a:json")
+    assert match_nodes(old, new, verdicts={0: ""}) == Placement({0: 0}, {0: 0}, in_place=True)
+    assert "has other types than it had" in refusal(old, new)
+    with pytest.raises(StateNotMatched, match="other types than it had: two columns instead of one"):
+        match_nodes(old, old, verdicts={0: "two columns instead of one"})
+    assert match_nodes(old, new, verdicts=all_fit(new)).in_place
+
+
+def test_a_join_of_other_sides_or_of_another_kind_is_refused_whatever_its_types() -> None:
+    """C25: Spark does not tell one side from the other; of a checkpoint that does not know them it is not asked."""
+
+    def join(sides: str) -> tuple[PlanNode, ...]:
+        return (PlanNode(number=0, stateful=True, vertex="j", kind="Join", sides=sides),)
+
+    with pytest.raises(StateNotMatched, match="of another join than it was: b INNER a instead of a INNER b"):
+        match_nodes(join("a INNER b"), join("b INNER a"), verdicts={0: ""})
+    assert match_nodes(join("a INNER b"), join("a INNER b"), verdicts={0: ""}).in_place
+    assert match_nodes(join(""), join("a INNER b"), verdicts={0: ""}).in_place

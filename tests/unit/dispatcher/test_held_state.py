@@ -1,0 +1,59 @@
+"""What a TaskManager is told of state that a job is to go on with (C25)."""
+
+from __future__ import annotations
+
+import json
+
+from minflinkd.dispatcher.comparison import compare
+from minflinkd.dispatcher.held_state import held_state
+from minflinkd.jobgraph.document import parse_json
+from minflinkd.rpc.jobs import StateFate
+from minflinkd.rpc.snapshot import PlanNode, StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from tests.unit.dispatcher.conftest import DOCUMENT
+
+GRAPH = parse_json(json.dumps(DOCUMENT).encode()).job()
+NUMBERS = TaskId("numbers")
+SCHEMA = "state/0/0/_metadata/schema"
+COUNT = PlanNode(number=0, stateful=True, vertex="numbers", kind="Aggregate", fingerprint="long")
+
+
+def taken(*paths: str, vertex: str = "numbers") -> TaskSnapshot:
+    return TaskSnapshot(
+        task_id=NUMBERS,
+        attempt_id=AttemptId("a" * 32),
+        resource_id=ResourceId("tm-1"),
+        checkpoint_id=3,
+        batch_id=7,
+        files=tuple(StateFile(path, StateHandle(file="f.seg", offset=0, length=9, checksum="0")) for path in paths),
+        operators=(PlanNode(number=0, stateful=True, vertex=vertex, kind="Aggregate", fingerprint="long"),),
+    )
+
+
+def test_only_what_describes_types_is_fetched() -> None:
+    """C25, H2: a few hundred bytes, however large the state."""
+    joined = "state/1/0/left-keyToNumValues/_metadata/schema"
+    snapshot = taken(SCHEMA, joined, "state/0/0/_metadata/metadata", "state/0/1/8.changelog", "offsets/7")
+    (task, held), *others = held_state(GRAPH, [snapshot], "file:///checkpoints").items()
+    assert (task, others, held.root, held.operators) == (NUMBERS, [], "file:///checkpoints", snapshot.operators)
+    assert [file.path for file in held.described] == [SCHEMA, joined]
+
+
+def test_nothing_is_asked_of_a_task_without_state_or_of_state_without_a_task() -> None:
+    """C25."""
+    assert held_state(GRAPH, [taken("offsets/7", "commits/7")], "file:///checkpoints") == {}
+    assert held_state(GRAPH, [taken(SCHEMA, vertex="gone")], "file:///checkpoints") == {}
+    assert held_state(GRAPH, [], "file:///checkpoints") == {}
+
+
+def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> None:
+    """H2: shown as kept where Spark takes it, and as incompatible, with Spark's reason, where it does not."""
+    plans = {NUMBERS: (PlanNode(number=0, stateful=True, vertex="numbers", kind="Aggregate", fingerprint="double"),)}
+    for verdict, fate in (("", StateFate.KEPT), ("a column more", StateFate.INCOMPATIBLE)):
+        verdicts = {NUMBERS: {0: verdict}}
+        changes, faults = compare(GRAPH, GRAPH, [taken()], plans, verdicts, allow_non_restored=True)
+        assert [(change.fate, verdict in change.reason) for change in changes.state] == [(fate, True)]
+        assert bool(faults) == (fate is StateFate.INCOMPATIBLE)
+        assert all(verdict in fault.problem for fault in faults)
+    changes, faults = compare(GRAPH, GRAPH, [taken()], plans, allow_non_restored=True)
+    assert len(faults) == 1, "without a verdict the types must be those that were recorded"
