@@ -179,8 +179,10 @@ class JobMasterCore:
             case ev.Cancel(attempt, address):
                 cancel = m.CancelTask(job_id=self.job_id, attempt_id=attempt)
                 self._run(Address(address), cancel, self._cancel_patience, command)
-            case ev.FreeAllocations(address, allocations, job_ended):
-                free = m.FreeSlots(job_id=self.job_id, allocations=allocations, job_ended=job_ended)
+            case ev.FreeAllocations(address, allocations, job_ended, surplus):
+                free = m.FreeSlots(
+                    job_id=self.job_id, allocations=allocations, job_ended=job_ended, surplus=dict(surplus)
+                )
                 self._freeing += 1
                 self._run(Address(address), free, self._options.heartbeat_timeout, command)
             case ev.End():

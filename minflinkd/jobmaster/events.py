@@ -261,9 +261,12 @@ class TakeRescaleCheckpoint:
 
 @dataclass(frozen=True)
 class FreeAllocations:
+    """`surplus`: slots of allocations that the job keeps."""
+
     address: str
     allocations: tuple[AllocationId, ...]
     job_ended: bool
+    surplus: Mapping[AllocationId, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

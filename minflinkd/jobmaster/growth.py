@@ -34,10 +34,11 @@ def use_slots(state: JobState, now: float) -> Step:
     if growing and (growth is None or growth.parallelism != total(better)):
         growth = Growth(total(better), now)
     used = {a for p in (state.placement, better if growing else {}) for share in p.values() for a in share.allocations}
-    idle = {a: state.idle.get(a, now) for a in sorted(state.pool.held) if a not in used}
+    wide = {} if growing else slot_pool.surplus(state.pool, state.placement)
+    idle = {a: state.idle.get(a, now) for a in sorted(state.pool.held) if a not in used or a in wide}
     if (growth, idle) != (state.growth, state.idle):  # mostly nothing has changed, with every micro-batch of every job
         state = replace(state, growth=growth, idle=idle)
-    state, commands = _give_back_idle(state, now)
+    state, commands = _give_back_idle(state, wide, now)
     due = growth_due(state)
     ending = state.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
     if due is None or now < due or ending:
@@ -92,9 +93,18 @@ def checkpoint_failed(state: JobState, number: int, now: float) -> JobState:
     return replace(state, rescaling=False, growth=None, changed_at=now)
 
 
-def _give_back_idle(state: JobState, now: float) -> Step:
-    timeout = state.options.slot_idle_timeout
-    return give_back(state, tuple(a for a, since in state.idle.items() if now - since >= timeout))
+def _give_back_idle(state: JobState, wide: Mapping[AllocationId, tuple[int, ...]], now: float) -> Step:
+    """R4, H4: whole allocations, and of those that the job runs on what is beyond its parallelism."""
+    over = [a for a, since in state.idle.items() if now - since >= state.options.slot_idle_timeout]
+    state, commands = give_back(state, tuple(a for a in over if a not in wide))
+    by_address: dict[str, dict[AllocationId, tuple[int, ...]]] = {}
+    for allocation in (a for a in over if a in wide):
+        by_address.setdefault(state.pool.held[allocation].address, {})[allocation] = wide[allocation]
+    for address, unused in by_address.items():
+        pool = slot_pool.narrowed(state.pool, unused)
+        state = replace(state, pool=pool, idle={a: t for a, t in state.idle.items() if a not in unused})
+        commands = (*commands, ev.FreeAllocations(address, (), job_ended=False, surplus=unused))
+    return state, commands
 
 
 def give_back(state: JobState, allocations: tuple[AllocationId, ...], *, job_ended: bool = False) -> Step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobmaster.placement import Bounds, Holdings, place, total
+from minflinkd.jobmaster.placement import Bounds, Holdings, Placement, place, total
 from minflinkd.rpc.messages import SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
@@ -133,6 +133,31 @@ def dropped(pool: SlotPool, allocations: tuple[AllocationId, ...]) -> SlotPool:
         return pool
     held = {a: h for a, h in pool.held.items() if a not in gone}
     return replace(pool, held=held, gone=(*pool.gone, *gone)[-GONE_KEPT:], version=pool.version + 1)
+
+
+def narrowed(pool: SlotPool, surplus: Mapping[AllocationId, tuple[int, ...]]) -> SlotPool:
+    """The pool without these slots of allocations that it keeps."""
+    held = dict(pool.held)
+    for allocation, unused in surplus.items():
+        left = tuple(slot for slot in held[allocation].slots if slot not in unused)
+        held[allocation] = replace(held[allocation], slots=left)
+    return replace(pool, held=held, version=pool.version + 1) if surplus else pool
+
+
+def surplus(pool: SlotPool, placement: Placement) -> Mapping[AllocationId, tuple[int, ...]]:
+    """Slots beyond what the groups run with, of allocations that they run on: of each at least one is in use."""
+    found: dict[AllocationId, tuple[int, ...]] = {}
+    for resource in {share.resource_id for share in placement.values()}:
+        shares = [share for share in placement.values() if share.resource_id == resource]
+        used = {a for share in shares for a in share.allocations if a in pool.held}
+        beyond = sum(len(pool.held[a].slots) for a in used) - sum(share.parallelism for share in shares)
+        for allocation in sorted(used, key=lambda a: (-len(pool.held[a].slots), a)):
+            slots = pool.held[allocation].slots
+            unused = min(beyond, len(slots) - 1)
+            if unused > 0:
+                found[allocation] = slots[-unused:]
+                beyond -= unused
+    return found
 
 
 def check_invariants(pool: SlotPool) -> None:

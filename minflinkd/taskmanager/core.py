@@ -317,7 +317,7 @@ class TaskManagerCore:
                 self._feed(ev.Beat(job_id, leader, message.allocations), now)
                 return m.JobHeartbeatAnswer(allocations=self.slots.kept_for(job_id), tasks=())
             case m.FreeSlots():
-                self._feed(ev.Free(job_id, leader, message.allocations, message.job_ended), now)
+                self._feed(ev.Free(job_id, leader, message.allocations, message.job_ended, message.surplus), now)
             case m.CancelTask():
                 self._feed(ev.Cancel(job_id, leader, message.attempt_id), now)
             case _:

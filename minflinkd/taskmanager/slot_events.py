@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from minflinkd.rpc.messages import AllocateSlots, DeployTask, Library, SlotOffer
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
@@ -61,6 +62,7 @@ class Free:
     leader: LeaderId
     allocations: tuple[AllocationId, ...]
     job_ended: bool
+    surplus: Mapping[AllocationId, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,8 @@ def _free(state: Slots, event: ev.Free, now: float) -> Step:
     if event.job_ended:
         state = state.with_job(event.job_id, replace(job, ended=True))
     given = [a for a in state.kept_for(event.job_id) if event.job_ended or a in event.allocations]
+    kept = {a: event.surplus[a] for a in state.kept_for(event.job_id) if a in event.surplus and a not in given}
+    state = replace(state, table=st.narrowed(state.table, kept))
     state, ends = _release(state, given, "its JobMaster gave the slots back", now)
     return state, (*commands, *ends)
 

@@ -150,6 +150,16 @@ def freed(slots: SlotTable, allocations: Iterable[AllocationId]) -> SlotTable:
     return replace(slots, bindings=bindings, loaded=loaded, version=slots.version + 1)
 
 
+def narrowed(slots: SlotTable, surplus: Mapping[AllocationId, Iterable[int]]) -> SlotTable:
+    """These slots of these allocations are free, but for the last one of each: what is not theirs is no more."""
+    bindings = dict(slots.bindings)
+    for allocation, unused in surplus.items():
+        binding = bindings[allocation]
+        if left := tuple(slot for slot in binding.slots if slot not in set(unused)):
+            bindings[allocation] = replace(binding, slots=left)
+    return replace(slots, bindings=bindings, version=slots.version + 1) if bindings != slots.bindings else slots
+
+
 def brought_by(slots: SlotTable, allocations: Iterable[AllocationId]) -> tuple[Library, ...]:
     """What is in the session perhaps through these, and stays there."""
     return together(*(slots.bindings[a].libraries for a in allocations))

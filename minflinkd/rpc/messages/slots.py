@@ -238,10 +238,11 @@ class ExitTaskManager(Request[Done], frozen=True):
 
 
 class FreeSlots(Request[Done], frozen=True):
-    """The JobMaster gives allocations back: their tasks, if any are left, are cancelled first."""
+    """The JobMaster gives allocations back: their tasks, if any are left, are cancelled first. May be repeated."""
 
     job_id: JobId
     allocations: tuple[AllocationId, ...]
+    surplus: dict[AllocationId, tuple[int, ...]] = {}  # slots of allocations that it keeps: the others go on
     job_ended: bool = False  # for good: local copies of the job's snapshots and blobs go too
 
 

@@ -221,6 +221,20 @@ async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_m
             assert sum(map(len, world.tm.held.values())) == 3
 
 
+async def test_a_narrower_version_keeps_its_part_of_an_allocation_and_gives_the_rest_back(tmp_path: Path) -> None:
+    """H4: once it runs; the task stays where it is, in the same attempt."""
+    async with running(tmp_path, graph(parallelism=4), {TM: 4}) as world:
+        (allocation,) = world.tm.held
+        base = await world.master.making_way.stand_down(final=True)
+        async with succeeded(world, tmp_path, graph(parallelism=1), base=base) as heard:
+            await until(lambda: len(heard.said) == 2)
+            assert world.deployments() == [("numbers", 0, 4), ("numbers", 0, 1)]
+            assert len(world.tm.held[allocation]) == 4
+            await until(lambda: len(world.tm.held[allocation]) == 1)
+            assert (world.needs, world.master.status) == ((), JobStatus.RUNNING)
+            assert len(world.tm.deployed) == 2
+
+
 async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_path: Path) -> None:
     """H2, H7: the version that runs does not stop for it, and keeps nothing of what it was given meanwhile."""
     async with running(tmp_path, slots={TM: 1}) as world:

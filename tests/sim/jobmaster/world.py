@@ -109,6 +109,8 @@ class StandInTaskManager:
 
     async def _free(self, request: m.FreeSlots) -> m.Done:
         await asyncio.sleep(self.free_takes)
+        for allocation, unused in request.surplus.items():
+            self.held[allocation] = tuple(slot for slot in self.held[allocation] if slot not in unused)
         if [self.held.pop(a) for a in request.allocations if a in self.held]:
             self.world.story.append("free for good" if request.job_ended else "free")
         return m.Done()

@@ -273,6 +273,32 @@ def test_a_lost_allocation_of_several_stops_the_group_that_needs_it() -> None:
     assert of_kind(ev.Cancel, commands) == [ev.Cancel(job.attempt("a"), "taskmanager/tm-1")]
 
 
+def test_slots_of_an_allocation_that_is_wider_than_the_job_are_given_back_when_it_has_run_a_while() -> None:
+    """H4: a version that is narrower takes over the allocation of the one before it, and keeps what it needs."""
+    job = WideJob(a=1)
+    job.offer(TM1, 4, "of-the-version-before")
+    job.deploy()
+    job.come_up()
+    assert job.wait(49) == []
+    (free,) = job.wait(1)
+    assert free == ev.FreeAllocations(
+        "taskmanager/tm-1", (), job_ended=False, surplus={AllocationId("of-the-version-before"): (1, 2, 3)}
+    )
+    assert job.state.pool.held[AllocationId("of-the-version-before")].slots == (0,)
+    assert (job.needs, job.state.status, job.wait(1000)) == ({}, JobStatus.RUNNING, [])
+
+
+def test_slots_that_a_job_is_about_to_grow_into_are_no_surplus() -> None:
+    """R20."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3, "a-wide-one")
+    assert of_kind(ev.FreeAllocations, job.wait(1000)) == []
+    grown(job)
+    job.come_up()
+    assert of_kind(ev.FreeAllocations, job.wait(1000)) == []
+
+
 def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
     """R4: beyond what the job wants, whoever gave them."""
     job = WideJob(a=2)

@@ -15,6 +15,7 @@ from minflinkd.taskmanager.slot_table import (
     fits,
     freed,
     moved,
+    narrowed,
     with_new_session,
 )
 from tests.unit.taskmanager.core_world import JOB, OTHER, A, B
@@ -38,6 +39,18 @@ def test_slots_that_are_being_released_are_not_free() -> None:
     assert not fits(releasing, JOB, (1,), exclusive=False)
     assert [s.allocation_id for s in releasing.report()] == [None, A, A, None]
     assert releasing.offers(JOB) == ()
+
+
+def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
+    """H4: repeated, late and foreign wishes change nothing, and no allocation is left with nothing."""
+    active = moved(table(), [A], SlotState.ACTIVE, 1.0)
+    left = narrowed(active, {A: (2,)})
+    assert [s.allocation_id for s in left.report()] == [None, A, None, None]
+    assert left.version > active.version
+    assert left.bindings[A].state is SlotState.ACTIVE
+    again = allocated(left, B, OTHER, (2,), exclusive=False, now=2.0, until=10.0)
+    assert narrowed(again, {A: (2, 3)}) is again
+    assert narrowed(again, {A: (1, 2)}) is again
 
 
 def test_a_dedicated_taskmanager_takes_no_other_job() -> None:
