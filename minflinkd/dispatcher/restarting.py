@@ -17,6 +17,7 @@ from minflinkd.dispatcher.job_results import until_done
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.job_state import widths
+from minflinkd.jobmaster.sinks import leaves_sinks
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc.jobs import HotRestart
 from minflinkd.runtime.clock import Clock
@@ -82,7 +83,8 @@ class Restarting(Component):
 
     def heritage(self) -> Heritage:
         current = self.versions.current
-        return Heritage(current.base, current.allow_non_restored, self.versions.sinks)
+        published = current.base_published
+        return Heritage(current.base, current.allow_non_restored, self.versions.sinks, published=published)
 
     def take_estate(self) -> Estate | None:
         """Of the JobMaster that stood down for the one that is made now."""
@@ -266,7 +268,9 @@ class Restarting(Component):
             if master is not None:
                 if restart is not None and restart.old is None:
                     await master.making_way.reserve(widths(restart.target), self._timeout())
-                return v.StoodDown(await master.making_way.stand_down(final=final))
+                publish = restart is not None and restart.old is None and leaves_sinks(master.graph, restart.target)
+                latest = await master.making_way.stand_down(final=final, publish=publish)
+                return v.StoodDown(latest, published=master.making_way.published)
             if restart is None or restart.old is None:
                 return v.NotStoodDown(_NO_MASTER)
             return v.StoodDown(await self._latest_stored())

@@ -44,10 +44,14 @@ class Phase(StrEnum):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`base`: the last checkpoint before this version's own; up to it, state is of an earlier one."""
+    """`base`: the last checkpoint before this version's own; up to it, state is of an earlier one.
+
+    `base_published`: the sinks of the earlier one have committed all that it covers, those that are gone now too.
+    """
 
     graph: JobGraph
     base: int = 0
+    base_published: bool = False
     allow_non_restored: bool = False
 
 
@@ -92,9 +96,13 @@ class Requested:
 
 @dataclass(frozen=True)
 class StoodDown:
-    """Nothing of the version that counts runs any more. `latest`: the last complete checkpoint; 0 for none."""
+    """Nothing of the version that counts runs any more. `latest`: the last complete checkpoint; 0 for none.
+
+    `published`: its tasks have said that all of it is committed.
+    """
 
     latest: int
+    published: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,8 @@ def step(state: Versions, event: Event, now_ms: int) -> Step:
             return _requested(state, event, now_ms)
         case _ if restart is None:
             return state, None
-        case StoodDown(latest):
-            return _stood_down(state, restart, latest, now_ms)
+        case StoodDown():
+            return _stood_down(state, restart, event, now_ms)
         case NotStoodDown(error):
             return _not_stood_down(state, restart, error, now_ms)
         case Running(milestones) if restart.phase is Phase.STARTING:
@@ -208,14 +216,20 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
     return state, Command.STAND_DOWN if before.phase is Phase.STARTING else None
 
 
-def _stood_down(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
+def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int) -> Step:
+    latest = event.latest
     if restart.phase is Phase.STARTING:
         return state, None
     restart = marked(restart, "stopped", now_ms)
     unproven = restart.old is not None and latest <= state.current.base
     if restart.phase is Phase.HANDING_OVER:
         back = restart.old if unproven else state.current
-        target = Version(graph=restart.target, base=latest, allow_non_restored=restart.allow_non_restored)
+        target = Version(
+            graph=restart.target,
+            base=latest,
+            base_published=event.published,
+            allow_non_restored=restart.allow_non_restored,
+        )
         restart = replace(restart, phase=Phase.STARTING, old=back, checkpoint_id=latest)
         return replace(state, current=target, restart=restart), Command.BRING_UP
     if not unproven:  # its first checkpoint was complete after all

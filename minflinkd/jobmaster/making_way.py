@@ -55,14 +55,23 @@ class MakingWay:
         """Slots beyond the job's own are given back when they have been idle for a while. Raises Crashed."""
         self._scheduling.feed(ev.SlotsReserved())
 
-    async def stand_down(self, *, final: bool) -> int:
+    @property
+    def published(self) -> bool:
+        """Whether all that the latest checkpoint covers is committed, by what is known here."""
+        latest = self._coordinator.latest()
+        return latest is None or latest == self._coordinator.latest_published()
+
+    async def stand_down(self, *, final: bool, publish: bool = False) -> int:
         """Stop the tasks, keep their slots, and decide nothing any more; the latest checkpoint's id, or 0.
 
         With `final`, a last checkpoint is taken first, behind which the tasks stand still; where that fails, the one
-        before it counts. Raises NotStoodDown: the job goes on, or ends, as it would have.
+        before it counts. With `publish` the tasks stop when what it covers is committed: nobody could do it later.
+        Raises NotStoodDown: the job goes on, or ends, as it would have.
         """
         if final and self._scheduling.state.status is JobStatus.RUNNING:
             await self._take_last_cut()
+        if publish:
+            await self._have_published()
         try:
             await asyncio.shield(self.begin())
             point = await self._coordinator.settled()
@@ -106,6 +115,17 @@ class MakingWay:
         if (waiting := self._stood_down) is not None and not waiting.done():
             waiting.set_exception(NotStoodDown(why))
             waiting.exception()  # seen, also where nobody waits any more
+
+    async def _have_published(self) -> None:
+        try:
+            if (latest := self._coordinator.latest()) is not None:
+                await self._coordinator.published(latest.checkpoint_id)
+        except MinflinkError as error:
+            self._scheduling.feed(ev.StandDown())  # they stand still, perhaps
+            self.go_on()
+            raise NotStoodDown(
+                f"sinks that the new version lacks have not committed what they owe: {error.message}", hint=error.hint
+            ) from error
 
     async def _take_last_cut(self) -> None:
         try:

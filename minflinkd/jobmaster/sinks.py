@@ -14,10 +14,11 @@ import structlog
 
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobgraph.params import substitute
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.ids import JobId, VertexId
+from minflinkd.runtime.ids import JobId, TaskId, VertexId
 from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.publication import discard_staged, publish, remove_service_directories
 from minflinkd.storage.registry import Storages
@@ -36,6 +37,16 @@ def sink_roots(graph: JobGraph) -> tuple[SinkRoot, ...]:
         for vertex in graph.vertices
         if vertex.sink is not None and vertex.sink.path is not None
     )
+
+
+def leaves_sinks(old: JobGraph, new: JobGraph) -> bool:
+    """Whether a sink of the old version is in no task of the new one, or in another than it was."""
+    before, after = _homes(old), _homes(new)
+    return any(after.get(sink) != task for sink, task in before.items())
+
+
+def _homes(graph: JobGraph) -> dict[VertexId, TaskId]:
+    return {vertex.id: task.id for task in chain(graph) for vertex in task.vertices if vertex.sink is not None}
 
 
 class JobSinks:

@@ -17,8 +17,9 @@ from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.sinks import SinkRoot
 from minflinkd.rpc.messages import TaskRestore
+from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
-from minflinkd.runtime.ids import ResourceId, TaskId
+from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
 
 
 class NotStoodDown(MinflinkError):
@@ -38,11 +39,15 @@ class Estate:
 
 @dataclass(frozen=True)
 class Heritage:
-    """Checkpoints up to `base` are of an earlier version: their state is matched to the tasks by vertices (C25)."""
+    """Checkpoints up to `base` are of an earlier version: their state is matched to the tasks by vertices (C25).
+
+    `published`: its sinks have committed what they owe by `base`; one that is gone, or has moved, is not missed.
+    """
 
     base: int = 0
     allow_non_restored: bool = False
     sinks: tuple[SinkRoot, ...] = ()  # of all versions so far: what they staged may lie there
+    published: bool = False
 
     def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
         """From what each task starts. Raises StateNotMatched."""
@@ -51,11 +56,16 @@ class Heritage:
         if point.checkpoint_id <= self.base:
             vertices = {task_id: [vertex.id for vertex in task.vertices] for task_id, task in tasks.items()}
             matched = match_tasks(point.tasks, vertices, allow_non_restored=allowed)
-            found = {task_id: copy(snapshot, input_ended=False) for task_id, snapshot in matched.items()}
+            found = {task_id: self._inherited(tasks[task_id], snapshot) for task_id, snapshot in matched.items()}
         return {
             task_id: TaskRestore(checkpoint_id=point.checkpoint_id, snapshot=snapshot, allow_non_restored=allowed)
             for task_id, snapshot in found.items()
         }
+
+    def _inherited(self, task: Task, snapshot: TaskSnapshot) -> TaskSnapshot:
+        own = {vertex.id for vertex in task.vertices}
+        owed = tuple(t for t in snapshot.transactions if not self.published or VertexId(t.sink) in own)
+        return copy(snapshot, input_ended=False, transactions=owed)
 
 
 @dataclass(frozen=True)

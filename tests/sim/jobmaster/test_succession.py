@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.model import JobGraph, Task, Vertex
 from minflinkd.jobmaster.succession import Heritage, NotStoodDown, Trial
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
+from minflinkd.storage.publication import SinkTransaction
 from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, new_master, running, until
+from tests.unit.checkpoint.builders import completed, snapshot
 from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
@@ -110,6 +114,45 @@ async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path
         with pytest.raises(NotStoodDown):
             await world.master.making_way.stand_down(final=True)
         assert world.master.status is JobStatus.RUNNING
+
+
+async def test_a_version_with_sinks_that_the_next_one_lacks_stops_when_they_have_committed(tmp_path: Path) -> None:
+    """H3, J13: nobody could commit for them later."""
+    async with running(tmp_path, timeout=3600.0) as world:
+        hears_late = asyncio.get_running_loop().time() + 10.0
+
+        def late(_: object, __: object, message: object) -> bool:
+            waits = asyncio.get_running_loop().time() < hears_late
+            return waits and isinstance(message, m.NotifyCheckpointComplete)
+
+        world.wire.faults.drop_if = late
+        assert await world.master.making_way.stand_down(final=True, publish=True) == 1
+        assert world.master.making_way.published
+        assert world.story == ["deploy 0", "trigger 1 and stop", "publish 1", "cancel"]
+        assert asyncio.get_running_loop().time() >= hears_late
+
+
+async def test_a_version_whose_sinks_cannot_commit_goes_on_where_the_next_one_lacks_them(tmp_path: Path) -> None:
+    """H3, J13: its tasks, which stood still, go on from the checkpoint."""
+    async with running(tmp_path, timeout=3600.0) as world:
+        world.wire.faults.drop_if = lambda _s, _t, message: isinstance(message, m.NotifyCheckpointComplete)
+        with pytest.raises(NotStoodDown, match="have not committed what they owe"):
+            await world.master.making_way.stand_down(final=True, publish=True)
+        assert not world.master.making_way.published
+        await until(lambda: world.master.status is JobStatus.RUNNING)
+        assert [number for _, number, _ in world.deployments()] == [0, 1]
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_committed(published: bool) -> None:
+    """J13: else the task says that it has no such sink, and the version before it comes back."""
+    owed = tuple(SinkTransaction(job_id=JOB, sink=sink, checkpoint_id=5) for sink in ("gone", "a"))
+    point = completed(5, replace(snapshot(5, TaskId("a"), AttemptId("1" * 32)), transactions=owed))
+    tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
+    (restore,) = Heritage(5, published=published).restores(point, tasks).values()
+    assert [t.sink for t in restore.snapshot.transactions] == (["a"] if published else ["gone", "a"])
+    (restore,) = Heritage(4, published=True).restores(point, tasks).values()
+    assert restore.snapshot.transactions == owed, "of this version itself"
 
 
 async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_checkpoint(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_a_new_version_counts_once_the_old_one_has_made_way(job: Job) -> None:
     assert record.checkpoint_id == 7
 
 
+def test_it_is_kept_whether_the_sinks_of_the_version_before_have_committed(job: Job) -> None:
+    """J13: whoever brings the new version up knows it, under another daemon too."""
+    job.feed(v.Requested(graph(1)))
+    job.feed(v.StoodDown(7, published=True))
+    assert job.state.current.base_published
+    job.feed(v.Disproved(BOOM))
+    job.feed(v.StoodDown(7))
+    assert not job.state.current.base_published, "of the version before that"
+
+
 def test_a_version_that_fails_before_its_first_checkpoint_gives_way_to_the_one_before_it(job: Job) -> None:
     """H7."""
     starting(job)

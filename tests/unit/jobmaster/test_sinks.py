@@ -12,7 +12,7 @@ from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
 from minflinkd.jobmaster import sinks as job_sinks
-from minflinkd.jobmaster.sinks import JobSinks
+from minflinkd.jobmaster.sinks import JobSinks, leaves_sinks
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId, VertexId
@@ -218,3 +218,14 @@ async def test_what_a_sink_of_another_version_staged_is_discarded_too(tmp_path: 
     await sinks.close(None)
     assert list(other.iterdir()) == []
     await storages.aclose()
+
+
+def test_a_version_leaves_sinks_behind_that_it_lacks_or_that_are_in_another_task(tmp_path: Path) -> None:
+    """J13: only then must the version before it commit for them before it stops."""
+    one = graph(tmp_path)
+    source, out = one.vertices
+    apart = Vertex(id=VertexId("apart"), inputs=(Input(id=source.id, exchange=True),), sql="SELECT * FROM numbers")
+    moved = replace(one, vertices=(source, apart, replace(out, inputs=(Input(id=apart.id),))))
+    renamed = replace(one, vertices=(source, replace(out, id=VertexId("other"))))
+    more = replace(one, vertices=(*one.vertices, replace(out, id=VertexId("other"))))
+    assert [leaves_sinks(one, new) for new in (one, more, renamed, moved)] == [False, False, True, True]
