@@ -125,7 +125,9 @@ def match_tasks(
         if snapshot.input_ended and any(node.stateful for node in snapshot.operators):
             reasons.append(Reason(f"time has ended for the state of {names}: all that came later would be late"))
         if not heirs:
-            if snapshot.batch_id >= 0 and not allow_non_restored:
+            # A task that only passes on what others yield: behind an aligned cut there is nothing of it to keep.
+            passes_on = bool(snapshot.operators) and not own and not snapshot.unaligned
+            if snapshot.batch_id >= 0 and not passes_on and not allow_non_restored:
                 reasons.append(Reason(f"there is state of {names}, and no such vertex", ALLOW))
         elif len(heirs) > 1:
             reasons.append(

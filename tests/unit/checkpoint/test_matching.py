@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.checkpoint.matching import Placement, StateNotMatched, all_fit, match_nodes, match_tasks
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
@@ -117,6 +118,14 @@ def snapshot(task: str, *parts: str, batch_id: int = 3) -> TaskSnapshot:
 
 def tasks(**vertices: str) -> dict[TaskId, list[VertexId]]:
     return {TaskId(task): [VertexId(name) for name in names.split()] for task, names in vertices.items()}
+
+
+def test_a_task_that_only_passes_on_what_another_yields_may_go() -> None:
+    """C25: unless its snapshot holds what it had not read yet."""
+    passing = replace(snapshot("apart", "minutes:exchange"), inputs={VertexId("minutes"): 7})
+    assert match_tasks([passing], tasks(events="events minutes out")) == {}
+    with pytest.raises(StateNotMatched, match="there is state of apart"):
+        match_tasks([replace(passing, unaligned=True)], tasks(events="events minutes out"))
 
 
 def test_a_task_is_found_by_the_vertices_that_hold_its_state() -> None:
