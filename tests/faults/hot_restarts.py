@@ -28,6 +28,7 @@ ONE = {
 }
 
 
+NOTHING: Mapping[str, Any] = {}
 AHEAD = 6  # event files that are there and not yet read
 TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
 
@@ -44,12 +45,15 @@ class Versions:
     def output(self) -> Path:
         return self.windows.base / "out"
 
-    def write(self, tag: str, *, artifact: str = "", sql: str = TAGGED, **changes: Any) -> Path:
-        """The job file of a version. `changes`: of its vertices, by id, and of other top-level keys."""
+    def write(
+        self, tag: str, *, artifact: str = "", sql: str = TAGGED, vertices: Mapping[str, Any] = NOTHING, **changes: Any
+    ) -> Path:
+        """The job file of a version. `vertices`: others than it has, or more; `changes`: of its top-level keys."""
         windows = replace(self.windows, artifact=artifact) if artifact else self.windows
         document = json.loads(windows.write("out", mode="streaming").read_text())
         document["params"]["version"] = tag
         document["vertices"]["minutes"]["sql"] = sql
+        document["vertices"] |= vertices
         document |= changes
         file = self.windows.base / "out-job/job.yaml"
         file.write_text(json.dumps(document))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from functools import partial
@@ -84,6 +85,33 @@ async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_
         assert await processes_of(one) == before
         assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
     assert set(versions.written()) == set("1234")
+
+
+WITH_MORE = "(SELECT k, time, v FROM clean UNION ALL SELECT k, time, v FROM more)"
+MORE = {
+    "source": {"format": "json", "path": "${input}-more", "schema": "k STRING, time TIMESTAMP, v BIGINT"},
+    "watermark": {"column": "time", "delay": "1 minute"},
+}
+
+
+async def test_a_source_comes_and_goes_beside_state(one: Cluster, tmp_path: Path) -> None:
+    """H2, C25: a new one is read from its beginning; one that is gone is left behind only where that is allowed."""
+    (tmp_path / "events-more").mkdir()
+    wider = {"sql": TAGGED.replace("FROM clean", f"FROM {WITH_MORE}"), "vertices": {"more": MORE}}
+    async with running_versions(one, tmp_path) as versions:
+        file = versions.write("2", **wider)
+        document = json.loads(file.read_text())
+        document["vertices"]["minutes"]["inputs"] = ["clean", "more"]
+        order = ("events", "clean", "more", "minutes", "out")
+        document["vertices"] = {name: document["vertices"][name] for name in order}
+        file.write_text(json.dumps(document))
+        assert (await restarted(one, versions.job_id, file)).error is None
+        (tmp_path / "events-more/1.json").write_text("")
+        with pytest.raises(RefusedJob) as refusal:
+            await restarted(one, versions.job_id, versions.write("3"))
+        assert any("had a source" in fault.problem for fault in refusal.value.faults), refusal.value.faults
+        allowed = {"allow-non-restored-state": "true"}
+        assert (await restarted(one, versions.job_id, versions.write("3"), **allowed)).error is None
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
