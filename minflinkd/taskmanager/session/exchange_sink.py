@@ -15,8 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.types import BooleanType, NullType, StructField, StructType
 
 from minflinkd.taskmanager.exchange.log import DATA, DataFile
+from minflinkd.taskmanager.session import local_files
 from minflinkd.taskmanager.session.ledger import Ledger
-from minflinkd.taskmanager.session.local_parquet import RAW_FILES, with_rows
+from minflinkd.taskmanager.session.local_parquet import with_rows
 from minflinkd.taskmanager.session.spark import Session
 
 
@@ -33,7 +34,7 @@ class ExchangeSink:
     def write(self, frame: DataFrame, epoch: int) -> int:
         staged = self._data / f".{epoch}-{uuid4().hex}"
         try:
-            as_stored(frame).write.options(**RAW_FILES).mode("error").parquet(f"file://{staged}")
+            as_stored(frame).write.options(**local_files.RAW).mode("error").parquet(f"file://{staged}")
             self.files = tuple(self._place(file, rows) for file, rows in with_rows(sorted(staged.glob("*.parquet"))))
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-# No .crc file beside each file. Only for this writer's file system, which therefore is not the cached one.
-RAW_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-
 
 def with_rows(files: Iterable[Path]) -> Iterator[tuple[Path, int]]:
     """Each file and its rows, as its footer says; those that only carry the schema are deleted."""

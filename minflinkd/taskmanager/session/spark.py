@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from minflinkd.taskmanager.session import local_files
 from minflinkd.taskmanager.session_protocol import SessionConfig
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -43,11 +45,21 @@ def code_directory(config: SessionConfig) -> Path:
     return work / "code"
 
 
-def _python_path(config: SessionConfig) -> str:
-    """Of Python's workers: behind what they have, so that no job's code hides it."""
-    code = code_directory(config)
-    given = config.conf.get("spark.executorEnv.PYTHONPATH", "")
-    return os.pathsep.join(path for path in (given, str(code), str(code / "native")) if path)
+def class_directory(config: SessionConfig) -> Path:
+    """Where Java classes of our own lie, for executors as well."""
+    return code_directory(config) / "classes"
+
+
+def _paths(config: SessionConfig) -> dict[str, str]:
+    """Behind what is given, so that nothing of ours, and no job's code, hides it."""
+    code, classes = code_directory(config), class_directory(config)
+    ours = {
+        "spark.executorEnv.PYTHONPATH": (code, code / "native"),  # of Python's workers
+        "spark.driver.extraClassPath": (classes,),
+        "spark.executor.extraClassPath": (classes,),
+    }
+    given = {name: config.conf.get(name, "") for name in ours}
+    return {name: os.pathsep.join(filter(None, (given[name], *map(str, paths)))) for name, paths in ours.items()}
 
 
 @dataclass(frozen=True)
@@ -110,8 +122,6 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",  # uploads carry checksums of their own
         "spark.sql.streaming.stopActiveRunOnRestart": "false",  # starting a copy would stop the original, silently
         "spark.sql.streaming.pollingDelay": "50ms",
-        # Fewer file operations per micro-batch. Never fs.file.impl: RocksDB's uploads then fail in the background.
-        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Staged output is private until it is published: no rename pass, no marker file.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -128,8 +138,9 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.ui.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "100",  # rows are counted by it: none may be lost
     }
-    tuned |= _on_cluster(config) if config.on_cluster else _driver_at("127.0.0.1")
-    return tuned | config.conf | {"spark.executorEnv.PYTHONPATH": _python_path(config)}
+    tuned |= local_files.CONTEXT
+    tuned |= _on_cluster(config) if config.on_cluster else local_files.CHECKED | _driver_at("127.0.0.1")
+    return tuned | config.conf | _paths(config)
 
 
 def _on_cluster(config: SessionConfig) -> dict[str, str]:
@@ -184,10 +195,11 @@ def launch(config: SessionConfig) -> Session:
     os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # of executors as well
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread: scheduler pools stay its own
-    builder = SparkSession.builder
-    for key, value in settings(config).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    class_directory(config).mkdir(parents=True)
+    conf = SparkConf().setAll(list(settings(config).items()))
+    SparkContext._ensure_initialized(conf=conf)  # starts the JVM
+    local_files.compile_classes(SparkContext._jvm, class_directory(config))
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a callback raises; that is reported already

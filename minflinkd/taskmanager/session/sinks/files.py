@@ -13,8 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from minflinkd.jobgraph.model import Sink, Vertex
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.publication import StagedFile, final_name, staged_directory
+from minflinkd.taskmanager.session import local_files
 from minflinkd.taskmanager.session.ledger import Ledger
-from minflinkd.taskmanager.session.local_parquet import RAW_FILES, with_rows
+from minflinkd.taskmanager.session.local_parquet import with_rows
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.staging import spark_writes, waiting_directory
 
@@ -58,7 +59,7 @@ class FilesSink:
         return rows
 
     def _save(self, frame: DataFrame, target: str) -> None:
-        writer = frame.write.format(self._sink.format).options(**(RAW_FILES | self._sink.options)).mode("error")
+        writer = frame.write.format(self._sink.format).options(**(local_files.RAW | self._sink.options)).mode("error")
         if self._sink.partition_by:
             writer = writer.partitionBy(*self._sink.partition_by)
         writer.save(target)
