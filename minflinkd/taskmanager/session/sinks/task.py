@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
 from pyspark.sql import DataFrame
@@ -49,9 +50,9 @@ class NoSuchSink(MinflinkError):
 
 
 class TaskSinks:
-    """A frame that is read twice would be computed twice, so it is persisted for several sinks; and a frame that is
+    """A frame that is read twice would be computed twice, so it is persisted for several sinks, and for one that may
 
-    not read in full fails a stateful query, so it is read here before a sink that may not do so.
+    do so; and a frame that is not read in full fails a stateful query, so what they leave is read behind them.
     """
 
     def __init__(self, sinks: dict[VertexId, BatchSink]) -> None:
@@ -66,8 +67,10 @@ class TaskSinks:
             return sum(sink.write(frame, epoch) for sink in self._sinks.values())
         frame.persist()
         try:
-            frame.count()
-            return sum(sink.write(frame, epoch) for sink in self._sinks.values())
+            rows = sum(sink.write(frame, epoch) for sink in self._sinks.values())
+            if not _is_read(frame):
+                frame.count()
+            return rows
         finally:
             frame.unpersist()
 
@@ -122,6 +125,13 @@ class TaskSinks:
 
     def _own(self) -> list[CommittingSink]:
         return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
+
+
+def _is_read(frame: DataFrame) -> bool:
+    """Whether all of a persisted frame was computed."""
+    java: Any = frame._jdf
+    cached = java.sparkSession().sharedState().cacheManager().lookupCachedData(java)
+    return bool(cached.isDefined() and cached.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded())
 
 
 def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
