@@ -50,12 +50,18 @@ class Attempt:
     confirmed: int = 0  # the highest checkpoint that was published
     input_ended: bool = False  # said by the child, perhaps before it was known to run
     holds_artifacts: bool = False  # references in the blob cache, to be given back once
+    inherited: list[Path] = field(default_factory=list)  # directories of attempts before it, in one of which it goes on
+    removed: bool = False  # its directories, or whoever is to do it knows them
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # the status has news for the JobMaster
 
     @classmethod
     def of(cls, deployment: DeployTask, directory: Path, generation: int) -> Attempt:
         status = TaskStatus(attempt_id=deployment.attempt_id, task_id=deployment.task.id, state=S.DEPLOYING)
         return cls(deployment, directory, generation, status)
+
+    @property
+    def directories(self) -> list[Path]:
+        return [self.directory, *self.inherited]
 
     @property
     def ended(self) -> bool:

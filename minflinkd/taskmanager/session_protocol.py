@@ -156,13 +156,20 @@ class StopTask(Request[TaskStopped], frozen=True):
 
 
 class TaskUnloaded(Message, frozen=True):
-    """`unloaded`: no state store of the attempt is open any more, so its directory may be deleted."""
+    """`unloaded`: no state store of the attempt is open any more, so its directory may be deleted.
+
+    `heir`: another attempt goes on in the directory, which is to be deleted with that one's own.
+    """
 
     unloaded: bool
+    heir: AttemptId | None = None
 
 
 class UnloadTask(Request[TaskUnloaded], frozen=True):
-    """Close the state stores of an attempt that is stopped. An unknown one has none."""
+    """Close the state stores of an attempt that is stopped. An unknown one has none.
+
+    Behind the cut of a checkpoint to stop with it is answered when another attempt goes on, or seems not to come.
+    """
 
     attempt_id: AttemptId
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.ids import AttemptId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.attempt import Attempt
@@ -28,8 +29,16 @@ ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, f
 
 class Stopping:
     def __init__(
-        self, *, keeper: SessionKeeper, mirrors: Mirrors, collected: CollectedRows, clock: Clock, tasks: TaskOwner
+        self,
+        *,
+        attempts: Mapping[AttemptId, Attempt],
+        keeper: SessionKeeper,
+        mirrors: Mirrors,
+        collected: CollectedRows,
+        clock: Clock,
+        tasks: TaskOwner,
     ) -> None:
+        self._attempts = attempts
         self._keeper = keeper
         self._mirrors = mirrors
         self._collected = collected
@@ -69,24 +78,37 @@ class Stopping:
         self._tasks.job(f"unload {attempt_id}", self._unload(attempt))
 
     async def _unload(self, attempt: Attempt) -> None:
-        """Beside whatever comes next: the attempt's directory is nobody else's (C10a)."""
+        """Beside whatever comes next: the attempt's directory is nobody else's (C10a), or it has an heir (H4)."""
         request = sp.UnloadTask(attempt_id=attempt.deployment.attempt_id)
         try:
-            unloaded = (await self._keeper.session().ask(request, UNLOAD_TIMEOUT)).unloaded
+            answer = await self._keeper.session().ask(request, UNLOAD_TIMEOUT)
+            if answer.heir is not None and self._inherits(answer.heir, attempt):
+                return
+            unloaded = answer.unloaded
         except SessionLost:
             await self._keeper.gone(attempt.generation)
             unloaded = True
         except MinflinkError as error:
             log.warning("a query's state is not unloaded", attempt=request.attempt_id, error=str(error))
             unloaded = False
+        attempt.removed = True
         if unloaded or attempt.generation != self._keeper.generation:
-            await asyncio.to_thread(shutil.rmtree, attempt.directory, ignore_errors=True)
+            await remove_all(attempt.directories)
         else:
-            self._kept.append(attempt.directory)  # until the child goes: a store may still write there
+            self._kept += attempt.directories  # until the child goes: a store may still write there
+
+    def _inherits(self, heir_id: AttemptId, attempt: Attempt) -> bool:
+        """What is to be removed behind the attempt is removed behind its heir, if that is still to come."""
+        heir = self._attempts.get(heir_id)
+        if heir is None or heir.removed:
+            return False
+        heir.inherited += attempt.directories
+        attempt.removed = True
+        return True
 
     def session_lost(self, attempts: Sequence[Attempt]) -> None:
         """Nobody writes to its attempts' directories any more."""
-        gone = [a.directory for a in attempts] + self._kept
+        gone = [directory for a in attempts for directory in a.directories] + self._kept
         self._kept = []
         self._tasks.job("remove directories of the lost session", self._remove_lost(attempts, gone))
 

@@ -86,7 +86,12 @@ class TaskExecutor(Component):
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._collected = CollectedRows(keeper.session)
         self._stopping = Stopping(
-            keeper=keeper, mirrors=deployer.mirrors, collected=self._collected, clock=clock, tasks=self.tasks
+            attempts=self.attempts,
+            keeper=keeper,
+            mirrors=deployer.mirrors,
+            collected=self._collected,
+            clock=clock,
+            tasks=self.tasks,
         )
         self._snapshots = Snapshots(
             resource_id=self.resource_id,

@@ -94,6 +94,12 @@ class TaskChannels:
                 raise ExchangeDamaged(f"input {i.vertex} stands at {positions[i.vertex]} and begins at {i.first}")
 
     @property
+    def closed_after(self) -> int | None:
+        """The checkpoint to stop with that was cut: no micro-batch was published behind it."""
+        with self._lock:
+            return self._closed_after
+
+    @property
     def no_positions(self) -> dict[VertexId, int]:
         """Where the attempt began, as long as Spark says nothing of an input."""
         return dict(self._positions)

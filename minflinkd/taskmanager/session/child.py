@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
-from minflinkd.taskmanager.session import plan, rehearsal
+from minflinkd.taskmanager.session import continuation, plan, rehearsal
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.prepared import PreparedTask
@@ -53,6 +54,7 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 _UNLOADED_AFTER = 60.0  # seconds: many times Spark's maintenance interval
+_HEIR_PATIENCE = 5.0  # seconds between the end of one version of a job and the deployment of the next
 _THREADS = 256  # a ceiling, not a reserve: threads are made as they are needed, and used again
 
 
@@ -67,6 +69,21 @@ class _Attempt:
         self.ends = False  # runs to the end of its input
 
 
+class _Stopped:
+    """An attempt that is not unloaded yet."""
+
+    def __init__(self, task: RunningTask) -> None:
+        self.task = task
+        self.standing = task.standing()
+        self.heir: asyncio.Future[AttemptId | None] = asyncio.get_running_loop().create_future()
+        if self.standing is None:
+            self.heir.set_result(None)
+
+    def inherited(self, heir: AttemptId | None) -> None:
+        if not self.heir.done():
+            self.heir.set_result(heir)
+
+
 class SessionChild(Component):
     """Attempts by id. All of Spark is behind threads, so the loop answers while user code runs or blocks."""
 
@@ -75,7 +92,7 @@ class SessionChild(Component):
         self._engine = engine
         self._tell = tell
         self._attempts: dict[AttemptId, _Attempt] = {}
-        self._stopped: dict[AttemptId, RunningTask] = {}  # not unloaded yet
+        self._stopped: dict[AttemptId, _Stopped] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="session")
         self.mailbox = Mailbox(SESSION)
         self.mailbox.on(RunTask, self._run_task)
@@ -97,11 +114,33 @@ class SessionChild(Component):
     async def _run_task(self, request: RunTask) -> TaskRunning:
         attempt = self._attempts.get(request.attempt_id)
         if attempt is None:
-            task = RunningTask(self._engine, request, self._events(request.attempt_id))
+            before = self._before(request)
+            standing = before.standing if before is not None else None
+            task = RunningTask(self._engine, request, self._events(request.attempt_id), standing)
             attempt = _Attempt(task, self._blocking(lambda: _start(task)))
             self._attempts[request.attempt_id] = attempt
+            if before is not None:
+                attempt.started.add_done_callback(partial(self._settle, before, request.attempt_id, task))
             attempt.started.add_done_callback(lambda future: self._on_started(request, future))
         return await asyncio.shield(attempt.started)
+
+    def _before(self, request: RunTask) -> _Stopped | None:
+        """The attempt that this one may go on from; others of its task need not wait for an heir any more."""
+        found = None
+        for stopped in self._stopped.values():
+            standing = stopped.standing
+            if standing is None or stopped.heir.done() or standing.job_id != request.job.job_id:
+                continue
+            if continuation.may_follow(standing, request):
+                found = stopped
+            elif standing.task_id == request.task.id:
+                stopped.inherited(None)
+        return found
+
+    @staticmethod
+    def _settle(before: _Stopped, heir: AttemptId, task: RunningTask, started: asyncio.Future[TaskRunning]) -> None:
+        failed = started.cancelled() or started.exception() is not None
+        before.inherited(heir if task.continues and not failed else None)
 
     def _on_started(self, request: RunTask, started: asyncio.Future[TaskRunning]) -> None:
         attempt = self._attempts.get(request.attempt_id)
@@ -149,17 +188,19 @@ class SessionChild(Component):
             return TaskStopped(ended=False)
         self._attempts.pop(request.attempt_id, None)
         if answer.ended:
-            self._stopped[request.attempt_id] = attempt.task
+            self._stopped[request.attempt_id] = _Stopped(attempt.task)
         return answer
 
     async def _unload_task(self, request: UnloadTask) -> TaskUnloaded:
-        task = self._stopped.get(request.attempt_id)
-        if task is None:
+        stopped = self._stopped.get(request.attempt_id)
+        if stopped is None:
             return TaskUnloaded(unloaded=request.attempt_id not in self._attempts)
-        unloaded = await self._blocking(task.unload)
+        await asyncio.wait([stopped.heir], timeout=_HEIR_PATIENCE)
+        stopped.inherited(None)  # from now on, nobody goes on from it
+        unloaded = await self._blocking(stopped.task.unload)
         if self._stopped.pop(request.attempt_id, None) is not None and self._engine.session.config.on_cluster:
-            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(task.directory))
-        return TaskUnloaded(unloaded=unloaded)
+            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(stopped.task.directory))
+        return TaskUnloaded(unloaded=unloaded, heir=await stopped.heir)
 
     async def _remove_later(self, directory: str) -> None:
         """Executors unload a stopped query's stores with their next maintenance, and nobody tells when; to write into a

@@ -26,14 +26,16 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
-from minflinkd.taskmanager.session import bounded, placement, plan, snapshot
+from minflinkd.taskmanager.session import bounded, continuation, placement, plan, snapshot
 from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
+from minflinkd.taskmanager.session.continuation import Standing
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure, query_failure
 from minflinkd.taskmanager.session.offsets import start_at
 from minflinkd.taskmanager.session.opening import Opening, exchange_positions
+from minflinkd.taskmanager.session.operators import source_lines
 from minflinkd.taskmanager.session.prepared import Prepared
 from minflinkd.taskmanager.session.progress import Progress
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
@@ -78,9 +80,12 @@ class Engine:
 
 
 class RunningTask:
-    """`start` once, then `watch` on a thread of its own until it returns; `stop` at any time."""
+    """`start` once, then `watch` on a thread of its own until it returns; `stop` at any time.
 
-    def __init__(self, engine: Engine, request: RunTask, events: Events) -> None:
+    `before`: what an attempt has left that this one may go on from.
+    """
+
+    def __init__(self, engine: Engine, request: RunTask, events: Events, before: Standing | None = None) -> None:
         self._engine = engine
         self._request = request
         self._events = events
@@ -90,6 +95,9 @@ class RunningTask:
         self._code = NO_CODE
         self._plan: plan.Plan | None = None
         self._moved = False
+        self._before = before
+        self.continues = False  # in the directory of the attempt before
+        self._opened = threading.Event()  # the query has the stores that are handed over to it
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
         self._watched = threading.Event()
@@ -146,9 +154,13 @@ class RunningTask:
         try:
             with code.in_session(self._plan.spark):
                 self._query = self._start_query(frame)
+            if self.continues and self._before is not None:
+                engine.stores.hand_over(self._before.run_id, self._run_id)
         except BaseException:
             engine.callback.release(request.attempt_id)
             raise
+        finally:
+            self._opened.set()
         ended = time.monotonic()
         phases = {
             "code": loaded - began,
@@ -167,6 +179,12 @@ class RunningTask:
             self._checkpoint, self._moved = target, True
             return
         if restored is None or restored.batch_id < 0:
+            return
+        if self._before is not None and continuation.follows(self._before, self._request, self._plan.operators):
+            self._checkpoint, self.continues = self._before.checkpoint, True
+            numbers = {line: node.number for line, node in source_lines(self._plan.operators).items()}
+            snapshot.cut_off(self._checkpoint, restored.batch_id, numbers)
+            snapshot.renew_query_id(self._checkpoint)
             return
         self._moved = placement.place(
             self._checkpoint,
@@ -228,6 +246,8 @@ class RunningTask:
         """Report progress until the query ends; then, unless it was stopped, why."""
         assert self._query is not None
         java_query: Any = self._query._jsq
+        if self.continues:  # what was laid out for it would lie there as long as it lives
+            snapshot.remove(Path(self.directory) / "checkpoint")
         try:
             while True:
                 with suppress(PySparkException, Py4JError):
@@ -314,6 +334,24 @@ class RunningTask:
         self._release()
         return TaskStopped(ended=True)
 
+    def standing(self) -> Standing | None:
+        """After `stop`: where another attempt may go on, if it stopped behind the cut of a checkpoint."""
+        cut = self._channels.closed_after
+        if cut is None or self._plan is None or self._query is None or self._engine.session.config.on_cluster:
+            return None
+        job, task = self._request.job, self._request.task
+        return Standing(
+            job_id=job.job_id,
+            task_id=task.id,
+            parallelism=task.parallelism,
+            spark=job.spark,
+            operators=self._plan.operators,
+            checkpoint_id=cut,
+            batch_id=self._channels.published,
+            run_id=self._run_id,
+            checkpoint=self._checkpoint,
+        )
+
     def unload(self) -> bool:
         """After `stop`: close the state stores. Blocks; whether all are closed. Nobody waits for it who goes on with a
 
@@ -346,6 +384,7 @@ class RunningTask:
     def _on_batch(self, frame: DataFrame, epoch: int) -> None:
         failure = None
         try:
+            self._opened.wait()
             self._await_readers()
             self._process(frame, epoch)
         except BaseException as error:  # SystemExit of user code as well

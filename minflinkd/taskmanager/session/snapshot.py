@@ -318,6 +318,18 @@ def remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def cut_off(checkpoint: Path, batch: int, numbers: Mapping[int, int] = NO_NUMBERS) -> None:
+    """Remove what a query has planned behind a micro-batch and not processed. `numbers`: as in `closure`."""
+    for entry in (checkpoint / "offsets").iterdir():
+        if entry.name.isdigit() and int(entry.name) > batch:
+            entry.unlink()
+    for line, offset in enumerate(read_offsets(checkpoint, batch).offsets):
+        if (position := _log_offset(offset)) is not None:
+            for entry in (checkpoint / "sources" / str(numbers.get(line, line))).iterdir():
+                if _number(entry.name) > position:
+                    entry.unlink()
+
+
 def renew_query_id(checkpoint: Path) -> None:
     """A restored query is a new one to Spark: with the old id it would be taken for the running original."""
     # A new file, not a rewritten one: the old one may be a hard link into a snapshot.

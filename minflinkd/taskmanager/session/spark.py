@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from minflinkd.taskmanager.session import local_files
+from minflinkd.taskmanager.session import java_classes, local_files
 from minflinkd.taskmanager.session_protocol import SessionConfig
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -198,7 +198,7 @@ def launch(config: SessionConfig) -> Session:
     class_directory(config).mkdir(parents=True)
     conf = SparkConf().setAll(list(settings(config).items()))
     SparkContext._ensure_initialized(conf=conf)  # starts the JVM
-    local_files.compile_classes(SparkContext._jvm, class_directory(config))
+    java_classes.compile_classes(SparkContext._jvm, class_directory(config))
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None

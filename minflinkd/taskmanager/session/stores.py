@@ -1,4 +1,4 @@
-"""State store providers of a stopped query: closing them at once, instead of by and by (C10a, R6a).
+"""State store providers of a stopped query: closed at once, instead of by and by (C10a, R6a), or handed over (H4).
 
 Spark closes the providers of a query that ended at its next maintenance. Until then each keeps a RocksDB instance with
 its memory, descriptors and local files, and maintenance may still write into the query's checkpoint directory.
@@ -11,6 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from minflinkd.taskmanager.session.java_classes import PACKAGE
 from minflinkd.taskmanager.session.spark import Session
 
 _OBJECT = "org.apache.spark.sql.execution.streaming.state.StateStore$"
@@ -44,6 +45,11 @@ class StateStores:
                 return False
             time.sleep(0.002)
         return True
+
+    def hand_over(self, run_id: str, to: str) -> int:
+        """Let the open stores of a query run that has ended be those of another; how many there were."""
+        uuid, ours = self._jvm.java.util.UUID.fromString, getattr(self._jvm, f"{PACKAGE}.StateStores")
+        return int(ours.handOver(self._table("loadedProviders"), uuid(run_id), uuid(to)))
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
         """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
