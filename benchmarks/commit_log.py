@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -35,27 +36,18 @@ async def committed(cluster: Cluster, epoch: int, *, timeout: float = 60.0) -> N
 
 @contextlib.asynccontextmanager
 async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
-    """Of the only job that runs: what is found while the block runs. The log keeps the last 50 entries."""
+    """Of the only job that runs, in all of its attempts: what is committed, and found, while the block runs.
+
+    The log keeps the last 50 entries. An attempt may have the directory of the one before it, or a restored copy.
+    """
     found: Commits = {}
-
-    def look() -> None:
-        for checkpoint in cluster.state.glob(_CHECKPOINTS):
-            found.update(commits(checkpoint))
-
-    async with _looking(look, 0.5):
-        yield found
-
-
-@contextlib.asynccontextmanager
-async def watched_attempts(cluster: Cluster) -> AsyncIterator[dict[str, Commits]]:
-    """The same by attempt, whose directory may go soon after its end. A restored attempt has entries from before."""
-    found: dict[str, Commits] = {}
+    began = time.time()
 
     def look() -> None:
         for log in cluster.state.glob("taskmanagers/*/state/attempts/*/*/commits"):
-            found.setdefault(log.parents[1].name, {}).update(commits(log.parent))
+            found.update((epoch, at) for epoch, at in commits(log.parent).items() if at >= began)
 
-    async with _looking(look, 0.05):
+    async with _looking(look, 0.1):
         yield found
 
 

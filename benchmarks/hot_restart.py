@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.by_hand import HEAP, PATIENCE, SETTLED, THREADS, by_hand
-from benchmarks.commit_log import Commits, watched_attempts
+from benchmarks.commit_log import Commits, watched
 from benchmarks.constant_stream import ConstantStream
 from benchmarks.figures import Row
 from benchmarks.running import run, say
@@ -148,9 +148,9 @@ def _report(row: Row, part: Part, ours: Found, hand: Found, process: Found) -> N
 async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restarts: int, found: Found) -> None:
     steps = part.steps()
     old = next(steps)
-    async with watched_attempts(cluster) as commits:
+    async with watched(cluster) as commits:
         job_id = await cluster.submit(stream.write(**old, interval=INTERVAL))
-        before = await _settled(cluster, job_id, stream, old["version"], commits)
+        await _settled(cluster, job_id, stream, old["version"])
         for _ in range(restarts):
             new = next(steps)
             file = stream.write(**new, interval=INTERVAL)
@@ -160,15 +160,14 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
             assert done.state == "completed", done
             if done.checkpoint_id is not None:
                 found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
-            after = await _settled(cluster, job_id, stream, new["version"], commits)
+            after = await _settled(cluster, job_id, stream, new["version"])
             stopped = done.requested / 1000 + done.phases["stopped"]
-            logs = _attempt(commits, before), _attempt(commits, after)
-            processed = _processed(*logs, stopped, repartitioned=part.rescales)
+            processed = await until("its micro-batches in the log", partial(_seen, commits, stopped, part.rescales))
             since = done.requested / 1000 - processed.last
             phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
             found.note(processed.gap, phases, stream.visible_gap(old["version"], new["version"]))
             found.task.append(after.vertices[0].minflinkd.phases)
-            old, before = new, after
+            old = new
         await cluster.cancel(job_id)
 
 
@@ -184,20 +183,11 @@ class Processed:
         return self.first - self.last
 
 
-def _processed(old: Commits, new: Commits, stopped: float, *, repartitioned: bool) -> Processed:
-    """`stopped`: when the old version had ended; its last entry may have been seen only among those that are restored.
-
-    Repartitioning adds a micro-batch without input.
-    """
-    before = old | {epoch: at for epoch, at in new.items() if at <= stopped}
-    end = max(before)
-    return Processed(before[end], min(at for epoch, at in new.items() if epoch > end + repartitioned))
-
-
-def _attempt(commits: dict[str, Commits], job: JobInfo) -> Commits:
-    attempt = job.vertices[0].minflinkd.attempt_id
-    assert attempt is not None
-    return commits[attempt]
+async def _seen(commits: Commits, stopped: float, repartitioned: bool) -> Processed | None:
+    """`stopped`: when the old version had ended. Repartitioning adds a micro-batch without input."""
+    end = max((epoch for epoch, at in commits.items() if at <= stopped), default=None)
+    first = None if end is None else commits.get(end + 1 + repartitioned)
+    return None if end is None or first is None else Processed(commits[end], first)
 
 
 async def _over(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | None:
@@ -205,16 +195,14 @@ async def _over(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | 
     return next((r for r in job.minflinkd.hot_restarts if r.number == number and r.over), None)
 
 
-async def _settled(
-    cluster: Cluster, job_id: str, stream: ConstantStream, version: str, commits: dict[str, Commits]
-) -> JobInfo:
+async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, version: str) -> JobInfo:
     """Once the version has some micro-batches behind it, and the first of them were published."""
 
     async def settled() -> JobInfo | None:
         job = await cluster.client.job(job_id)
         assert job.state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
         own = job.vertices[0].minflinkd
-        many = job.state == "RUNNING" and own.batches >= SETTLED and own.attempt_id in commits
+        many = job.state == "RUNNING" and own.batches >= SETTLED
         return job if many and stream.is_seen(version) else None
 
     return await until(f"micro-batches of version {version} of {job_id}", settled, timeout=PATIENCE, pause=0.1)
