@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from py4j.protocol import Py4JError
@@ -97,6 +98,7 @@ class RunningTask:
         self._moved = False
         self._before = before
         self.continues = False  # in the directory of the attempt before
+        self._parked: str | None = None  # for which run of a query the stores stay open behind this one's end
         self._opened = threading.Event()  # the query has the stores that are handed over to it
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
@@ -322,6 +324,7 @@ class RunningTask:
         if self._query is not None:
             java_query: Any = self._query._jsq
             try:
+                self._park_stores()
                 java_query.stop()
             except (PySparkException, Py4JError) as error:
                 log.warning("a query does not stop in order", attempt=self._request.attempt_id, error=str(error))
@@ -334,10 +337,16 @@ class RunningTask:
         self._release()
         return TaskStopped(ended=True)
 
+    def _park_stores(self) -> None:
+        """Behind the cut of a checkpoint to stop with no micro-batch begins, and another attempt may want them."""
+        if self._channels.closed_after is not None and not self._engine.session.config.on_cluster:
+            self._parked = str(uuid4())
+            self._engine.stores.hand_over(self._run_id, self._parked)
+
     def standing(self) -> Standing | None:
-        """After `stop`: where another attempt may go on, if it stopped behind the cut of a checkpoint."""
+        """After `stop`: where another attempt may go on."""
         cut = self._channels.closed_after
-        if cut is None or self._plan is None or self._query is None or self._engine.session.config.on_cluster:
+        if cut is None or self._plan is None or self._parked is None:
             return None
         job, task = self._request.job, self._request.task
         return Standing(
@@ -348,7 +357,7 @@ class RunningTask:
             operators=self._plan.operators,
             checkpoint_id=cut,
             batch_id=self._channels.published,
-            run_id=self._run_id,
+            run_id=self._parked,
             checkpoint=self._checkpoint,
         )
 
@@ -357,7 +366,10 @@ class RunningTask:
 
         copy of the state: the attempt's directory is its own.
         """
-        return self._query is None or self._engine.stores.close(self._run_id)
+        if self._query is None:
+            return True
+        closed = [self._engine.stores.close(run) for run in (self._run_id, self._parked) if run is not None]
+        return all(closed)
 
     @property
     def _run_id(self) -> str:

@@ -30,6 +30,7 @@ class StateStores:
         self._scheduler = session.spark.sparkContext._jsc.sc().taskScheduler()
         kind = self._jvm.org.apache.spark.util.Utils.classForName(_OBJECT, True, False)
         self._object = kind.getField("MODULE$").get(None)
+        self._ours = getattr(self._jvm, f"{PACKAGE}.StateStores")
         self._fields: dict[str, Any] = {}
         for name in ("loadedProviders", "maintenanceTask", _UNLOADED, *_IN_MAINTENANCE):
             self._fields[name] = _member(kind, name)
@@ -47,9 +48,12 @@ class StateStores:
         return True
 
     def hand_over(self, run_id: str, to: str) -> int:
-        """Let the open stores of a query run that has ended be those of another; how many there were."""
-        uuid, ours = self._jvm.java.util.UUID.fromString, getattr(self._jvm, f"{PACKAGE}.StateStores")
-        return int(ours.handOver(self._table("loadedProviders"), uuid(run_id), uuid(to)))
+        """Let the open stores of a query run, of which no Spark task runs, be those of another; how many there were.
+
+        Maintenance closes those of a run that has ended: what is to be kept open has another id before.
+        """
+        uuid = self._jvm.java.util.UUID.fromString
+        return int(self._ours.handOver(self._table("loadedProviders"), uuid(run_id), uuid(to)))
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
         """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
@@ -68,6 +72,7 @@ class StateStores:
                 return False
             if not clean:
                 time.sleep(0.01)
+        self._ours.forget(self._jvm.java.util.UUID.fromString(run_id))
         return True
 
     def _has_nothing(self, run_id: str) -> bool:

@@ -1,0 +1,195 @@
+"""A version of a job that goes on in the open state stores of the one before it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minflinkd.jobgraph.model import OutputMode
+from minflinkd.runtime.ids import AttemptId
+from minflinkd.taskmanager import session_protocol as p
+from tests.spark.session_child import Child, call, job, rate, sql, task, until
+from tests.spark.test_session_snapshots import AGGRESSIVE, ROWS, SINK, artifact, exact, lay_out, snapshot, written
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+
+VERSION = "SELECT value %% 10 AS key, count(*) AS n, sum(value) AS total, '%s' AS version FROM numbers GROUP BY 1"
+
+
+@dataclass
+class Cut:
+    """Where a version stopped, behind a checkpoint whose files are these."""
+
+    attempt: AttemptId
+    checkpoint_id: int
+    taken: p.SnapshotTaken
+    files: Path
+
+
+class Job:
+    """Versions of one job, and what all of them wrote."""
+
+    def __init__(self, child: Child, directory: Path) -> None:
+        self.child = child
+        self.out = directory / "totals.jsonl"
+        self.artifacts = artifact(directory, "totals_sink.py", SINK % str(self.out))
+        self.job_id = job().job_id
+        self.home = child.directory  # of the attempt that was not restored
+        self.checkpoints = 0
+
+    async def start(
+        self, version: str, before: Cut | None = None, *, parallelism: int = 2, spark: dict[str, str] = AGGRESSIVE
+    ) -> AttemptId:
+        sink = call("totals_sink:write", "totals", OutputMode.UPDATE)
+        query = task(rate(ROWS), sql("totals", VERSION % version, "numbers"), sink, parallelism=parallelism)
+        context = job("totals", job_id=self.job_id, spark=spark)
+        if before is None:
+            self.home = self.child.fresh_directory()
+            return await self.child.run(context, query, artifacts=self.artifacts, directory=self.home)
+        restored = p.Restored(
+            checkpoint_id=before.checkpoint_id, batch_id=before.taken.batch_id, operators=before.taken.operators
+        )
+        directory = lay_out(self.child, before.files)
+        return await self.child.run(context, query, artifacts=self.artifacts, restored=restored, directory=directory)
+
+    async def stop(self, attempt: AttemptId) -> Cut:
+        """Behind a last checkpoint."""
+        self.checkpoints += 1
+        target = self.child.directory / "snapshots" / f"{attempt}-{self.checkpoints}"
+        target.parent.mkdir(exist_ok=True)
+        request = p.TakeSnapshot(
+            attempt_id=attempt, checkpoint_id=self.checkpoints, target_directory=str(target), stop=True
+        )
+        taken = await self.child.ask(request)
+        assert (await self.child.ask(p.StopTask(attempt_id=attempt))).ended
+        return Cut(attempt, self.checkpoints, taken, target)
+
+    async def unload(self, cut: Cut) -> p.TaskUnloaded:
+        return await self.child.ask(p.UnloadTask(attempt_id=cut.attempt))
+
+    def is_exact(self) -> bool:
+        found = written(self.out)
+        assert [epoch for epoch, _ in found] == list(range(len(found))), "one is missing, or came twice"
+        return all(rows == exact(epoch) for epoch, rows in found)
+
+    def laid_out(self) -> list[Path]:
+        """Restored files that no query has begun with."""
+        others = (self.child.directory / "attempts").glob("*/checkpoint")
+        return [place for place in others if place.parent != self.home]
+
+
+async def stores(child: Child) -> int:
+    return (await child.ask(p.Ping())).state_stores
+
+
+async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Child, tmp_path: Path) -> None:
+    """H4, H8: nothing is lost or repeated, as many stores are open as before, and the last one closes them."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 5)
+    for version in ("v1", "v2", "v3"):
+        cut = await totals.stop(attempt)
+        attempt = await totals.start(version, cut)
+        assert (await totals.unload(cut)).heir == attempt
+        await child.batches(attempt, cut.taken.batch_id + 4)
+        assert await stores(child) == before + 2
+        assert await until(lambda: not totals.laid_out()), totals.laid_out()
+    await child.stop(attempt)
+    assert totals.is_exact()
+    assert await stores(child) == before
+    shutil.rmtree(totals.home)
+
+
+async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path: Path) -> None:
+    """C11: its files are those of a directory that several versions have written."""
+    totals = Job(child, tmp_path)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 5)
+    cut = await totals.stop(attempt)
+    following = await totals.start("v1", cut)
+    await totals.unload(cut)
+    await child.batches(following, cut.taken.batch_id + 4)
+    taken, files = await snapshot(child, following, 100)
+    await child.stop(following)
+    shutil.rmtree(totals.home)
+    totals.out.write_text("")
+    again = await totals.start("v2", Cut(following, 100, taken, files))
+    await child.batches(again, taken.batch_id + 2)
+    await child.stop(again)
+    assert [epoch for epoch, rows in written(totals.out) if rows != exact(epoch)] == []
+
+
+async def test_the_state_is_not_read_again(child: Child, tmp_path: Path) -> None:
+    """H4: it takes no time that grows with the state, since the files are not even looked at."""
+    totals = Job(child, tmp_path)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 5)
+    cut = await totals.stop(attempt)
+    for partition in ("0", "1"):
+        store = totals.home / "checkpoint" / "state" / "0" / partition
+        store.rename(store.with_name(f"gone-{partition}"))
+        store.mkdir()
+    following = await totals.start("v1", cut)
+    assert (await totals.unload(cut)).heir == following
+    await child.batches(following, cut.taken.batch_id + 2)
+    await child.stop(following)
+    assert totals.is_exact()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"parallelism": 1}, {"spark": {"spark.sql.streaming.minBatchesToRetain": "4"}}],
+    ids=["rescaled", "spark"],
+)
+async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
+    child: Child, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """H6: as exact, in a directory of its own."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 5)
+    cut = await totals.stop(attempt)
+    following = await totals.start("v1", cut, **changed)
+    answer = await totals.unload(cut)
+    assert (answer.heir, answer.unloaded) == (None, True)
+    shutil.rmtree(totals.home)
+    await child.batches(following, cut.taken.batch_id + 3)
+    await child.stop(following)
+    assert all(rows == exact(epoch) for epoch, rows in written(totals.out) if rows)
+    assert await stores(child) == before
+
+
+async def test_stores_that_nobody_goes_on_with_are_closed(child: Child, tmp_path: Path) -> None:
+    """R6a: a job that stops behind a savepoint has no next version."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 2)
+    cut = await totals.stop(attempt)
+    assert await stores(child) == before + 2
+    answers = await asyncio.gather(totals.unload(cut), totals.unload(cut))
+    assert [(answer.heir, answer.unloaded) for answer in answers] == [(None, True)] * 2
+    assert await stores(child) == before
+
+
+async def test_a_version_that_does_not_start_leaves_the_stores_to_be_closed(child: Child, tmp_path: Path) -> None:
+    """H7: the version before it is restored from the checkpoint, exactly."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 5)
+    cut = await totals.stop(attempt)
+    artifacts, totals.artifacts = totals.artifacts, artifact(tmp_path, "totals_sink.py", "raise RuntimeError('no')")
+    with pytest.raises(Exception, match="no"):
+        await totals.start("v1", cut)
+    answer = await totals.unload(cut)
+    assert (answer.heir, answer.unloaded, await stores(child)) == (None, True, before)
+    totals.artifacts = artifact(tmp_path, "totals_sink.py", SINK % str(totals.out))
+    assert totals.artifacts == artifacts
+    again = await totals.start("v0", cut)
+    await child.batches(again, cut.taken.batch_id + 2)
+    await child.stop(again)
+    assert totals.is_exact()
