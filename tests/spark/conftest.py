@@ -1,4 +1,4 @@
-"""The session child that the tests of a module share."""
+"""The session children that all tests of this directory share: a start costs more than most tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from minflinkd.taskmanager import session_protocol as p
 from tests.servers.install import KAFKA_CONNECTOR, POSTGRES_DRIVER
 from tests.spark.session_child import Child
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
-    """One child a module. Maintenance runs all the time, so that a test of seconds sees what hours would show."""
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def shared_child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
+    """Warmed up, as in production. Maintenance runs all the time, so that a test of seconds sees what hours would."""
     child = Child(tmp_path_factory.mktemp("child"))
     conf = {
         "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
@@ -21,10 +22,18 @@ async def child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child
         "spark.sql.streaming.minBatchesToRetain": "8",
     }
     try:
-        await child.start(conf)
+        await child.start(conf, warm_up=True)
         yield child
     finally:
         await child.aclose()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def child(shared_child: Child) -> AsyncIterator[Child]:
+    """What a test leaves running ends with it."""
+    yield shared_child
+    for attempt in (await shared_child.ask(p.Ping())).attempts:
+        await shared_child.stop(attempt)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")

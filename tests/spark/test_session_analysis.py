@@ -12,7 +12,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, events, inputs, job, parquet, python, rate, source, sql, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 CODE = """
 def good(inputs, params):

@@ -19,7 +19,7 @@ from tests.spark.session_child import Child, events, job, parquet, source, sql, 
 
 EPOCH = 1_700_000_000  # seconds since 1970
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 WINDOWED = """
 SELECT window(time, '1 minute').start AS start, key, count(*) AS n FROM events GROUP BY window(time, '1 minute'), key

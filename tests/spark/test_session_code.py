@@ -11,7 +11,7 @@ from minflinkd.runtime.errors import Consequence, RemoteError
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, parquet, python, rate, task, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 FAILING = """
 from pyspark.sql import functions as F
@@ -27,7 +27,8 @@ def write(batch, epoch):
 def block(batch, epoch):
     import pathlib, time
     pathlib.Path(MARKER).touch()
-    time.sleep(1000)
+    while pathlib.Path(MARKER).exists():
+        time.sleep(0.05)
 def quit(batch, epoch):
     raise SystemExit(3)
 """
@@ -82,15 +83,18 @@ async def test_a_task_that_cannot_be_built_is_refused(child: Child, tmp_path: Pa
 
 async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp_path: Path) -> None:
     """The child answers in time, and goes on to answer; the supervisor then replaces it."""
-    (tmp_path / "failing.py").write_text(f"MARKER = {str(tmp_path / 'blocks')!r}\n{FAILING}")
+    blocks = tmp_path / "blocks"
+    (tmp_path / "failing.py").write_text(f"MARKER = {str(blocks)!r}\n{FAILING}")
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
     attempt = await child.run(job(), task(rate(10), call("failing:block", "numbers")), artifacts=artifacts)
-    assert await until((tmp_path / "blocks").exists)
+    assert await until(blocks.exists)
     began = time.monotonic()
     stopped = await child.ask(p.StopTask(attempt_id=attempt, timeout=2.0))
     assert stopped == p.TaskStopped(ended=False)
     assert time.monotonic() - began < 30
     assert attempt in (await child.ask(p.Ping(), timeout=30.0)).attempts
+    blocks.unlink()
+    await child.stop(attempt)
 
 
 def artifact(directory: Path, name: str, text: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from minflinkd.runtime.ids import AttemptId, VertexId
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, task, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 MAIN = Path(__file__).parent / "code_job" / "main.py"
 TOOLS = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Checkpointing, CheckpointMode, Input, JobGraph, OutputMode, Vertex
@@ -22,9 +21,8 @@ from minflinkd.runtime.units import Duration
 from tests.spark.deployment import Cuts, Run
 from tests.spark.session_child import Child, call, job, source, sql, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-RUNNING: list[Run] = []
 FAST, SLOW = 500, 100  # rows a micro-batch
 UNION = "SELECT 'fast' AS source, value FROM fast UNION ALL SELECT 'slow' AS source, value FROM slow"
 SINK = """
@@ -105,19 +103,10 @@ def latest(written: Written, cuts: Cuts) -> dict[str, list[int]]:
     return {name: rest for name, *rest in written.rows(at(cuts, "both"))}
 
 
-@pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def nothing_runs_on() -> AsyncIterator[None]:
-    """A test that fails leaves no queries to the next."""
-    yield
-    while RUNNING:
-        await RUNNING.pop().stop()
-
-
 async def started(child: Child, what: JobGraph, written: Written, cuts: Cuts | None = None, **mode: Any) -> Run:
     # Sources without a pause would take the whole machine, and Spark gives up on Python workers that start slowly.
     context = msgspec.structs.replace(job("cuts", trigger_interval=0.25), checkpointing=Checkpointing(**mode))
     run = Run(child, context, chain(what), written.artifacts)
-    RUNNING.append(run)
     await run.start(cuts)
     return run
 

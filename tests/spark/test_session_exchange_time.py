@@ -19,7 +19,7 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, job, parquet, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 WINDOWS = """

@@ -18,7 +18,7 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, job, source, sql, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 SINK = """
 import json

@@ -15,7 +15,7 @@ from minflinkd.taskmanager.exchange.log import mark_consumed, read_entry
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, events, job, parquet, source
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 FAST, SLOW, KEYS = 1000, 300, 7
 SINK = """

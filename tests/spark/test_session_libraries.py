@@ -8,16 +8,30 @@ import shutil
 import subprocess
 import sysconfig
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+import pytest_asyncio
 
 from minflinkd.runtime.errors import RemoteError
 from tests.spark.session_child import Child, call, job, python, rate, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
+    """Not the shared one: a session that has loaded a library keeps it."""
+    child = Child(tmp_path_factory.mktemp("child"))
+    try:
+        await child.start({})
+        yield child
+    finally:
+        await child.aclose()
+
 
 RULE = """
 package com.acme;

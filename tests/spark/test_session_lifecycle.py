@@ -18,10 +18,10 @@ import pytest_asyncio
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, ends, job, rate, sql, task, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def lone_child(tmp_path: Path) -> AsyncIterator[Child]:
     child = Child(tmp_path)
     try:

@@ -17,7 +17,7 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import EVENTS, Child, call, inputs, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 CODE = """
 import json

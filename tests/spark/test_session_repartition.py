@@ -19,7 +19,7 @@ from minflinkd.taskmanager.session.repartition import recorded_partitions
 from minflinkd.taskmanager.session.snapshot import read_offsets
 from tests.spark.session_child import Child, call, events, job, python, rate, sql, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 ROWS = 1000
 SINK = """

@@ -15,7 +15,7 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, events, job, parquet, rate, sql, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 KEYS, ROWS = 10, 1000
 TOTALS = "SELECT value % 10 AS key, count(*) AS n, sum(value) AS total FROM numbers GROUP BY 1"

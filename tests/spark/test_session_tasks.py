@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet
 import pytest
-import pytest_asyncio
 
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import VertexId
@@ -15,20 +14,9 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, job, parquet, rate, sql, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 EVEN = sql("even", "SELECT * FROM numbers WHERE value % 2 = 0", "numbers")
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def child(tmp_path_factory):  # type: ignore[no-untyped-def]
-    """A child as it is in production: tuned, and warmed up."""
-    child = Child(tmp_path_factory.mktemp("child"))
-    try:
-        await child.start({}, warm_up=True)
-        yield child
-    finally:
-        await child.aclose()
 
 
 async def test_a_warm_session_says_what_its_start_cost(child: Child) -> None:
