@@ -208,10 +208,10 @@ async def test_a_client_that_reads_a_little_now_and_then_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty of them could hold the server for ever: none of them is ever idle."""
-    monkeypatch.setattr(Pace, "SLOWEST", 64 * MIB)
     options = BlobOptions(directory=tmp_path, transfers=1, idle_timeout=0.3)
     async with BlobServer(options=options) as server:
         key = await put(server, os.urandom(32 * MIB))
+        monkeypatch.setattr(Pace, "SLOWEST", 64 * MIB)
         async with wire(server) as (reader, writer):
             writer.write(head("GET", f"/blobs/{JOB}/{key}"))
             got = 0
