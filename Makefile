@@ -29,11 +29,20 @@ lint: setup
 	mypy
 	lint-imports
 
-test: setup lint servers
-	pytest -m "not slow"
+# What needs no Spark comes first, side by side, a file in one process; a session or a cluster has all cores to itself.
+WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests
+PYTEST := pytest --durations=25 --durations-min=5
+LIGHT := $(PYTEST) -n logical --dist loadfile $(WITHOUT_SPARK)
+HEAVY := $(PYTEST) $(addprefix --ignore=,$(WITHOUT_SPARK))
 
+test: setup lint servers
+	$(LIGHT) -m "not slow"
+	$(HEAVY) -m "not slow"
+
+test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: setup lint servers
-	HYPOTHESIS_PROFILE=exploring pytest
+	$(LIGHT)
+	$(HEAVY)
 
 format: setup
 	ruff check --fix .
