@@ -41,7 +41,9 @@ class Kills(Trial):
             await asyncio.sleep(instant := rng.uniform(0.0, LONGEST))  # not a synchronisation
             struck = self.note_strike(jobs := await self.jobs())
             since = "had a checkpoint" if settled else "were running"
-            self.tell(f"kill of the {part} of {len(jobs)} jobs, {instant:.2f} s after all {since}")
+            latest = max((job.vertices[0].minflinkd.batch_id for job in jobs.values()), default=-1)
+            where = f"{len(jobs)} jobs, at micro-batch {latest} at most"
+            self.tell(f"kill of the {part} of {where}, {instant:.2f} s after all {since}")
             await self._kill(part, pids)
 
     async def _pids(self, part: str) -> list[int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from tests.cluster import Cluster, running_cluster
 from tests.exactly_once.kills import PARTS, Kills
+from tests.exactly_once.trial import SETTINGS
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -32,17 +35,25 @@ def seed() -> int:
     return int(os.environ.get(SEED) or random.randrange(10**6))
 
 
-# Two trials: two cores carry only so many queries.
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def three_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
+async def cluster_of_three_kills(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """For one trial after the other: two cores carry only so many queries at once."""
+    async with running_cluster(tmp_path_factory.mktemp("cluster"), **SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def three_kills(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """The same ones every time."""
-    return await Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=24, pace="1 s").run()
+    trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=16, pace="1 s")
+    return await trial.run_on(cluster_of_three_kills)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def three_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) -> Kills:
+async def three_kills_of_exchanges(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
     names = (*EXCHANGING, LOOSE)
-    return await Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=40, pace="2 s").run()
+    trial = Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=30, pace="2 s")
+    return await trial.run_on(cluster_of_three_kills)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
