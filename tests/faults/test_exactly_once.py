@@ -45,14 +45,14 @@ async def cluster_of_three_kills(tmp_path_factory: pytest.TempPathFactory) -> As
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def three_kills(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """The same ones every time."""
-    trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=16, pace="1 s")
+    trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=24, pace="1 s")
     return await trial.run_on(cluster_of_three_kills)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def three_kills_of_exchanges(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
     names = (*EXCHANGING, LOOSE)
-    trial = Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=30, pace="2 s")
+    trial = Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=40, pace="2 s")
     return await trial.run_on(cluster_of_three_kills)
 
 

@@ -16,7 +16,7 @@ from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, rate, sql, task, until
 from tests.spark.test_session_snapshots import AGGRESSIVE, ROWS, SINK, artifact, exact, lay_out, snapshot, written
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 VERSION = "SELECT value %% 10 AS key, count(*) AS n, sum(value) AS total, '%s' AS version FROM numbers GROUP BY 1"
 

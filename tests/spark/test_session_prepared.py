@@ -14,7 +14,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, inputs, job, python, rate, sql, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 THREADS = 6
 ZONE = "spark.sql.session.timeZone"

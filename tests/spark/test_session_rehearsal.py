@@ -14,7 +14,7 @@ from tests.files import files_below
 from tests.spark.session_child import Child, call, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 CODE = """
 def write(batch, epoch):
