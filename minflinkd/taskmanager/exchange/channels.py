@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minflinkd.runtime.ids import VertexId
@@ -28,11 +28,15 @@ class CheckpointEnded(Exception):
 
 @dataclass(frozen=True)
 class _Closing:
-    """A checkpoint to stop with that waits for the micro-batch in progress, until `deadline`."""
+    """A checkpoint to stop with that waits for the micro-batch in progress, until `deadline`.
+
+    `planned`: Spark still plans it; it is to begin.
+    """
 
     checkpoint_id: int
     oldest: int
     deadline: float
+    planned: bool
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,18 @@ class TaskChannels:
     # --- micro-batches -------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """A micro-batch is to be processed: whether it may be. It may not while the attempt stops with a checkpoint."""
+        """A micro-batch is to be processed: whether it may be. While the attempt stops with a checkpoint, only the one
+
+        that Spark was planning.
+        """
         with self._lock:
-            if self._closing is None and self._closed_after is None:
-                self._in_progress = True
-                return True
-            return False
+            closing = self._closing
+            if self._closed_after is not None or (closing is not None and not closing.planned):
+                return False
+            if closing is not None:
+                self._closing = replace(closing, planned=False)
+            self._in_progress = True
+            return True
 
     def publish(self, batch_id: int, positions: Mapping[VertexId, int], entry: Entry | None) -> bool:
         """A micro-batch was processed: `positions` are where it ends in the inputs, `entry` is its output.
@@ -218,18 +228,22 @@ class TaskChannels:
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
-    def trigger(self, checkpoint_id: int, target: Path, *, oldest: int = 0, stop: bool = False) -> None:
+    def trigger(
+        self, checkpoint_id: int, target: Path, *, oldest: int = 0, stop: bool = False, planned: int = -1
+    ) -> None:
         """`target`: where the unread entries of each input are linked, should the checkpoint become unaligned.
 
         With `stop` no micro-batch begins any more, and the one in progress belongs to the cut if it ends in time: what
-        comes after the task would have to repeat it. With inputs it is their barriers that say where the cut is.
+        comes after the task would have to repeat it. `planned`: the last one that Spark has begun to plan. With inputs
+        it is their barriers that say where the cut is.
         """
         with self._lock:
             self._targets[checkpoint_id] = target
             if stop:
                 self._stops.add(checkpoint_id)
-            if stop and not self.inputs and self._in_progress:
-                self._closing = _Closing(checkpoint_id, oldest, self._clock() + LAST_BATCH_PATIENCE)
+            is_planned = planned > self.published and not self._in_progress
+            if stop and not self.inputs and (self._in_progress or is_planned):
+                self._closing = _Closing(checkpoint_id, oldest, self._clock() + LAST_BATCH_PATIENCE, is_planned)
             else:
                 self._trigger(checkpoint_id, oldest)
             self._changed.notify_all()
@@ -242,7 +256,9 @@ class TaskChannels:
 
     def _close_in_time(self) -> None:
         closing = self._closing
-        if closing is not None and (not self._in_progress or self._clock() >= closing.deadline):
+        if closing is None:
+            return
+        if self._clock() >= closing.deadline or not (self._in_progress or closing.planned):
             self._closing = None
             self._trigger(closing.checkpoint_id, closing.oldest)
 

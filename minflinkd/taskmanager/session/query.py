@@ -56,6 +56,9 @@ from minflinkd.taskmanager.session_protocol import (
 
 log = structlog.get_logger(__name__)
 
+_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
+_HANDED_OVER = 30.0  # seconds, many times what it takes
+_REOPENED = 0.02  # seconds between two looks at a checkpoint to stop with
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
 _LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
@@ -99,7 +102,10 @@ class RunningTask:
         self._before = before
         self.continues = False  # in the directory of the attempt before
         self._parked: str | None = None  # for which run of a query the stores stay open behind this one's end
-        self._opened = threading.Event()  # the query has the stores that are handed over to it
+        self._let_end = False  # the query ends behind the micro-batch that it commits
+        self._bounded = False
+        self._opened = threading.Event()  # the query has the stores that are handed over to it, if any are
+        self._opened.set()
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
         self._watched = threading.Event()
@@ -184,6 +190,7 @@ class RunningTask:
             return
         if self._before is not None and continuation.follows(self._before, self._request, self._plan.operators):
             self._checkpoint, self.continues = self._before.checkpoint, True
+            self._opened.clear()
             numbers = {line: node.number for line, node in source_lines(self._plan.operators).items()}
             snapshot.cut_off(self._checkpoint, restored.batch_id, numbers)
             snapshot.renew_query_id(self._checkpoint)
@@ -246,19 +253,13 @@ class RunningTask:
 
     def watch(self) -> None:
         """Report progress until the query ends; then, unless it was stopped, why."""
-        assert self._query is not None
-        java_query: Any = self._query._jsq
         if self.continues:  # what was laid out for it would lie there as long as it lives
             snapshot.remove(Path(self.directory) / "checkpoint")
         try:
             while True:
-                with suppress(PySparkException, Py4JError):
-                    if java_query.awaitTermination(round(_WATCH * 1000)):
-                        break
-                if not java_query.isActive():
+                java_query = self._follow()
+                if not self._let_end or not self._goes_on():
                     break
-                self._report(java_query)
-                self._look_at_exchanges()
             if not self._stopping.is_set():
                 self._failed(self._batch_error or query_failure(java_query))
         except ExchangeDamaged as error:
@@ -267,6 +268,49 @@ class RunningTask:
             self._unforeseen(error)
         finally:
             self._watched.set()
+
+    def _follow(self) -> Any:
+        """Spark's query, when it has ended."""
+        assert self._query is not None
+        java_query: Any = self._query._jsq
+        while True:
+            with suppress(PySparkException, Py4JError):
+                if java_query.awaitTermination(round(_WATCH * 1000)):
+                    return java_query
+            if not java_query.isActive():
+                return java_query
+            self._report(java_query)
+            self._look_at_exchanges()
+
+    def _let_query_end(self) -> None:
+        """Behind the cut of a checkpoint to stop with: to plan one more micro-batch would only delay the end."""
+        terminated = getattr(self._engine.session.jvm, f"{_RUNTIME}.TERMINATED$")
+        self._let_end = True
+        self._execution.state().set(getattr(terminated, "MODULE$"))
+
+    def _goes_on(self) -> bool:
+        """The query has ended behind such a cut; it goes on where it stands if the checkpoint came to nothing."""
+        self._park_stores()
+        while self._channels.closed_after is not None:
+            if self._stopping.wait(_REOPENED):
+                return False
+        with self._lock:
+            if self._stopping.is_set() or self._batch_error is not None:
+                return False
+            assert self._plan is not None
+            log.info("a query goes on: it is not to stop after all", attempt=self._request.attempt_id)
+            self._opened.clear()
+            self._let_end = False
+            plan.activate(self._engine.session, self._plan.spark)
+            try:
+                with self._code.in_session(self._plan.spark):
+                    self._query = self._start_query(self._plan.require())
+                if self._parked is not None:
+                    self._engine.stores.hand_over(self._parked, self._run_id)
+                    self._parked = None
+            finally:
+                self._opened.set()
+        return True
 
     def check_drain(self) -> None:
         """Raises NothingToDrain: Spark fires nothing in a query that has run no micro-batch since it was restored."""
@@ -280,6 +324,7 @@ class RunningTask:
 
     def run_to_end(self) -> None:
         """For a bounded task, beside `watch`. The query's own failure is `watch`'s to report."""
+        self._bounded = True
         assert self._query is not None
         java_query: Any = self._query._jsq
         try:
@@ -320,11 +365,13 @@ class RunningTask:
 
     def stop(self) -> TaskStopped:
         """Blocks until the query's thread is gone, for ever if user code does not come back."""
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
         if self._query is not None:
             java_query: Any = self._query._jsq
             try:
-                self._park_stores()
+                if not self._let_end:
+                    self._park_stores()
                 java_query.stop()
             except (PySparkException, Py4JError) as error:
                 log.warning("a query does not stop in order", attempt=self._request.attempt_id, error=str(error))
@@ -396,7 +443,7 @@ class RunningTask:
     def _on_batch(self, frame: DataFrame, epoch: int) -> None:
         failure = None
         try:
-            self._opened.wait()
+            self._await_stores()
             self._await_readers()
             self._process(frame, epoch)
         except BaseException as error:  # SystemExit of user code as well
@@ -407,6 +454,11 @@ class RunningTask:
             # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
             # overflows its stack over a long traceback.
             raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
+
+    def _await_stores(self) -> None:
+        """Those of the attempt before it. Raises QueryEnded."""
+        if not self._opened.wait(_HANDED_OVER):
+            raise QueryEnded("the state stores of the attempt before it were not handed over")
 
     def _on_input_error(self, error: Exception) -> None:
         if not self._stopping.is_set():
@@ -431,6 +483,8 @@ class RunningTask:
         if self._plan.watermarks:
             self._watermarks.take_in(self._execution, self._channels.watermarks())
         self._progress.finished(epoch, rows)
+        if self._channels.closed_after is not None and not self._bounded:
+            self._let_query_end()
 
     @property
     def _execution(self) -> Any:

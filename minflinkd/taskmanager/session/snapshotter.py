@@ -63,7 +63,8 @@ class Snapshotter:
     def _take(self, request: TakeSnapshot, target: Path, unread: Path) -> SnapshotTaken:
         began = time.monotonic()
         deadline = began + request.timeout
-        self._channels.trigger(request.checkpoint_id, unread, oldest=request.oldest, stop=request.stop)
+        planned = snapshot.read_boundary(self._checkpoint).started if request.stop else -1
+        self._channels.trigger(request.checkpoint_id, unread, oldest=request.oldest, stop=request.stop, planned=planned)
         made = self._await_cut(request, deadline)
         self._await_commit(request, made.batch_id, deadline)
         reached = time.monotonic()
