@@ -168,6 +168,28 @@ async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
     assert await stores(child) == before
 
 
+async def test_a_version_that_is_not_to_stop_after_all_goes_on_where_it_stands(child: Child, tmp_path: Path) -> None:
+    """C13, H3: its last checkpoint fails, and there is none before it. Its query has ended by then; it begins again."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 3)
+    target = child.directory / "snapshots" / f"{attempt}-1"
+    stop = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(target), stop=True)
+    taken = await child.ask(stop)
+    await asyncio.sleep(0.3)  # nothing tells that the query has ended
+    assert max(epoch for epoch, _ in written(totals.out)) == taken.batch_id
+    await child.ask(p.AbortSnapshot(attempt_id=attempt, checkpoint_id=1))
+    await child.batches(attempt, taken.batch_id + 3)
+    totals.checkpoints = 1
+    cut = await totals.stop(attempt)
+    following = await totals.start("v1", cut)
+    assert (await totals.unload(cut)).heir == following
+    await child.batches(following, cut.taken.batch_id + 2)
+    await child.stop(following)
+    assert totals.is_exact()
+    assert await stores(child) == before
+
+
 async def test_stores_that_nobody_goes_on_with_are_closed(child: Child, tmp_path: Path) -> None:
     """R6a: a job that stops behind a savepoint has no next version."""
     totals, before = Job(child, tmp_path), await stores(child)

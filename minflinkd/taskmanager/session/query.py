@@ -163,7 +163,8 @@ class RunningTask:
             with code.in_session(self._plan.spark):
                 self._query = self._start_query(frame)
             if self.continues and self._before is not None:
-                engine.stores.hand_over(self._before.run_id, self._run_id)
+                stores = engine.stores.hand_over(self._before.run_id, self._run_id)
+                log.info("an attempt goes on in open state stores", attempt=request.attempt_id, stores=stores)
         except BaseException:
             engine.callback.release(request.attempt_id)
             raise

@@ -75,6 +75,8 @@ class Session:
     aged: str = ""
     start_error: str = ""
     refuses: bool = False
+    heirs: dict[AttemptId, AttemptId] = field(default_factory=dict)
+    unloading: asyncio.Event | None = None  # until when that takes
 
     def renew(self, reason: str) -> None:
         self.asked.append("renew")
@@ -101,7 +103,9 @@ class Session:
                 return self.snapshot
             raise sp.UnknownAttempt("no snapshot now")
         if isinstance(request, sp.UnloadTask):
-            return sp.TaskUnloaded(unloaded=True)
+            if self.unloading is not None:
+                await self.unloading.wait()
+            return sp.TaskUnloaded(unloaded=True, heir=self.heirs.get(request.attempt_id))
         if self.stop_takes > timeout:
             await asyncio.sleep(timeout)
             raise RpcTimeout("user code does not come back")
@@ -404,6 +408,62 @@ async def test_a_task_that_does_not_stop_has_ended_before_its_jobmaster_gives_up
         assert 30.0 <= asyncio.get_running_loop().time() - began <= 40.0
         assert world.session.asked[-1] == "condemn"
         await beats
+
+
+HEIR = AttemptId("3" * 32)
+
+
+def directories(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "attempts").glob("*")}
+
+
+async def stop_and_inherit(world: World, tmp_path: Path) -> None:
+    """An attempt has stopped, and another one goes on in its directory."""
+    await world.allocate()
+    await world.ask(DEPLOY)
+    (tmp_path / "attempts" / ATTEMPT).mkdir(parents=True, exist_ok=True)
+    world.session.heirs[ATTEMPT] = HEIR
+    world.session.unloading = asyncio.Event()
+    await world.ask(m.CancelTask(job_id=JOB, attempt_id=ATTEMPT))
+    await world.ask(replace(DEPLOY, attempt_id=HEIR, attempt_number=1))
+    (tmp_path / "attempts" / HEIR).mkdir(parents=True, exist_ok=True)
+    await asyncio.sleep(1.0)
+
+
+async def test_a_directory_in_which_the_next_attempt_goes_on_is_removed_with_that_one(tmp_path: Path) -> None:
+    """H4, C10a."""
+    async with running(tmp_path) as world:
+        await stop_and_inherit(world, tmp_path)
+        world.session.unloading.set()
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == {ATTEMPT, HEIR}
+        await world.ask(m.CancelTask(job_id=JOB, attempt_id=HEIR))
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == set()
+
+
+async def test_a_directory_whose_heir_has_ended_before_that_was_known_is_removed(tmp_path: Path) -> None:
+    """H4, C10a: answers may come in any order."""
+    async with running(tmp_path) as world:
+        await stop_and_inherit(world, tmp_path)
+        unloading, world.session.unloading = world.session.unloading, None
+        await world.ask(m.CancelTask(job_id=JOB, attempt_id=HEIR))
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == {ATTEMPT}
+        unloading.set()
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == set()
+
+
+async def test_an_inherited_directory_goes_with_the_session(tmp_path: Path) -> None:
+    """C10a: nobody writes there any more."""
+    async with running(tmp_path) as world:
+        await stop_and_inherit(world, tmp_path)
+        world.session.unloading.set()
+        await asyncio.sleep(1.0)
+        world.executor.session_lost(1, "killed")
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == set()
 
 
 async def test_an_attempt_ends_in_time_while_a_storage_hangs_in_its_checkpoint(tmp_path: Path) -> None:

@@ -266,6 +266,42 @@ def test_the_micro_batch_in_progress_belongs_to_the_cut_that_the_job_stops_with(
     assert not channels.begin()
 
 
+def test_a_stop_waits_for_the_micro_batch_that_is_being_planned(tmp_path: Path) -> None:
+    """H3: thrown away, what Spark has done of it would be done again, and seen later."""
+    world = World(tmp_path)
+    channels = world.channels()
+    channels.publish(0, {}, batch(0))
+    channels.trigger(1, world.target(), stop=True, planned=1)
+    assert channels.await_cut(1, 0.0) is None
+    assert channels.begin()
+    assert channels.await_cut(1, 0.0) is None
+    assert not channels.begin(), "only that one"
+    assert channels.publish(1, {}, batch(1))
+    assert cut(channels, 1).batch_id == 1
+    assert not channels.begin()
+
+
+def test_a_stop_does_not_wait_for_what_was_planned_and_is_published(tmp_path: Path) -> None:
+    """H3: without input no other micro-batch would come."""
+    world = World(tmp_path)
+    channels = world.channels()
+    assert channels.begin()
+    channels.publish(0, {}, batch(0))
+    channels.trigger(1, world.target(), stop=True, planned=0)
+    assert cut(channels, 1).batch_id == 0
+
+
+def test_a_planned_micro_batch_that_does_not_begin_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """C24: the query that planned it may have failed."""
+    world = World(tmp_path)
+    channels = world.channels()
+    channels.publish(0, {}, batch(0))
+    channels.trigger(1, world.target(), stop=True, planned=1)
+    world.now += LAST_BATCH_PATIENCE
+    assert cut(channels, 1).batch_id == 0
+    assert not channels.begin()
+
+
 def test_a_repeated_micro_batch_ends_as_well(tmp_path: Path) -> None:
     """J9: nothing waits for it."""
     world = World(tmp_path)
