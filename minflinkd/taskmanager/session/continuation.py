@@ -47,6 +47,7 @@ def may_follow(standing: Standing, request: RunTask) -> bool:
         and restored.batch_id >= 0
         and not restored.input_ended
         and not restored.offsets
+        and not restored.allow_non_restored
         and request.job.mode is RuntimeMode.STREAMING
     )
 

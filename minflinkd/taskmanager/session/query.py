@@ -166,10 +166,14 @@ class RunningTask:
                 stores = engine.stores.hand_over(self._before.run_id, self._run_id)
                 log.info("an attempt goes on in open state stores", attempt=request.attempt_id, stores=stores)
         except BaseException:
+            self._stopping.set()
+            self._opened.set()
+            if self._query is not None:
+                with suppress(PySparkException, Py4JError):
+                    self._query.stop()
             engine.callback.release(request.attempt_id)
             raise
-        finally:
-            self._opened.set()
+        self._opened.set()
         ended = time.monotonic()
         phases = {
             "code": loaded - began,

@@ -64,11 +64,12 @@ def test_another_version_with_the_same_state_goes_on_where_the_one_before_it_sta
         replace(REQUEST, restored=replace(RESTORED, batch_id=11)),
         replace(REQUEST, restored=replace(RESTORED, input_ended=True)),
         replace(REQUEST, restored=replace(RESTORED, offsets={"a": "{}"})),
+        replace(REQUEST, restored=replace(RESTORED, allow_non_restored=True)),
         replace(REQUEST, job=replace(JOB, job_id=JobId("3" * 32))),
         replace(REQUEST, job=replace(JOB, mode=RuntimeMode.BATCH)),
         replace(REQUEST, task=replace(TASK, id=TaskId("b"))),
     ],
-    ids=["fresh", "older", "elsewhere", "drained", "offsets", "other job", "bounded", "other task"],
+    ids=["fresh", "older", "elsewhere", "drained", "offsets", "without state", "other job", "bounded", "other task"],
 )
 def test_an_attempt_that_begins_elsewhere_does_not(request_: RunTask) -> None:
     """C14."""
