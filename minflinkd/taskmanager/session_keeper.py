@@ -210,7 +210,6 @@ class SessionKeeper(Component):
         return None if self._ready.is_set() else f"the session was not ready within {self._start_timeout:g} s"
 
     async def _watch(self, child: SessionProcess, condemned: asyncio.Future[str]) -> str:
-        health = Health(heard=self._clock.monotonic())
         ping: asyncio.Task[sp.Pong] | None = None
         asked, looked = 0.0, self._clock.monotonic()
         fresh = await asyncio.to_thread(figures_together, (child.pid, child.jvm_pid))
@@ -218,6 +217,7 @@ class SessionKeeper(Component):
         if bounds != self._bounds:
             log.warning("bounds of a session are too low for a fresh one", fresh=fresh, given=self._bounds, used=bounds)
         now = self._clock.monotonic()
+        health = Health(heard=now)  # not before: a pause up to here would be nobody's, and then the child's
         try:
             while True:
                 await asyncio.wait({condemned}, timeout=WATCH_INTERVAL)
