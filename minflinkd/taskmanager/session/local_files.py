@@ -16,5 +16,7 @@ CONTEXT = {"spark.hadoop.fs.AbstractFileSystem.file.impl": f"{_CLASS}$Context"}
 # All other files. RocksDB's uploads need a LocalFileSystem here, and fail in the background with a raw one.
 CHECKED = {"spark.hadoop.fs.file.impl": f"{_CLASS}$Checked"}
 
+WITH_CLASSES = frozenset(CONTEXT | CHECKED)  # settings with which nothing can be opened before these are compiled
+
 # No .crc file beside each. Only for one writer's file system, which therefore is not the cached one.
 RAW = {"fs.file.impl": f"{_CLASS}$Raw", "fs.file.impl.disable.cache": "true"}

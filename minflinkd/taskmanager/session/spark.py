@@ -195,11 +195,14 @@ def launch(config: SessionConfig) -> Session:
     os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # of executors as well
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread: scheduler pools stay its own
-    class_directory(config).mkdir(parents=True)
-    conf = SparkConf().setAll(list(settings(config).items()))
-    SparkContext._ensure_initialized(conf=conf)  # starts the JVM
-    java_classes.compile_classes(SparkContext._jvm, class_directory(config))
-    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    classes, wanted = class_directory(config), settings(config)
+    classes.mkdir(parents=True)
+    first = [(name, value) for name, value in wanted.items() if name not in local_files.WITH_CLASSES]
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(first))  # starts the JVM
+    jvm: Any = SparkContext._jvm
+    java_classes.compile_classes(jvm, classes)
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()  # spark-submit looks for jars, with a file system that is kept
+    spark = SparkSession.builder.config(conf=SparkConf().setAll(list(wanted.items()))).getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a callback raises; that is reported already
