@@ -164,6 +164,7 @@ class RunningTask:
                 self._query = self._start_query(frame)
             if self.continues and self._before is not None:
                 stores = engine.stores.hand_over(self._before.run_id, self._run_id)
+                engine.stores.forget(self._before.run_id)
                 log.info("an attempt goes on in open state stores", attempt=request.attempt_id, stores=stores)
         except BaseException:
             self._stopping.set()
@@ -290,12 +291,12 @@ class RunningTask:
     def _let_query_end(self) -> None:
         """Behind the cut of a checkpoint to stop with: to plan one more micro-batch would only delay the end."""
         terminated = getattr(self._engine.session.jvm, f"{_RUNTIME}.TERMINATED$")
+        self._park_stores()  # before Spark tells its maintenance that the run has ended
         self._let_end = True
         self._execution.state().set(getattr(terminated, "MODULE$"))
 
     def _goes_on(self) -> bool:
         """The query has ended behind such a cut; it goes on where it stands if the checkpoint came to nothing."""
-        self._park_stores()
         while self._channels.closed_after is not None:
             if self._stopping.wait(_REOPENED):
                 return False
@@ -312,6 +313,7 @@ class RunningTask:
                     self._query = self._start_query(self._plan.require())
                 if self._parked is not None:
                     self._engine.stores.hand_over(self._parked, self._run_id)
+                    self._engine.stores.forget(self._parked)
                     self._parked = None
             finally:
                 self._opened.set()
@@ -391,7 +393,8 @@ class RunningTask:
 
     def _park_stores(self) -> None:
         """Behind the cut of a checkpoint to stop with no micro-batch begins, and another attempt may want them."""
-        if self._channels.closed_after is not None and not self._engine.session.config.on_cluster:
+        closed = self._channels.closed_after is not None
+        if closed and self._parked is None and not self._engine.session.config.on_cluster:
             self._parked = str(uuid4())
             self._engine.stores.hand_over(self._run_id, self._parked)
 

@@ -50,10 +50,15 @@ class StateStores:
     def hand_over(self, run_id: str, to: str) -> int:
         """Let the open stores of a query run, of which no Spark task runs, be those of another; how many there were.
 
-        Maintenance closes those of a run that has ended: what is to be kept open has another id before.
+        Maintenance closes those of a run that has ended: what is to be kept open has another id before. A run that is
+        none of Spark's is to be forgotten then.
         """
         uuid = self._jvm.java.util.UUID.fromString
         return int(self._ours.handOver(self._table("loadedProviders"), uuid(run_id), uuid(to)))
+
+    def forget(self, run_id: str) -> None:
+        """Spark knows no store of the run any more."""
+        self._ours.forget(self._jvm.java.util.UUID.fromString(run_id))
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
         """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
@@ -72,7 +77,7 @@ class StateStores:
                 return False
             if not clean:
                 time.sleep(0.01)
-        self._ours.forget(self._jvm.java.util.UUID.fromString(run_id))
+        self.forget(run_id)
         return True
 
     def _has_nothing(self, run_id: str) -> bool:

@@ -51,7 +51,6 @@ public final class StateStores {
         REPORT.invoke(STORES, new Object[] {id, scala.collection.immutable.Nil$.MODULE$});
         providers.put(id, provider);
       }
-      forget(from);
       return handed.size();
     }
   }
