@@ -95,8 +95,8 @@ def union(a: Events, b: Events, **of_b: Any) -> JobGraph:
     )
 
 
-async def started(child: Child, graph: JobGraph, fired: Fired) -> Run:
-    run = Run(child, job("time"), chain(graph), fired.artifacts)
+async def started(child: Child, graph: JobGraph, fired: Fired, **fields: Any) -> Run:
+    run = Run(child, job("time", **fields), chain(graph), fired.artifacts)
     await run.start()
     return run
 
@@ -120,6 +120,24 @@ async def test_an_idle_input_holds_the_watermark_back(child: Child, tmp_path: Pa
     await run.start(cuts)
     b.put(125)  # the other one has nothing more to say, and what it said before the restore still counts
     await fired.are({0: 3, 1: 1})
+    await run.stop()
+
+
+async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(child: Child, tmp_path: Path) -> None:
+    """J8a: a task tells its watermark when it is idle, which it is not until its next trigger is due."""
+    a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
+    graph = union(a, b)
+    run = await started(child, graph, fired, trigger_interval=3.0)
+    a.put(0, 70)
+    b.put(2)
+    await run.batches("b", 0)
+    await run.batches("a", 0)
+    cuts = await run.checkpoint(1)
+    await run.stop()
+    run = Run(child, job("time"), chain(graph), fired.artifacts)
+    await run.start(cuts)
+    b.put(125)
+    await fired.are({0: 2})
     await run.stop()
 
 

@@ -151,7 +151,8 @@ class RunningTask:
             self._sinks.restore(request.restored.transactions if request.restored is not None else ())
         self._prepare_checkpoint(self._plan.spark)
         self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
-        self._watermarks = Watermarks(engine.session, self._plan.watermarks)
+        stateful = any(node.stateful for node in self._plan.operators)
+        self._watermarks = Watermarks(engine.session, self._plan.watermarks, stateful=stateful)
         self._snapshots = Snapshotter(
             self._checkpoint, self._plan.operators, self._channels, self._sinks.ledgers, self._has_ended
         )

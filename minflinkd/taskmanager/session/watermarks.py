@@ -54,9 +54,10 @@ def mark(frame: DataFrame, column: str) -> tuple[DataFrame, Any]:
 class Watermarks:
     """Of one running query. Called from the query's own thread, between two micro-batches."""
 
-    def __init__(self, session: Session, keys: Mapping[VertexId, Any]) -> None:
+    def __init__(self, session: Session, keys: Mapping[VertexId, Any], *, stateful: bool) -> None:
         self._session = session
         self._keys = keys
+        self._stateful = stateful
         self._told: dict[VertexId, int] = {}
 
     def take_in(self, execution: Any, watermarks: Mapping[VertexId, int]) -> None:
@@ -101,9 +102,15 @@ class Watermarks:
         return self._session.jvm.scala.runtime.ScalaRunTime.wrapLongArray(array).headOption()
 
     def promised(self, execution: Any, processed_ms: int) -> int | None:
-        """What the output of a micro-batch may promise that was processed with the watermark `processed_ms`."""
-        if processed_ms <= 0 or (last := execution.lastExecution()) is None:  # restored, and nothing came since
+        """What the output of a micro-batch may promise that was processed with the watermark `processed_ms`.
+
+        A restored query to which nothing came since has no plan that could be asked. Without state it holds nothing
+        back; with state it has not yet fired what its watermark fires, if the checkpoint was cut in front of that.
+        """
+        if processed_ms <= 0:
             return None
+        if (last := execution.lastExecution()) is None:
+            return None if self._stateful else processed_ms
         return _output_watermark(self._session, last.executedPlan(), processed_ms)
 
 

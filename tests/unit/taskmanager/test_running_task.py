@@ -98,7 +98,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     java_query = JavaQuery()
     task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
     task._plan = Plan(spark=None)  # type: ignore[arg-type]
-    task._watermarks = Watermarks(None, {})  # type: ignore[arg-type]
+    task._watermarks = Watermarks(None, {}, stateful=False)  # type: ignore[arg-type]
     task._sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())  # type: ignore[assignment]
     return Attempt(task, java_query, told)
 
