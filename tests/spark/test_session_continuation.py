@@ -121,6 +121,28 @@ async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path
     assert [epoch for epoch, rows in written(totals.out) if rows != exact(epoch)] == []
 
 
+async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_on_in(
+    child: Child, tmp_path: Path
+) -> None:
+    """H4, C10a: slower than it is waited for one that does not come. Who deletes directories is told when it runs."""
+    totals = Job(child, tmp_path)
+    attempt = await totals.start("v0")
+    await child.batches(attempt, 3)
+    cut = await totals.stop(attempt)
+    slow = SINK.replace("import json", "import json, time; time.sleep(7)") % str(totals.out)
+    totals.artifacts = artifact(tmp_path, "totals_sink.py", slow)
+    starting = asyncio.create_task(totals.start("v1", cut))
+    try:
+        await asyncio.sleep(0)  # asked for before the other one is
+        answer = await totals.unload(cut)
+    finally:
+        following = await starting
+    assert answer.heir == following
+    await child.batches(following, cut.taken.batch_id + 3)
+    await child.stop(following)
+    assert totals.is_exact()
+
+
 async def test_the_state_is_not_read_again(child: Child, tmp_path: Path) -> None:
     """H4: it takes no time that grows with the state, since the files are not even looked at."""
     totals = Job(child, tmp_path)

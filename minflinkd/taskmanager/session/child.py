@@ -70,11 +70,12 @@ class _Attempt:
 
 
 class _Stopped:
-    """An attempt that is not unloaded yet."""
+    """An attempt that is not unloaded yet. `claimed`: by one that starts, which may take as long as it likes."""
 
     def __init__(self, task: RunningTask) -> None:
         self.task = task
         self.standing = task.standing()
+        self.claimed = False
         self.heir: asyncio.Future[AttemptId | None] = asyncio.get_running_loop().create_future()
         if self.standing is None:
             self.heir.set_result(None)
@@ -120,6 +121,7 @@ class SessionChild(Component):
             attempt = _Attempt(task, self._blocking(lambda: _start(task)))
             self._attempts[request.attempt_id] = attempt
             if before is not None:
+                before.claimed = True
                 attempt.started.add_done_callback(partial(self._settle, before, request.attempt_id, task))
             attempt.started.add_done_callback(lambda future: self._on_started(request, future))
         return await asyncio.shield(attempt.started)
@@ -129,7 +131,7 @@ class SessionChild(Component):
         found = None
         for stopped in self._stopped.values():
             standing = stopped.standing
-            if standing is None or stopped.heir.done() or standing.job_id != request.job.job_id:
+            if standing is None or stopped.claimed or stopped.heir.done() or standing.job_id != request.job.job_id:
                 continue
             if continuation.may_follow(standing, request):
                 found = stopped
@@ -196,6 +198,8 @@ class SessionChild(Component):
         if stopped is None:
             return TaskUnloaded(unloaded=request.attempt_id not in self._attempts)
         await asyncio.wait([stopped.heir], timeout=_HEIR_PATIENCE)
+        if stopped.claimed:  # settled when that one has started, or has failed to
+            await asyncio.wait([stopped.heir])
         stopped.inherited(None)  # from now on, nobody goes on from it
         unloaded = await self._blocking(stopped.task.unload)
         if self._stopped.pop(request.attempt_id, None) is not None and self._engine.session.config.on_cluster:
