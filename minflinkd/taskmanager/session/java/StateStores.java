@@ -43,12 +43,13 @@ public final class StateStores {
       for (int i = 0; i < handed.size(); i++) {
         StateStoreProviderId before = (StateStoreProviderId) handed.get(i);
         StateStoreProviderId id = new StateStoreProviderId(before.storeId(), to);
-        RocksDBStateStoreProvider provider = (RocksDBStateStoreProvider) providers.remove(before).get();
+        RocksDBStateStoreProvider provider = (RocksDBStateStoreProvider) providers.get(before).get();
         Configuration conf =
             provider.org$apache$spark$sql$execution$streaming$state$RocksDBStateStoreProvider$$hadoopConf();
+        REPORT.invoke(STORES, new Object[] {id, scala.collection.immutable.Nil$.MODULE$});
         conf.set(StreamExecution.RUN_ID_KEY(), to.toString());
         own.set(provider, id);
-        REPORT.invoke(STORES, new Object[] {id, scala.collection.immutable.Nil$.MODULE$});
+        providers.remove(before);
         providers.put(id, provider);
       }
       return handed.size();
