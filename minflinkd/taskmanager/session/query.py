@@ -103,7 +103,7 @@ class RunningTask:
         self.continues = False  # in the directory of the attempt before
         self._parked: str | None = None  # for which run of a query the stores stay open behind this one's end
         self._let_end = False  # the query ends behind the micro-batch that it commits
-        self._bounded = False
+        self._bounded = False  # runs to the end of its input
         self._opened = threading.Event()  # the query has the stores that are handed over to it, if any are
         self._opened.set()
         self._sinks: TaskSinks | None = None
@@ -173,6 +173,7 @@ class RunningTask:
             if self._query is not None:
                 with suppress(PySparkException, Py4JError):
                     self._query.stop()
+                    engine.stores.close(self._run_id)  # nobody unloads an attempt that did not start
             engine.callback.release(request.attempt_id)
             raise
         self._opened.set()
