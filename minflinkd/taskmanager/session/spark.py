@@ -196,7 +196,7 @@ def launch(config: SessionConfig) -> Session:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread: scheduler pools stay its own
     classes, wanted = class_directory(config), settings(config)
-    classes.mkdir(parents=True)
+    classes.mkdir(parents=True, exist_ok=True)  # on a cluster, of an earlier session of the same name
     first = [(name, value) for name, value in wanted.items() if name not in local_files.WITH_CLASSES]
     SparkContext._ensure_initialized(conf=SparkConf().setAll(first))  # starts the JVM
     jvm: Any = SparkContext._jvm
