@@ -139,7 +139,9 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId]) -> None:
     next_trigger = this.now + interval if interval > 0 else None
     this.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
     if restored is not None:  # what a restored attempt owes is published before it runs
-        completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh)
+        owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}
+        gone = owing - attempts.keys()  # of an earlier version: who has their vertices now was restored with their part
+        completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh | gone)
     for number, waiting in sorted(this.state.unconfirmed.items()):
         this.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
 

@@ -221,6 +221,8 @@ def check_invariants(state: State) -> None:
         "leaving, and its metadata is not being deleted": not state.leaving.keys() <= state.discarding.keys(),
         "pinned and not retained": not state.pinned <= set(ids),
         "unconfirmed by nobody": not all(state.unconfirmed.values()),
+        "unconfirmed by a task that does not run": bool(state.attempts)
+        and any(waiting - state.attempts.keys() for waiting in state.unconfirmed.values()),
         "two requests queued": sum(not request.forced for request in state.queued) > 1,
         "doomed files that are referenced": any(
             checkpoint.physical_files() & doomed.files for doomed in state.doomed for checkpoint in state.completed

@@ -325,6 +325,13 @@ def test_attempts_restored_from_a_checkpoint_have_published_it() -> None:
     assert story.state.unconfirmed == {}
 
 
+def test_a_task_that_the_version_does_not_have_is_not_waited_for() -> None:
+    """C22, H3: what it owed went with its vertices; else no later checkpoint would ever count as published (C4)."""
+    story = Story(store=(completed(3), completed(4)))
+    assert story.tell(e.RestorePointTaken(4), e.TasksRunning({A: A2})) == [e.DiscardMetadata(3)]
+    assert story.state.unconfirmed == {}
+
+
 def test_attempts_that_were_not_restored_are_told_what_is_owed() -> None:
     """C22: a notification is repeated until it is confirmed."""
     story = Story(store=(completed(4),))
