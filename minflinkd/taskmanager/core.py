@@ -24,7 +24,7 @@ from minflinkd.runtime.machine import Machine
 from minflinkd.taskmanager import registration_machine as rg
 from minflinkd.taskmanager import slot_events as ev
 from minflinkd.taskmanager import slot_machine
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slot_state import SlotOptions, Slots, check_invariants
 from minflinkd.taskmanager.slot_table import SlotTable

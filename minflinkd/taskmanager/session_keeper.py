@@ -19,7 +19,8 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.process_metrics import figures_together
 from minflinkd.taskmanager.session_age import Figures, aged, sensible
 from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
-from minflinkd.taskmanager.session_process import LOG, SessionLost, SessionProcess
+from minflinkd.taskmanager.session_process import LOG, SessionProcess
+from minflinkd.taskmanager.session_protocol import SessionLost
 from minflinkd.taskmanager.start_failure import printed_since, start_failure
 
 log = structlog.get_logger(__name__)

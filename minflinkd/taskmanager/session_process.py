@@ -16,7 +16,6 @@ import structlog
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Request
 from minflinkd.rpc.network import Mailbox, Unreachable
-from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager import session_protocol as sp
 
 R = TypeVar("R")
@@ -24,13 +23,6 @@ log = structlog.get_logger(__name__)
 
 KILL_TIMEOUT = 10.0  # seconds
 LOG = "session.log"  # what the child, its JVM's launcher and user code print
-
-
-class SessionLost(MinflinkError):
-    """The session child is gone, and with it every task that it ran."""
-
-    code = "session-lost"
-    consequence = Consequence.RETRYABLE
 
 
 class SessionProcess:
@@ -85,7 +77,7 @@ class SessionProcess:
         try:
             return await self._connection.ask(sp.SESSION, request, timeout=timeout)
         except Unreachable as error:
-            raise SessionLost("the session child ended") from error
+            raise sp.SessionLost("the session child ended") from error
 
     @property
     def exit_code(self) -> int | None:

@@ -28,6 +28,13 @@ SUPERVISOR = Address("supervisor")
 SESSION = Address("session")
 
 
+class SessionLost(MinflinkError):
+    """The session child is gone, or its JVM, and with it every task that it ran."""
+
+    code = "session-lost"
+    consequence = Consequence.RETRYABLE
+
+
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the child builds its SparkSession. Written as JSON to the file that `--config` names."""
 

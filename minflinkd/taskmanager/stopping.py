@@ -18,7 +18,7 @@ from minflinkd.taskmanager.attempt import Attempt
 from minflinkd.taskmanager.collected import CollectedRows
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.session_keeper import SessionKeeper
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 
 log = structlog.get_logger(__name__)
 

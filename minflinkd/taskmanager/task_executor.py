@@ -32,7 +32,7 @@ from minflinkd.taskmanager.deployment import Deployer, attempt_directory, remove
 from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
 from minflinkd.taskmanager.merging_metrics import merging_metrics
 from minflinkd.taskmanager.session_keeper import SessionKeeper
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.snapshotting import Snapshots
 from minflinkd.taskmanager.stopping import Stopping, remove_all

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import traceback
+from pathlib import Path
 from typing import Any
 
+import py4j
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.taskmanager.session_protocol import SessionLost
 
 # Error classes (prefixes) that come back with the same job, the same state and the same input, however often.
 HOPELESS = (
@@ -29,6 +33,7 @@ HOPELESS = (
     "DATA_SOURCE_NOT_FOUND",
 )
 
+_PY4J = str(Path(py4j.__file__).parent)
 _PLAN = re.compile(r";\n\s*['+!A-Z].*", re.DOTALL)  # the plan that Spark prints behind the sentence
 _USER_FILE = re.compile(r"[^\"]*/job_[0-9a-f]{20}/")
 _OWN_FRAME = re.compile(r'  File "[^"]*/minflinkd_job_code\.py", line .*\n(    .*\n)*')
@@ -45,6 +50,18 @@ class QueryEnded(MinflinkError):
 
     code = "query-ended"
     consequence = Consequence.RETRYABLE
+
+
+def session_is_lost(error: BaseException) -> bool:
+    """Whether py4j finds nobody at the other end: the JVM has died, which the child itself notices a little later."""
+    if isinstance(error, Py4JNetworkError):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and bool(frames) and frames[-1].filename.startswith(_PY4J)
+
+
+def session_lost(error: BaseException) -> SessionLost:
+    return SessionLost(f"the JVM does not answer any more: {_last_line(error)}")
 
 
 def spark_message(error: BaseException) -> str:
@@ -73,6 +90,8 @@ def build_failure(error: BaseException) -> ErrorInfo:
     """Why a task could not be built."""
     if isinstance(error, MinflinkError):
         return error_info(error)
+    if session_is_lost(error):
+        return session_lost(error).info()
     if isinstance(error, AnalysisException):
         return ErrorInfo(code="spark-analysis", message=spark_message(error), traceback=user_traceback(error))
     message = spark_message(error) if isinstance(error, PySparkException) else _last_line(error)

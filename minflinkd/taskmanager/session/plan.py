@@ -26,7 +26,7 @@ from minflinkd.taskmanager.session import operators, watermarks
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.exchange_sink import not_storable
 from minflinkd.taskmanager.session.exchange_source import ExchangeSource
-from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session.failures import build_failure, session_is_lost, session_lost
 from minflinkd.taskmanager.session.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.spark import Session
 
@@ -89,11 +89,16 @@ def build(
     """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once.
 
     `inputs`: the schemas of exchanges, as the plans upstream say them. One that is missing has faults of its own, which
-    are named elsewhere.
+    are named elsewhere. Raises SessionLost.
     """
-    spark = session.spark.newSession()
-    with code.in_session(spark):
-        return _build(session, spark, job, task, code, inputs or {})
+    try:
+        spark = session.spark.newSession()
+        with code.in_session(spark):
+            return _build(session, spark, job, task, code, inputs or {})
+    except Exception as error:
+        if session_is_lost(error):
+            raise session_lost(error) from error
+        raise
 
 
 def activate(session: Session, spark: SparkSession) -> None:
@@ -161,6 +166,8 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
+        if session_is_lost(error):
+            raise
         info = build_failure(error)
         trace = info.traceback if path.endswith(".python") else ""  # of the user's code; Spark's says what is wrong
         plan.faults.append(GraphFault(path=path, problem=info.message, hint=info.hint, traceback=trace))

@@ -12,7 +12,7 @@ from minflinkd.rpc.network import Fenced, Unreachable
 from minflinkd.runtime.errors import Conflict
 from minflinkd.taskmanager import slot_machine
 from minflinkd.taskmanager.core import Exit, RenewSession, SlotNotBound
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask, Tick
 from minflinkd.taskmanager.slot_state import Slots
 from minflinkd.taskmanager.slot_table import SlotState

@@ -6,7 +6,7 @@ import pytest
 
 from minflinkd.rpc import messages as m
 from minflinkd.taskmanager.core import SlotNotBound
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 from minflinkd.taskmanager.slot_events import StartTask
 from tests.unit.taskmanager.core_world import JOB, A, CoreWorld, allocate, attempt, deploy
 

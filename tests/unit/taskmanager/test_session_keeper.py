@@ -21,7 +21,7 @@ from minflinkd.taskmanager import session_protocol as sp
 from minflinkd.taskmanager.session_age import Figures
 from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
-from minflinkd.taskmanager.session_process import SessionLost
+from minflinkd.taskmanager.session_protocol import SessionLost
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("session_stand_in.py")))
 

@@ -1,0 +1,38 @@
+"""What an exception on the Python side of a session says of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+from minflinkd.runtime.errors import Consequence
+from minflinkd.taskmanager.session.failures import build_failure
+from minflinkd.taskmanager.session_protocol import SessionLost
+from tests.cluster import free_port
+
+
+@pytest.fixture
+def dead_jvm() -> Iterator[ClientServer]:
+    """The Python side of a session whose JVM is not there any more."""
+    gateway = ClientServer(JavaParameters(port=free_port()), PythonParameters(port=0))
+    yield gateway
+    gateway.shutdown()
+
+
+def test_a_jvm_that_dies_while_a_task_is_built_is_a_lost_session(dead_jvm: ClientServer) -> None:
+    """C10a, R16: a restart on another session mends it; as a fault of user code it would end the job."""
+    with pytest.raises(ConnectionRefusedError) as raised:
+        dead_jvm.jvm.java.lang.System.currentTimeMillis()
+    info = build_failure(raised.value)
+    assert (info.code, info.consequence) == (SessionLost.code, Consequence.RETRYABLE)
+
+
+def test_a_refused_connection_of_user_code_is_its_own() -> None:
+    """C10a: the same exception from elsewhere says nothing of the session."""
+    with pytest.raises(ConnectionRefusedError) as raised:
+        socket.create_connection(("127.0.0.1", free_port()), timeout=5)
+    info = build_failure(raised.value)
+    assert (info.code, info.consequence) == ("user-code", Consequence.FATAL)
