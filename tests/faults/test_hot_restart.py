@@ -87,6 +87,44 @@ async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_
     assert set(versions.written()) == set("1234")
 
 
+COMMITTING = """
+def clean(inputs, params):
+    return inputs['events'].where('v >= 0')
+
+class Noting:
+    def __init__(self, *_):
+        pass
+    def stage(self, batch, epoch):
+        return batch.count()
+    def commit(self, checkpoint_id, tokens):
+        pass
+    def abort(self, tokens):
+        pass
+"""
+OUT = {"format": "parquet", "path": "${output}"}
+NOTES = {"inputs": ["minutes"], "sink": {"python": "windows:Noting", "delivery": "exactly-once"}}
+TOLD_APART = {"inputs": [{"id": "minutes", "exchange": True}], "sql": "SELECT * FROM minutes"}
+MAY_CHANGE: dict[str, dict[str, Any]] = {
+    "Spark's settings": {"spark": {"spark.sql.adaptive.coalescePartitions.enabled": "false"}},
+    "the settings of checkpoints": {"checkpointing": {"interval": "500 ms", "num-retained": 2}},
+    "a sink that commits": {"artifact": COMMITTING, "vertices": {"notes": NOTES}},
+    "no such sink any more": {},
+    "the chaining": {"vertices": {"passed": TOLD_APART, "out": {"inputs": ["passed"], "sink": OUT}}},
+    "the chaining as it was": {},
+}
+
+
+async def test_settings_sinks_and_chaining_change_while_the_state_goes_on(one: Cluster, tmp_path: Path) -> None:
+    """H1, H2, H8: one after the other; every row is there once."""
+    async with running_versions(one, tmp_path) as versions:
+        for tag, (what, change) in enumerate(MAY_CHANGE.items(), start=2):
+            last = await restarted(one, versions.job_id, versions.write(str(tag), **change))
+            assert (last.state, last.error) == ("completed", None), what
+            await versions.goes_on()
+        assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert set(versions.written()) == {"1", *(str(tag) for tag in range(2, len(MAY_CHANGE) + 2))}
+
+
 WITH_MORE = "(SELECT k, time, v FROM clean UNION ALL SELECT k, time, v FROM more)"
 MORE = {
     "source": {"format": "json", "path": "${input}-more", "schema": "k STRING, time TIMESTAMP, v BIGINT"},
