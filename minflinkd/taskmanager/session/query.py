@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,28 @@ from uuid import uuid4
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.messages import Collected, TaskMetrics
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import no_channels
-from minflinkd.taskmanager.exchange.log import Entry, EntryKind, ExchangeDamaged
-from minflinkd.taskmanager.session import bounded, continuation, placement, plan, snapshot
+from minflinkd.taskmanager.exchange.log import ExchangeDamaged
+from minflinkd.taskmanager.session import bounded, plan, snapshot
 from minflinkd.taskmanager.session.backpressure import Backpressure
+from minflinkd.taskmanager.session.batches import MicroBatches
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
 from minflinkd.taskmanager.session.continuation import Standing
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
-from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure, query_failure
-from minflinkd.taskmanager.session.offsets import start_at
-from minflinkd.taskmanager.session.opening import Opening, exchange_positions
-from minflinkd.taskmanager.session.operators import source_lines
+from minflinkd.taskmanager.session.failures import QueryEnded, query_failure
+from minflinkd.taskmanager.session.opening import Opening
 from minflinkd.taskmanager.session.prepared import Prepared
 from minflinkd.taskmanager.session.progress import Progress
-from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
+from minflinkd.taskmanager.session.restoring import Restoring, Start
+from minflinkd.taskmanager.session.scheduling import pool
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.spark import Session
@@ -98,23 +96,20 @@ class RunningTask:
         self._query: StreamingQuery | None = None
         self._code = NO_CODE
         self._plan: plan.Plan | None = None
-        self._moved = False
         self._before = before
-        self.continues = False  # in the directory of the attempt before
+        self._began = Start(self._checkpoint)
         self._parked: str | None = None  # for which run of a query the stores stay open behind this one's end
         self._let_end = False  # the query ends behind the micro-batch that it commits
         self._bounded = False  # runs to the end of its input
-        self._opened = threading.Event()  # the query has the stores that are handed over to it, if any are
-        self._opened.set()
+        self._stores_here = threading.Event()  # the query has the stores that are handed over to it, if any are
+        self._stores_here.set()
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
         self._watched = threading.Event()
         self._lock = threading.Lock()
-        self._batch_error: ErrorInfo | None = None
         self._snapshots: Snapshotter | None = None
         self._channels = no_channels()
-        self._watermarks: Watermarks | None = None
-        self._exchange: ExchangeSink | None = None
+        self._batches: MicroBatches | None = None
         self._backpressure = Backpressure()
         self._progress = Progress(events.batch_finished, self._backpressure)
 
@@ -142,24 +137,28 @@ class RunningTask:
         if self._plan is None:
             self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
         frame = self._plan.require()
+        exchange = None
         if (output := opening.output(self._plan.schema)) is not None:
-            self._exchange = ExchangeSink(output.directory)
+            exchange = ExchangeSink(output.directory)
         with code.in_session(self._plan.spark):
-            self._sinks = make_sinks(engine.session, self._plan, request, code, self._exchange)
+            self._sinks = make_sinks(engine.session, self._plan, request, code, exchange)
         built = time.monotonic()
         with code.in_session(self._plan.spark):
             self._sinks.restore(request.restored.transactions if request.restored is not None else ())
-        self._prepare_checkpoint(self._plan.spark)
+        restoring = Restoring(engine.session, request, self._checkpoint, self._before, self._stopping)
+        self._began = restoring.prepare(self._plan)
+        self._checkpoint = self._began.checkpoint
+        if self.continues:
+            self._stores_here.clear()
         self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
-        stateful = any(node.stateful for node in self._plan.operators)
-        self._watermarks = Watermarks(engine.session, self._plan.watermarks, stateful=stateful)
+        self._batches = batches = self._micro_batches(self._plan, self._sinks, exchange)
         self._snapshots = Snapshotter(
             self._checkpoint, self._plan.operators, self._channels, self._sinks.ledgers, self._has_ended
         )
         restored = time.monotonic()
-        engine.callback.register(request.attempt_id, self._on_batch)
+        engine.callback.register(request.attempt_id, batches.process)
         for source in self._plan.inputs:
-            source.bind(self._channels, lambda: engine.callback.called_by(request.attempt_id), self._on_input_error)
+            source.bind(self._channels, lambda: engine.callback.called_by(request.attempt_id), batches.input_failed)
         try:
             with code.in_session(self._plan.spark):
                 self._query = self._start_query(frame)
@@ -169,14 +168,14 @@ class RunningTask:
                 log.info("an attempt goes on in open state stores", attempt=request.attempt_id, stores=stores)
         except BaseException:
             self._stopping.set()
-            self._opened.set()
+            self._stores_here.set()
             if self._query is not None:
                 with suppress(PySparkException, Py4JError):
                     self._query.stop()
                     engine.stores.close(self._run_id)  # nobody unloads an attempt that did not start
             engine.callback.release(request.attempt_id)
             raise
-        self._opened.set()
+        self._stores_here.set()
         ended = time.monotonic()
         phases = {
             "code": loaded - began,
@@ -184,57 +183,26 @@ class RunningTask:
             "prepare": restored - built,
             "start": ended - restored,
         }
-        return TaskRunning(phases=phases, operators=self._plan.operators, moved=self._moved)
+        return TaskRunning(phases=phases, operators=self._plan.operators, moved=self._began.moved)
 
-    def _prepare_checkpoint(self, spark: SparkSession) -> None:
-        restored = self._request.restored
-        assert self._plan is not None
-        if restored is not None and restored.offsets:
-            target = self._checkpoint.with_name("at-offsets")
-            start_at(self._engine.session, self._plan, self._checkpoint, target, restored)
-            self._checkpoint, self._moved = target, True
-            return
-        if restored is None or restored.batch_id < 0:
-            return
-        if self._before is not None and continuation.follows(self._before, self._request, self._plan.operators):
-            self._checkpoint, self.continues = self._before.checkpoint, True
-            self._opened.clear()
-            numbers = {line: node.number for line, node in source_lines(self._plan.operators).items()}
-            snapshot.cut_off(self._checkpoint, restored.batch_id, numbers)
-            snapshot.renew_query_id(self._checkpoint)
-            return
-        self._moved = placement.place(
-            self._checkpoint,
-            restored.batch_id,
-            restored.operators,
-            self._plan.operators,
-            allow_non_restored=restored.allow_non_restored,
+    def _micro_batches(self, built: plan.Plan, sinks: TaskSinks, exchange: ExchangeSink | None) -> MicroBatches:
+        stateful = any(node.stateful for node in built.operators)
+        output = self._request.output
+        return MicroBatches(
+            plan=built,
+            sinks=sinks,
+            channels=self._channels,
+            exchange=exchange,
+            max_backlog=output.max_backlog if output is not None else 0,
+            watermarks=Watermarks(self._engine.session, built.watermarks, stateful=stateful),
+            checkpoint=self._checkpoint,
+            progress=self._progress,
+            backpressure=self._backpressure,
+            stopping=self._stopping,
+            stores_here=self._stores_here,
+            execution=lambda: self._execution,
+            published=self._published,
         )
-        batch = self._fit_partitions(spark, restored.batch_id)
-        snapshot.renew_query_id(self._checkpoint)
-        if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:
-            snapshot.plan_empty_batch(self._checkpoint, batch)
-
-    def _fit_partitions(self, spark: SparkSession, batch: int) -> int:
-        """R20: the restored query gets as many partitions as the task has slots. Returns the last micro-batch.
-
-        Where Spark cannot do that the query keeps its partitions: it is as right, only not as parallel or as small.
-        """
-        request, context = self._request, self._engine.session.spark.sparkContext
-        wanted = request.task.parallelism
-        recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))
-        if recorded in (0, wanted):
-            return batch
-        target = self._checkpoint.with_name("repartitioned")
-        try:
-            with self._pool(), _tagged(context, request.attempt_id):
-                batch = repartition(spark, self._checkpoint, batch, wanted, target)
-            self._checkpoint = target
-        except StateNotRepartitioned as error:
-            if self._stopping.is_set():
-                raise
-            log.warning("a query keeps its partitions", attempt=request.attempt_id, has=recorded, why=str(error))
-        return batch
 
     def _start_query(self, frame: DataFrame) -> StreamingQuery:
         assert self._plan is not None
@@ -246,18 +214,8 @@ class RunningTask:
             .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
         )
         self._engine.callback.attach(writer)
-        with self._pool():  # the query's thread inherits it
+        with pool(self._engine.session.spark.sparkContext, job.job_id):
             return writer.start()
-
-    @contextmanager
-    def _pool(self) -> Iterator[None]:
-        """One per job, so that jobs do not starve each other (J6)."""
-        context = self._engine.session.spark.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", self._request.job.job_id)
-        try:
-            yield
-        finally:
-            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
     def watch(self) -> None:
         """Report progress until the query ends; then, unless it was stopped, why."""
@@ -288,7 +246,12 @@ class RunningTask:
             if not java_query.isActive():
                 return java_query
             self._report(java_query)
-            self._look_at_exchanges()
+            if self._batches is not None:
+                self._batches.look_at_exchanges()
+
+    def _published(self) -> None:
+        if self._channels.closed_after is not None and not self._bounded:
+            self._let_query_end()
 
     def _let_query_end(self) -> None:
         """Behind the cut of a checkpoint to stop with: to plan one more micro-batch would only delay the end."""
@@ -307,7 +270,7 @@ class RunningTask:
                 return False
             assert self._plan is not None
             log.info("a query goes on: it is not to stop after all", attempt=self._request.attempt_id)
-            self._opened.clear()
+            self._stores_here.clear()
             self._let_end = False
             plan.activate(self._engine.session, self._plan.spark)
             try:
@@ -318,7 +281,7 @@ class RunningTask:
                     self._engine.stores.forget(self._parked)
                     self._parked = None
             finally:
-                self._opened.set()
+                self._stores_here.set()
         return True
 
     def check_drain(self) -> None:
@@ -362,6 +325,15 @@ class RunningTask:
             log.error("a running query cannot be followed", attempt=self._request.attempt_id, exc_info=error)
             why = f"the query cannot be followed any more: {type(error).__name__}: {error}"
             self._failed(QueryEnded(why).info())
+
+    @property
+    def continues(self) -> bool:
+        """In the directory, and the state stores, of the attempt before it."""
+        return self._began.continues
+
+    @property
+    def _batch_error(self) -> ErrorInfo | None:
+        return self._batches.error if self._batches is not None else None
 
     def request_stop(self) -> None:
         """From here on the query's end is no failure, and a snapshot that waits gives up."""
@@ -448,98 +420,11 @@ class RunningTask:
             with self._code.in_session(self._plan.spark):
                 self._sinks.close(covered)
 
-    # --- micro-batches -------------------------------------------------------------------------------------------
-
-    def _on_batch(self, frame: DataFrame, epoch: int) -> None:
-        failure = None
-        try:
-            self._await_stores()
-            self._await_readers()
-            self._process(frame, epoch)
-        except BaseException as error:  # SystemExit of user code as well
-            failure = batch_failure(error)
-        if failure is not None:
-            if not self._stopping.is_set():
-                self._batch_error = failure
-            # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
-            # overflows its stack over a long traceback.
-            raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
-
-    def _await_stores(self) -> None:
-        """Those of the attempt before it. Raises QueryEnded."""
-        if not self._opened.wait(_HANDED_OVER):
-            raise QueryEnded("the state stores of the attempt before it were not handed over")
-
-    def _on_input_error(self, error: Exception) -> None:
-        if not self._stopping.is_set():
-            self._batch_error = input_failure(error)
-
-    def _process(self, frame: DataFrame, epoch: int) -> None:
-        assert self._sinks is not None
-        assert self._plan is not None
-        assert self._watermarks is not None
-        rows = self._sinks.write(frame, epoch)
-        entry, positions = None, self._channels.no_positions
-        if self._exchange is not None or self._plan.exchanges:
-            offsets = snapshot.read_offsets(self._checkpoint, epoch)
-            positions = exchange_positions(offsets, self._plan.exchanges, positions)
-            if self._exchange is not None:
-                processed = int(offsets.metadata.get("batchWatermarkMs", 0))
-                promised = self._watermarks.promised(self._execution, processed)
-                entry = Entry(kind=EntryKind.DATA, files=self._exchange.files, batch_id=epoch, watermark_ms=promised)
-        while not self._channels.publish(epoch, positions, entry):
-            if self._stopping.wait(0.02):
-                raise QueryEnded("the attempt stopped with a checkpoint that does not cover this micro-batch")
-        if self._plan.watermarks:
-            self._watermarks.take_in(self._execution, self._channels.watermarks())
-        self._progress.finished(epoch, rows)
-        if self._channels.closed_after is not None and not self._bounded:
-            self._let_query_end()
-
     @property
     def _execution(self) -> Any:
         assert self._query is not None
         java_query: Any = self._query._jsq
         return java_query.streamingQuery()
-
-    def _await_readers(self) -> None:
-        """J10: before anything of a micro-batch is computed, so that the one before can be checkpointed meanwhile.
-
-        Raises QueryEnded.
-        """
-        limit = self._request.output.max_backlog if self._request.output is not None else 0
-        pause = 0.005
-        while not self._stopping.is_set():
-            if self._exchange is not None and self._channels.backlog() > limit:
-                self._backpressure.hold()
-            else:
-                self._backpressure.let_go()
-                if self._channels.begin():
-                    return
-            self._stopping.wait(pause)
-            pause = min(pause * 1.5, 0.05)
-        raise QueryEnded("the attempt stopped before this micro-batch")
-
-    def _look_at_exchanges(self) -> None:
-        """What happens to them while no micro-batch is there to see it."""
-        self._channels.poll()
-        if self._channels.may_idle:
-            assert self._watermarks is not None
-            with suppress(PySparkException, Py4JError):
-                self._watermarks.take_in_idle(self._execution, self._channels.watermarks())
-        if self._exchange is not None:
-            self._tell_watermark()
-
-    def _tell_watermark(self) -> None:
-        """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
-        with suppress(PySparkException, Py4JError):
-            tracker = self._execution.watermarkTracker()
-            now = int(tracker.currentWatermark()) if tracker is not None else 0  # a query that begins has none yet
-            if now > 0 and is_idle(self._execution):
-                assert self._watermarks is not None
-                promised = self._watermarks.promised(self._execution, now)
-                if promised is not None:
-                    self._channels.put_watermark(promised)
 
     def _report(self, java_query: Any) -> None:
         names = self._plan.source_names if self._plan is not None else {}
@@ -577,13 +462,3 @@ class RunningTask:
         """Raises NoSuchSink."""
         assert self._sinks is not None
         return self._sinks.collected(vertex_id)
-
-
-@contextmanager
-def _tagged(context: SparkContext, tag: str) -> Iterator[None]:
-    """Spark jobs of this thread can be cancelled by the tag."""
-    context.addJobTag(tag)
-    try:
-        yield
-    finally:
-        context.removeJobTag(tag)

@@ -22,7 +22,6 @@ from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.query import Events, RunningTask
 from minflinkd.taskmanager.session.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.stores import StateStores
-from minflinkd.taskmanager.session.watermarks import Watermarks
 from minflinkd.taskmanager.session_protocol import RunTask
 
 
@@ -67,7 +66,8 @@ class Attempt:
     def batch(self, epoch: int) -> None:
         """A micro-batch of ten rows, and Spark's report of it."""
         self.query.reports.append({"batchId": epoch, "numInputRows": 10})
-        self.task._on_batch(None, epoch)  # type: ignore[arg-type]
+        assert self.task._batches is not None
+        self.task._batches.process(None, epoch)  # type: ignore[arg-type]
 
     def look(self) -> TaskMetrics:
         self.task._report(self.query)
@@ -98,8 +98,8 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     java_query = JavaQuery()
     task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
     task._plan = Plan(spark=None)  # type: ignore[arg-type]
-    task._watermarks = Watermarks(None, {}, stateful=False)  # type: ignore[arg-type]
-    task._sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())  # type: ignore[assignment]
+    sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())
+    task._batches = task._micro_batches(task._plan, sinks, None)  # type: ignore[arg-type]
     return Attempt(task, java_query, told)
 
 

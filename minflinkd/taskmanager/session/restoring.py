@@ -1,0 +1,107 @@
+"""From which checkpoint directory the query of an attempt starts: restored, placed anew, repartitioned, or taken over.
+
+What Spark finds there is what its query goes on from, so everything that a restored attempt differs in from the one
+that was cut happens here, before the query exists.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pyspark import SparkContext
+
+from minflinkd.jobgraph.model import RuntimeMode
+from minflinkd.taskmanager.session import continuation, placement, snapshot
+from minflinkd.taskmanager.session.continuation import Standing
+from minflinkd.taskmanager.session.offsets import start_at
+from minflinkd.taskmanager.session.operators import source_lines
+from minflinkd.taskmanager.session.plan import Plan
+from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
+from minflinkd.taskmanager.session.scheduling import pool, tagged
+from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session_protocol import RunTask
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """`moved`: state or offsets lie elsewhere than in the snapshot. `continues`: in the attempt's before it."""
+
+    checkpoint: Path
+    moved: bool = False
+    continues: bool = False
+
+
+class Restoring:
+    """Of one attempt. `checkpoint` is what the supervisor has laid out; `before`, where an attempt stands to go on."""
+
+    def __init__(
+        self,
+        session: Session,
+        request: RunTask,
+        checkpoint: Path,
+        before: Standing | None,
+        stopping: threading.Event,
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._checkpoint = checkpoint
+        self._before = before
+        self._stopping = stopping
+
+    def prepare(self, plan: Plan) -> Start:
+        """Raises StateNotMatched, and what Spark raises where it repartitions."""
+        restored = self._request.restored
+        if restored is not None and restored.offsets:
+            target = self._checkpoint.with_name("at-offsets")
+            start_at(self._session, plan, self._checkpoint, target, restored)
+            return Start(target, moved=True)
+        if restored is None or restored.batch_id < 0:
+            return Start(self._checkpoint)
+        if self._before is not None and continuation.follows(self._before, self._request, plan.operators):
+            return self._go_on(self._before, plan)
+        moved = placement.place(
+            self._checkpoint,
+            restored.batch_id,
+            restored.operators,
+            plan.operators,
+            allow_non_restored=restored.allow_non_restored,
+        )
+        checkpoint, batch = self._fit_partitions(plan, restored.batch_id)
+        snapshot.renew_query_id(checkpoint)
+        if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:
+            snapshot.plan_empty_batch(checkpoint, batch)
+        return Start(checkpoint, moved=moved)
+
+    def _go_on(self, before: Standing, plan: Plan) -> Start:
+        numbers = {line: node.number for line, node in source_lines(plan.operators).items()}
+        snapshot.cut_off(before.checkpoint, before.batch_id, numbers)
+        snapshot.renew_query_id(before.checkpoint)
+        return Start(before.checkpoint, continues=True)
+
+    def _fit_partitions(self, plan: Plan, batch: int) -> tuple[Path, int]:
+        """R20: the query gets as many partitions as the task has slots. Its directory, and the last micro-batch there.
+
+        Where Spark cannot do that it keeps its partitions: it is as right, only not as parallel or as small.
+        """
+        request, wanted = self._request, self._request.task.parallelism
+        recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))
+        if recorded in (0, wanted):
+            return self._checkpoint, batch
+        target = self._checkpoint.with_name("repartitioned")
+        try:
+            with pool(self._context, request.job.job_id), tagged(self._context, request.attempt_id):
+                return target, repartition(plan.spark, self._checkpoint, batch, wanted, target)
+        except StateNotRepartitioned as error:
+            if self._stopping.is_set():
+                raise
+            log.warning("a query keeps its partitions", attempt=request.attempt_id, has=recorded, why=str(error))
+            return self._checkpoint, batch
+
+    @property
+    def _context(self) -> SparkContext:
+        return self._session.spark.sparkContext
