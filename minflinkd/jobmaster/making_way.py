@@ -2,6 +2,10 @@
 
 It gets the slots that the new version wants while the job runs, then takes a last checkpoint behind which the tasks
 stand still, and stops them; their slots stay the job's.
+
+The tasks stand still as long as that checkpoint takes, which is long where Spark has just written a new RocksDB
+snapshot. So a large state is copied while they still run, as a machine's memory is before it migrates (Clark et al.,
+Live Migration of Virtual Machines, NSDI 2005), and the last checkpoint uploads what has changed since.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
 log = structlog.get_logger(__name__)
+
+_COPIED_AHEAD = 32 * 2**20  # bytes of state; less is uploaded at once
 
 
 class MakingWay:
@@ -69,6 +75,7 @@ class MakingWay:
         Raises NotStoodDown: the job goes on, or ends, as it would have.
         """
         if final and self._scheduling.state.status is JobStatus.RUNNING:
+            await self._copy_ahead()
             await self._take_last_cut()
         if publish:
             await self._have_published()
@@ -126,6 +133,15 @@ class MakingWay:
             raise NotStoodDown(
                 f"sinks that the new version lacks have not committed what they owe: {error.message}", hint=error.hint
             ) from error
+
+    async def _copy_ahead(self) -> None:
+        latest = self._coordinator.latest()
+        if latest is None or sum(task.bytes_full for task in latest.tasks) < _COPIED_AHEAD:
+            return
+        try:
+            await self._coordinator.trigger(forced=True)
+        except MinflinkError as error:  # the last checkpoint has more to upload, or fails as well
+            log.info("the state is not copied ahead", job=self._job_id, error=str(error))
 
     async def _take_last_cut(self) -> None:
         try:

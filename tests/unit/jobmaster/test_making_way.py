@@ -1,0 +1,68 @@
+"""What a JobMaster does before its tasks stop for the next version."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.jobmaster.making_way import MakingWay
+from minflinkd.rpc.jobs import JobStatus
+from tests.unit.checkpoint.builders import A1, JOB, A, completed, snapshot
+
+MB = 2**20
+
+
+@dataclass
+class Coordinator:
+    """Takes checkpoints at once; the first fails if it is to."""
+
+    latest_one: CompletedCheckpoint
+    fails: bool = False
+    stopped: list[bool] = field(default_factory=list)  # with each checkpoint
+
+    def latest(self) -> CompletedCheckpoint:
+        return self.latest_one
+
+    async def trigger(self, *, forced: bool, stop: bool = False) -> CompletedCheckpoint:
+        assert forced
+        self.stopped.append(stop)
+        if self.fails and len(self.stopped) == 1:
+            raise CheckpointFailed(None, FailureCause.EXPIRED)
+        self.latest_one = replace(self.latest_one, checkpoint_id=self.latest_one.checkpoint_id + 1)
+        return self.latest_one
+
+    async def settled(self) -> CompletedCheckpoint:
+        return self.latest_one
+
+
+async def stopped_with(coordinator: Coordinator) -> int:
+    """The checkpoint that a job stands down with."""
+    state = SimpleNamespace(status=JobStatus.RUNNING, outcome=None, stood_down=True)
+    scheduling: Any = SimpleNamespace(state=state, feed=lambda _: None, crashed=asyncio.Event())
+    return await MakingWay(JOB, scheduling, coordinator).stand_down(final=True)  # type: ignore[arg-type]
+
+
+def state_of(size: int) -> CompletedCheckpoint:
+    return completed(3, replace(snapshot(3, A, A1), bytes_full=size))
+
+
+@pytest.mark.parametrize(("size", "cuts"), [(1 * MB, [True]), (100 * MB, [False, True])])
+async def test_a_large_state_is_copied_before_the_tasks_stand_still(size: int, cuts: list[bool]) -> None:
+    """H3: what the last checkpoint uploads is what lies between two versions."""
+    coordinator = Coordinator(state_of(size))
+    assert await stopped_with(coordinator) == 3 + len(cuts)
+    assert coordinator.stopped == cuts
+
+
+async def test_a_copy_that_fails_keeps_no_version_from_stopping() -> None:
+    """H3: the last checkpoint uploads the more."""
+    coordinator = Coordinator(state_of(100 * MB), fails=True)
+    assert await stopped_with(coordinator) == 4
+    assert coordinator.stopped == [False, True]
