@@ -32,15 +32,14 @@ class _Node(Server):
     """One of the two."""
 
     def java(self, *arguments: str) -> tuple[str, ...]:
-        return "java", *_JVM, "-cp", f"conf:.:{HADOOP}/*", *arguments
+        scratch = self.directory / "tmp"  # its web server leaves directories there
+        scratch.mkdir(parents=True, exist_ok=True)
+        return "java", *_JVM, f"-Djava.io.tmpdir={scratch}", "-cp", f"conf:.:{HADOOP}/*", *arguments
 
     def write_configuration(self, values: Mapping[str, object]) -> None:
         conf = self.directory / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        for webapp in (
-            "hdfs",
-            "datanode",
-        ):  # the web pages are in no jar, and no server starts without a place for them
+        for webapp in ("hdfs", "datanode"):  # their pages are in no jar, and no server starts without a place for them
             (self.directory / "webapps" / webapp / "WEB-INF").mkdir(parents=True, exist_ok=True)
         (conf / "log4j.properties").write_text(_LOG4J)
         (conf / "hadoop-metrics2.properties").write_text(_METRICS)
