@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minflinkd.storage import publication
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import Capabilities, ObjectNotFound, StorageCorrupt, StorageUnavailable
 from minflinkd.storage.publication import (
@@ -314,8 +315,11 @@ async def test_the_records_are_listed_once_for_all_files_that_readers_have_taken
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))
-async def test_a_file_taken_away_in_the_middle_of_its_publication_is_not_missed(tmp_path: Path, fail_at: int) -> None:
+async def test_a_file_taken_away_in_the_middle_of_its_publication_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
+) -> None:
     """J12: the publisher dies anywhere between the first rename and the manifest; its successor completes it."""
+    monkeypatch.setattr(publication, "_PARALLEL", 1)  # nothing of it is still under way behind its death
     faulty, storages = FaultyStorage(LocalStorage()), Storages()
     storages.add(faulty)
     stage(tmp_path, 1, {"part-0.parquet": b"one", "part-1.parquet": b"two"})
