@@ -198,6 +198,25 @@ async def test_empty_directories_go_with_the_one_that_holds_them(tmp_path: Path)
     assert os.listdir(tmp_path) == []
 
 
+async def test_a_directory_that_another_process_removes_at_that_moment_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting what is gone is no error, also where it goes between the two system calls that a directory takes."""
+    real = os.unlink
+
+    def unlink_late(path: str) -> None:
+        try:
+            real(path)
+        except (IsADirectoryError, PermissionError):
+            os.rmdir(path)
+            raise
+
+    (tmp_path / "d").mkdir()
+    monkeypatch.setattr(os, "unlink", unlink_late)
+    await LocalStorage().delete([f"{tmp_path}/d"])
+    assert not (tmp_path / "d").exists()
+
+
 async def test_a_directory_that_others_make_and_delete_at_that_moment_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,9 +211,10 @@ def delete(path: str, below: str | None) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (IsADirectoryError, PermissionError):  # POSIX allows either for a directory
-        if not os.path.isdir(path):
+        if os.path.isdir(path):
+            _remove_empty(path)
+        elif os.path.lexists(path):  # else another process removed the directory between the two calls
             raise
-        _remove_empty(path)
     while directory.startswith(bound + "/"):
         try:
             os.rmdir(directory)
