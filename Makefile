@@ -4,16 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup servers demo test test-all lint format bench clean
+.PHONY: setup servers demo test test-all shapes lint format bench clean
 
 setup: $(VENV)/.installed
 
+# Each step says what it does, and how long it took; a step that fails says why, and leaves no .installed behind.
 $(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "minflinkd needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-	@command -v java >/dev/null || { echo "minflinkd needs Java 17: install it, and put java on the PATH"; exit 1; }
-	@echo "setting up $(VENV) (a few minutes the first time)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "minflinkd needs Python 3.11 or later, and $(PYTHON) is not: make PYTHON=python3.12 setup"; exit 1; }
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; command -v $$java >/dev/null || { echo "minflinkd needs Java 17 or later, and there is no $$java: install one (Debian: apt-get install openjdk-17-jre-headless), put it on the PATH, or set JAVA_HOME"; exit 1; }
+	@echo "Setting up $(VENV): some 160 Python packages, 1.7 GB on disk. 2 to 10 minutes, by network and machine; nothing outside $(CURDIR)/$(VENV) is changed."
+	@began=$$(date +%s); step() { echo "[$$(($$(date +%s) - began)) s] $$1"; }; \
+	step "1/3 a virtual environment of $$($(PYTHON) --version)"; \
+	$(PYTHON) -m venv $(VENV) && \
+	step "2/3 packages from the Python index, pyspark (450 MB) the largest; pip reports problems only" && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' && \
+	step "3/3 looking whether the command starts" && \
+	$(BIN)/minflinkd --version && \
+	step "done. Next: make demo, or . $(VENV)/bin/activate && minflinkd --help" || \
+	{ step "FAILED: see above; make setup goes on where it stopped"; exit 1; }
 	@touch $@
 
 # Servers for the tests that are no Python packages; what cannot be installed is said, and its tests are skipped.
@@ -30,7 +38,7 @@ lint: setup
 	lint-imports
 
 # What needs no Spark comes first, side by side, a file in one process; a session or a cluster has all cores to itself.
-WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests
+WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py
 PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n logical --dist loadfile $(WITHOUT_SPARK)
 HEAVY := $(PYTEST) $(addprefix --ignore=,$(WITHOUT_SPARK))
@@ -43,6 +51,11 @@ test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: setup lint servers
 	$(LIGHT)
 	$(HEAVY)
+
+# Jobs of every shape against their batch; `make shapes SEEDS=17` plays one of them again.
+SEEDS := 0-999
+shapes: setup
+	python -m tests.shapes --seeds $(SEEDS)
 
 format: setup
 	ruff check --fix .

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,15 +35,17 @@ from minflinkd.resourcemanager.process import ProcessDriver
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.resourcemanager.standalone import StandaloneDriver
 from minflinkd.rest.guard import Limits
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.server import RestServer, place
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
+from minflinkd.runtime import listening
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager.java import check_java
 from minflinkd.taskmanager.settings import settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds: a TaskManager of ours is not left behind for good (R15)
@@ -82,6 +86,7 @@ class Daemon(Component):
         hooks.require(master_hooks(config))
         self._network = LocalNetwork()
         self.driver: ResourceManagerDriver | None = None
+        self._rest_sockets: list[socket.socket] = []
         self._came_up = False
 
     @property
@@ -93,6 +98,11 @@ class Daemon(Component):
         ids = self._ids = IdSource(epoch=epoch)
         self._ready_file.unlink(missing_ok=True)  # of a daemon that was killed
         config, state = self.config, self.state_directory
+        # Before a TaskManager is started: what it would miss, and the port for which it would be ended again.
+        if config.resourcemanager.driver is not Driver.STANDALONE:
+            java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
+            log.info("Java was found", program=str(java.program), version=java.version)
+        self._rest_sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
         self._cluster_id = cluster_id(state)
@@ -149,6 +159,7 @@ class Daemon(Component):
             blobs=self.blobs,
             log_blobs=self.blobs,
             offload_minsize=config.blob.offload_minsize,
+            sockets=self._rest_sockets,
         )
         lag = LoopLag(self.metrics.registry, self._clock)
         # In the order in which they start; they stop in the opposite one.
@@ -197,6 +208,7 @@ class Daemon(Component):
                 await end()
             except Exception:  # the others must end all the same, TaskManagers above all
                 log.exception("a part of the daemon did not end well")
+        listening.close(self._rest_sockets)  # which nobody serves, where the start failed before that
         self._leadership.release()
 
     async def _withdraw(self) -> None:

@@ -49,10 +49,11 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
     checkpoints = config.checkpointing
     return DispatcherOptions(
         checkpoint_root=where.checkpoint_uri(config, state),
-        savepoint_dir=checkpoints.savepoint_dir,
+        savepoint_dir=where.savepoint_uri(config, state),
         session_timeout=config.resourcemanager.taskmanager_start_timeout,
         result_expiration=config.cluster.job_expiration_time,
         hot_restart_timeout=config.hot_restart.timeout,
+        hot_restart_trial=config.hot_restart.trial,
         job_master=JobMasterOptions(
             heartbeat_interval=config.heartbeat.interval,
             heartbeat_timeout=config.heartbeat.timeout,
@@ -64,6 +65,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
             cooldown_after_rescaling=config.scheduler.cooldown_after_rescaling,
             cancellation_timeout=config.taskmanager.cancellation_timeout,
             restart_strategy=restart_strategy(config),
+            warn_after_failures=config.restart_strategy.warn_after_failures,
             checkpoints=CheckpointOptions(
                 interval=checkpoints.interval,
                 timeout=checkpoints.timeout,

@@ -37,6 +37,7 @@ from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.listening import Place, PortTaken, bind
 from minflinkd.storage.location import Location
 from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
@@ -280,17 +281,14 @@ class BlobServer(Component):
         self._depot.close()
 
     async def _listen(self, runner: web.AppRunner) -> int:
-        for port in self._options.ports:
-            try:
-                await web.TCPSite(runner, self._options.host, port).start()
-            except OSError as error:
-                log.info("port is not free", port=port, error=str(error))
-                continue
-            return int(runner.addresses[0][1])
-        raise PortsTaken(
-            f"the blob server can listen on none of the ports {self._options.ports} of {self._options.host}",
-            hint="set blob.server.port to 0, or to a range with a free port",
-        )
+        place = Place(self._options.host, self._options.ports, "jobmanager.bind-host", "blob.server.port")
+        try:
+            bound = await bind(place)
+        except PortTaken as error:
+            raise PortsTaken(error.message, hint=error.hint) from error
+        for each in bound:
+            await web.SockSite(runner, each).start()
+        return int(runner.addresses[0][1])
 
     # --- cleanup -------------------------------------------------------------------------------------------------
 

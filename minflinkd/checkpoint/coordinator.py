@@ -71,8 +71,10 @@ def _handle(this: Step, event: e.Event) -> None:
         case e.FinalRequested():
             if this.state.attempts and this.state.final is None:
                 this.set(final=Final(retry_at=this.now))
-        case e.TasksRunning(attempts):
-            _tasks_running(this, dict(attempts))
+        case e.TasksRunning(attempts, periodic):
+            _tasks_running(this, dict(attempts), periodic=periodic)
+        case e.PeriodicBegins():
+            _periodic_begins(this)
         case e.TasksStopped(survivors):
             _tasks_stopped(this, FailureCause.TASK_FAILURE, survivors)
         case e.RestorePointTaken(checkpoint_id):
@@ -125,7 +127,13 @@ def _drain_begun(this: Step) -> None:
     aborting.abort_all(this, FailureCause.JOB_STOPS)
 
 
-def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId]) -> None:
+def _periodic_begins(this: Step) -> None:
+    interval = this.state.options.interval
+    if this.state.attempts and this.state.next_trigger is None and interval > 0:
+        this.set(next_trigger=this.now + interval)
+
+
+def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: bool) -> None:
     if this.state.stopped or attempts == this.state.attempts:
         return
     if any(checkpoint.phase is Phase.FINALIZING for checkpoint in this.state.pending.values()):
@@ -136,7 +144,7 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId]) -> None:
         _tasks_stopped(this, FailureCause.TASK_FAILURE)
     interval, restored = this.state.options.interval, this.state.restored
     fresh = {task for task, attempt in attempts.items() if attempt not in this.state.survivors}
-    next_trigger = this.now + interval if interval > 0 else None
+    next_trigger = this.now + interval if periodic and interval > 0 else None
     this.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
     if restored is not None:  # what a restored attempt owes is published before it runs
         owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}

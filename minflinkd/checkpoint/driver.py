@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import coordinator, layout, metadata
 from minflinkd.checkpoint import events as e
@@ -34,7 +35,7 @@ from minflinkd.checkpoint.state import (
     may_restore,
     next_wakeup,
 )
-from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.checkpoint.statistics import CheckpointCounts, CheckpointStatistics, CheckpointStatus
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.sweeping import Sweeping
 from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
@@ -56,7 +57,8 @@ class CheckpointCoordinator(Component):
     """Everything about the checkpoints of one job. Started before the job's first deployment.
 
     A (re)start of the tasks goes: `tasks_stopped`, `await restore_point()`, deploy from it, `tasks_running`.
-    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23).
+    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23), `on_complete` after
+    each that is complete.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class CheckpointCoordinator(Component):
         clock: Clock,
         tasks: TaskGateway,
         on_failure: Callable[[CheckpointFailed], None],
+        on_complete: Callable[[], None] = lambda: None,
         graph_digest: str = "",
         hooks: Mapping[str, MasterHook] | None = None,
         past: CheckpointStatistics | None = None,
@@ -83,6 +86,7 @@ class CheckpointCoordinator(Component):
         self._store = store
         self._clock = clock
         self._on_failure = on_failure
+        self._on_complete = on_complete
         self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
@@ -116,9 +120,15 @@ class CheckpointCoordinator(Component):
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
 
-    def tasks_running(self, attempts: Mapping[TaskId, AttemptId]) -> None:
-        """All tasks of the job are RUNNING, as these attempts."""
-        self._feed(e.TasksRunning(dict(attempts)))
+    def tasks_running(self, attempts: Mapping[TaskId, AttemptId], *, periodic: bool = True) -> None:
+        """All tasks of the job are RUNNING, as these attempts. Without `periodic`, no checkpoint begins by itself until
+
+        `begin_periodic`.
+        """
+        self._feed(e.TasksRunning(dict(attempts), periodic))
+
+    def begin_periodic(self) -> None:
+        self._feed(e.PeriodicBegins())
 
     def tasks_stopped(self, survivors: frozenset[AttemptId] = frozenset()) -> None:
         """A failover or cancellation begins: what is pending is aborted, what is being finalised is not.
@@ -152,6 +162,11 @@ class CheckpointCoordinator(Component):
     async def first_confirmed(self) -> None:
         """Returns when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
         await self._until(has_confirmed, None)
+
+    async def completed_after(self, checkpoint_id: int) -> CompletedCheckpoint:
+        """The latest one, when there is one with a higher id. Raises CheckpointRefused on shut-down."""
+        await self._until(lambda s: bool(s.completed) and s.completed[-1].checkpoint_id > checkpoint_id, None)
+        return self._state.completed[-1]
 
     async def settled(self) -> CompletedCheckpoint | None:
         """The latest checkpoint once no write of metadata is under way: what the job's end publishes.
@@ -252,6 +267,14 @@ class CheckpointCoordinator(Component):
     def statistics(self) -> CheckpointStatistics:
         return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
 
+    def counts(self) -> CheckpointCounts:
+        """Over the whole life of the job."""
+        return self._tracker.counts()
+
+    def counted(self, known: CheckpointCounts) -> None:
+        """By earlier coordinators, as was recorded beside the checkpoints."""
+        self._tracker.counted(known)
+
     async def orphans(self, before_ms: int) -> JobOrphans:
         """Files last written before this, to which nothing refers and nothing will (F7). Raises StorageError."""
         return await self._sweeping.orphans(before_ms)
@@ -270,6 +293,7 @@ class CheckpointCoordinator(Component):
                 sizes=recovered.sizes,
             )
         )
+        self._tracker.begins(recovered.completed)
         self.tasks.loop("timer", self._timer.run)
         self.tasks.loop("deletions", self._deleting.run)
         self._sweeping.begin(recovered, self.tasks)
@@ -344,6 +368,8 @@ class CheckpointCoordinator(Component):
                 self._tracker.published(number)
             case e.Report(record):
                 self._tracker.report(record, self._state)
+                if record.status is CheckpointStatus.COMPLETED:
+                    asyncio.get_running_loop().call_soon(self._on_complete)
 
     async def _set_up(self, request: int) -> None:
         try:
@@ -358,6 +384,7 @@ class CheckpointCoordinator(Component):
 
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
         reach(CrashPoint.METADATA)
+        checkpoint = copy(checkpoint, counts=self._tracker.counts_with_one_more())
         try:
             with self._deleting.held_back():
                 await self._store.write(checkpoint)

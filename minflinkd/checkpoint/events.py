@@ -50,9 +50,15 @@ class Unpinned:
 
 @dataclass(frozen=True)
 class TasksRunning:
-    """All tasks of the job are RUNNING, as these attempts."""
+    """All tasks of the job are RUNNING, as these attempts. `periodic`: checkpoints begin by themselves."""
 
     attempts: Mapping[TaskId, AttemptId]
+    periodic: bool = True
+
+
+@dataclass(frozen=True)
+class PeriodicBegins:
+    """Checkpoints of tasks that run without them begin by themselves from now on."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ Event = (
     | DrainBegun
     | Unpinned
     | TasksRunning
+    | PeriodicBegins
     | TasksStopped
     | RestorePointTaken
     | SetUpDone

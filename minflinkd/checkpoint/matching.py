@@ -14,7 +14,7 @@ from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import TaskId, VertexId
 
-WAY_OUT = "to go on from the recorded offsets with empty state: restore: {offsets: latest}"
+WAY_OUT = "to go on from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
 ALLOW = "to leave it behind: restore: {allow-non-restored-state: true}"
 
 
@@ -31,8 +31,11 @@ class StateNotMatched(MinflinkError):
 
 @dataclass(frozen=True)
 class Reason:
+    """`vertex`: of the new version, whose state it is; "" where that is not one vertex."""
+
     problem: str
     hint: str = WAY_OUT
+    vertex: str = ""
 
 
 Verdicts = Mapping[int, str]
@@ -84,13 +87,14 @@ def match_nodes(
                 reasons.append(Reason(f"{_name(vertex)} had {_what(stateful, kind)}, and has none any more", ALLOW))
         elif not had:
             if stateful:
-                reasons.append(Reason(f"{_name(vertex)} has {_what(stateful, kind)}, for which there is no state"))
+                problem = f"{_name(vertex)} has {_what(stateful, kind)}, for which there is no state"
+                reasons.append(Reason(problem, vertex=vertex))
         elif len(had) != len(has):
-            reasons.append(Reason(f"{_name(vertex)} has {len(has)} x {kind}, and had {len(had)}"))
+            reasons.append(Reason(f"{_name(vertex)} has {len(has)} x {kind}, and had {len(had)}", vertex=vertex))
         else:
             for left, right in zip(had, has, strict=True):
                 if stateful and (problem := _unfit(left, right, verdicts)):
-                    reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) {problem}"))
+                    reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) {problem}", vertex=vertex))
                 (operators if stateful else sources)[right.number] = left.number
     if reasons:
         raise StateNotMatched(reasons)

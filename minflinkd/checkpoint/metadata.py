@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.statistics import CheckpointCounts
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -58,6 +59,7 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskSnapshot, ...] = ()
     hooks: tuple[HookState, ...] = ()
     self_contained: bool = False  # a savepoint: its files lie beside its metadata
+    counts: CheckpointCounts | None = None  # of the job, this one included; None: before this was recorded
 
     def physical_files(self) -> frozenset[str]:
         """Every physical file that must exist for a restore."""

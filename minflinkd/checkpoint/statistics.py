@@ -169,8 +169,29 @@ class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
+class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is counted over the whole life of a job. It is kept in the metadata of each checkpoint."""
+
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+    failed_by_cause: dict[FailureCause, int] = {}
+
+    def at_least(self, other: CheckpointCounts) -> CheckpointCounts:
+        """Of two that were kept at different times or places: counts never go back."""
+        causes = {**self.failed_by_cause, **other.failed_by_cause}
+        return CheckpointCounts(
+            completed=max(self.completed, other.completed),
+            failed=max(self.failed, other.failed),
+            restored=max(self.restored, other.restored),
+            failed_by_cause={
+                cause: max(self.failed_by_cause.get(cause, 0), other.failed_by_cause.get(cause, 0)) for cause in causes
+            },
+        )
+
+
 class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything since this coordinator began."""
+    """The counts and the latest checkpoints are the job's; all else is since this coordinator began."""
 
     completed: int = 0
     failed: int = 0
@@ -227,6 +248,27 @@ def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> Chec
         sizes_full=(*statistics.sizes_full, record.bytes_full)[-SAMPLES:],
         sizes_uploaded=(*statistics.sizes_uploaded, record.bytes_uploaded)[-SAMPLES:],
         sizes_aligned=(*statistics.sizes_aligned, record.alignment_bytes)[-SAMPLES:],
+    )
+
+
+def counts(statistics: CheckpointStatistics) -> CheckpointCounts:
+    return CheckpointCounts(
+        completed=statistics.completed,
+        failed=statistics.failed,
+        restored=statistics.restored,
+        failed_by_cause=statistics.failed_by_cause,
+    )
+
+
+def counted(statistics: CheckpointStatistics, known: CheckpointCounts) -> CheckpointStatistics:
+    """With what an earlier coordinator of the job had counted."""
+    total = counts(statistics).at_least(known)
+    return msgspec.structs.replace(
+        statistics,
+        completed=total.completed,
+        failed=total.failed,
+        restored=total.restored,
+        failed_by_cause=total.failed_by_cause,
     )
 
 

@@ -8,14 +8,17 @@ import structlog
 from minflinkd.checkpoint import statistics
 from minflinkd.checkpoint.advice import advice
 from minflinkd.checkpoint.causes import FailureCause, Refusal
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.state import State, file_figures
 from minflinkd.checkpoint.statistics import (
     Calls,
+    CheckpointCounts,
     CheckpointRecord,
     CheckpointStatistics,
     CheckpointStatus,
     FileFigures,
     RestoreRecord,
+    TaskRecord,
 )
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.runtime.clock import Clock
@@ -48,6 +51,34 @@ class StatisticsTracker:
             calls=_calls(self._store.requests(), {}),
             files_deleted=files_deleted,
         )
+
+    def begins(self, completed: tuple[CompletedCheckpoint, ...]) -> None:
+        """With the checkpoints that were found in the storage, in the order of ids."""
+        if not completed:
+            return
+        known = CheckpointCounts(completed=len(completed))
+        for checkpoint in completed:
+            known = known.at_least(checkpoint.counts or known)
+        self.counted(known)
+        if self._statistics.latest_completed is None:
+            records = tuple(_record(c, self._store.path_of(c.checkpoint_id)) for c in reversed(completed))
+            self._statistics = msgspec.structs.replace(
+                self._statistics,
+                latest_completed=records[0],
+                history=records[: statistics.HISTORY],
+            )
+
+    def counted(self, known: CheckpointCounts) -> None:
+        """By earlier coordinators of the job."""
+        self._statistics = statistics.counted(self._statistics, known)
+
+    def counts(self) -> CheckpointCounts:
+        return statistics.counts(self._statistics)
+
+    def counts_with_one_more(self) -> CheckpointCounts:
+        """As they will be when the checkpoint that is being written is complete."""
+        now = self.counts()
+        return msgspec.structs.replace(now, completed=now.completed + 1)
 
     def restored(self, checkpoint_id: int, path: str) -> None:
         record = RestoreRecord(checkpoint_id=checkpoint_id, restored_ms=self._clock.epoch_ms(), path=path)
@@ -91,6 +122,20 @@ class StatisticsTracker:
         return msgspec.structs.replace(
             record, path=self._store.path_of(number), warning=warning, files=files, calls=_calls(requests, before)
         )
+
+
+def _record(checkpoint: CompletedCheckpoint, path: str) -> CheckpointRecord:
+    """What its metadata says of it: the tasks' acknowledgements count as that of the last one."""
+    return CheckpointRecord(
+        checkpoint_id=checkpoint.checkpoint_id,
+        kind=checkpoint.kind,
+        status=CheckpointStatus.COMPLETED,
+        triggered_ms=checkpoint.triggered_ms,
+        num_tasks=len(checkpoint.tasks),
+        tasks=tuple(TaskRecord.of(snapshot, checkpoint.completed_ms) for snapshot in checkpoint.tasks),
+        path=path,
+        files_created=len({name for snapshot in checkpoint.tasks for name in snapshot.physical_files}),
+    )
 
 
 def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:

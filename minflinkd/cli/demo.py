@@ -190,7 +190,7 @@ class Demo:
         job, checkpoints = await client.job(job_id), await client.checkpoints(job_id)
         leftovers = [p for p in self._result.rglob("*") if p.is_file() and ("staged" in p.parts or ".tmp" in p.name)]
         rows = [
-            ("flights read", f"{job.vertices[0].metrics.read_records:,} (by the last attempt)"),
+            ("flights read", f"{job.minflinkd.source_records:,}"),
             ("result rows", f"{found['stream_rows']:,} streamed, {found['batch_rows']:,} by the batch ({batch})"),
             ("rows that differ", f"{found['missing']} missing, {found['surplus']} surplus"),
             (

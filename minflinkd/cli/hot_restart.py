@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,20 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.find import find_job
 from minflinkd.cli.run import params_of, refusal
-from minflinkd.cli.text import print_json
-from minflinkd.rest.schemas import HotRestartInfo, VersionDiff
+from minflinkd.cli.text import ON_TRIAL, print_json
+from minflinkd.rest.schemas import HotRestartInfo, SettingDiff, VersionDiff
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
 
+_ON_TRIAL = "on-trial"
+_GRACE = 5.0  # seconds for which a version without input is followed: a job that has little may have some by then
 _PAUSE = 0.05  # seconds between two looks
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
+_wait_trial = click.option(
+    "--wait-trial", is_flag=True, help="Where the job has no input: wait until it has, and the new version is proven."
+)
 
 
 @click.command("hot-restart")
@@ -40,6 +46,7 @@ _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
     "--allow-non-restored-state", is_flag=True, help="State for which the new version has no place is left behind."
 )
 @click.option("--replace", is_flag=True, help="Take the place of a hot restart that is under way.")
+@_wait_trial
 @click.option("--detach", is_flag=True, help="Return when the new version is accepted.")
 @connection_options
 def hot_restart(
@@ -52,22 +59,25 @@ def hot_restart(
     checkpoint: str,
     allow_non_restored_state: bool,
     replace: bool,
+    wait_trial: bool,
     detach: bool,
 ) -> None:
     """Replace the running JOB by the version in FILE, which goes on from its state, on the same warm sessions.
 
     The new version is checked before anything stops. Where it does not come up, the version before it runs again, from
-    the checkpoint that it made way with.
+    the checkpoint that it made way with. Where the job has no input, the new version is on trial until it has some; the
+    command does not wait for that.
 
     \b
-    Exit codes: 0 the new version runs, and has completed a checkpoint; 1 the version before it runs again, or the job
-    has ended; 2 refused with its faults; 3 no daemon answers; 5 a hot restart is under way.
+    Exit codes: 0 the new version runs, and has completed a checkpoint, or is on trial; 1 the version before it runs
+    again, or the job has ended; 2 refused with its faults; 3 no daemon answers; 5 a hot restart is under way.
 
     \b
     Examples:
       minflinkd hot-restart carrier-delays job.yaml
       minflinkd hot-restart carrier-delays job.yaml --yes -p minutes=30
       minflinkd hot-restart carrier-delays job.yaml --dry-run --json | jq .changes
+      minflinkd hot-restart carrier-delays job.yaml --yes --wait-trial
     """
     from minflinkd.cli.submission import RefusedJob, restart
 
@@ -94,11 +104,13 @@ def hot_restart(
             accepted = await restart(client, job_id, file, params=values, options=options, tell=_quiet)
         except RefusedJob as error:
             raise refusal(connection, error) from error
+        if not connection.as_json and yes:  # else they were shown with the question
+            _print_changes(accepted.changes)
         if detach:
             if connection.as_json:
                 print_json(accepted)
             return None
-        return await _follow(connection, client, job_id, accepted.number)
+        return await _follow(connection, client, job_id, accepted.number, wait_trial=wait_trial)
 
     connection.run(restarted)
 
@@ -107,9 +119,12 @@ def hot_restart(
 @click.argument("job")
 @click.option("--parallelism", type=click.IntRange(1), required=True, help="Of all tasks of the job.")
 @click.option("--least", type=click.IntRange(1), help="With fewer slots no task starts.")
+@_wait_trial
 @click.option("--detach", is_flag=True, help="Return when it has begun.")
 @connection_options
-def rescale(connection: Connection, job: str, parallelism: int, least: int | None, detach: bool) -> None:
+def rescale(
+    connection: Connection, job: str, parallelism: int, least: int | None, wait_trial: bool, detach: bool
+) -> None:
     """Give the running JOB another parallelism: a hot restart of the same version, its state repartitioned by Spark.
 
     \b
@@ -128,14 +143,15 @@ def rescale(connection: Connection, job: str, parallelism: int, least: int | Non
         if detach:
             return None
         last = max((r.number for r in before.minflinkd.hot_restarts), default=0)
-        return await _follow(connection, client, job_id, last + 1)
+        return await _follow(connection, client, job_id, last + 1, wait_trial=wait_trial)
 
     connection.run(rescaled)
 
 
-async def _follow(connection: Connection, client: Client, job_id: str, number: int) -> ExitCode:
-    """Tell of each phase as it ends, until the restart is over."""
+async def _follow(connection: Connection, client: Client, job_id: str, number: int, *, wait_trial: bool) -> ExitCode:
+    """Tell of each phase as it ends, until the restart is over, or waits for input."""
     told = set[str]()
+    waits_since: float | None = None
     while True:
         job = await client.job(job_id)
         found = next((r for r in job.minflinkd.hot_restarts if r.number == number), None)
@@ -147,7 +163,10 @@ async def _follow(connection: Connection, client: Client, job_id: str, number: i
                     if phase not in told:
                         told.add(phase)
                         _tell(f"{seconds:8.3f} s  {phase.replace('_', ' ')}")
-            if found.over:
+            if found.state == _ON_TRIAL and waits_since is None:
+                waits_since = time.monotonic()
+            waited = waits_since is not None and time.monotonic() - waits_since >= _GRACE
+            if found.over or (found.state == _ON_TRIAL and waited and not wait_trial):
                 return _end(connection, found)
         await asyncio.sleep(_PAUSE)
 
@@ -157,12 +176,14 @@ def _end(connection: Connection, restart: HotRestartInfo) -> ExitCode:
         print_json(restart)
     elif restart.state == "completed":
         click.echo("The new version runs.")
+    elif restart.state == _ON_TRIAL:
+        click.echo(f"The new version runs, and is {ON_TRIAL}. If it fails with its first rows, the one before is back.")
     else:
         error = restart.error
         why = "" if error is None else f": {error.message}" + (f"\n{error.hint}" if error.hint else "")
         told = "The job goes on as it was" if restart.state in ("failed", "rolled-back") else "It was given up"
         click.echo(f"{told} ({restart.state}){why}", err=True)
-    return ExitCode.OK if restart.state == "completed" else ExitCode.JOB_ENDED_BADLY
+    return ExitCode.OK if restart.state in ("completed", _ON_TRIAL) else ExitCode.JOB_ENDED_BADLY
 
 
 def _print_changes(changes: VersionDiff) -> None:
@@ -170,12 +191,22 @@ def _print_changes(changes: VersionDiff) -> None:
         fields = f": {', '.join(vertex.fields)}" if vertex.fields else ""
         click.echo(f"{_SIGNS[vertex.change]} vertex {vertex.vertex}{fields}")
     for setting in changes.settings:
-        click.echo(f"~ {setting.path}: {setting.before or 'not set'} -> {setting.after or 'not set'}")
+        click.echo(_setting(setting))
     for state in changes.state:
         reason = f": {state.reason}" if state.reason else ""
         click.echo(f"  state of {state.vertex} ({state.kind}) is {state.fate}{reason}")
     if not (changes.vertices or changes.settings):
         click.echo("Nothing changes.")
+
+
+def _setting(setting: SettingDiff) -> str:
+    """Of an artifact, whose `before` and `after` are hashes, what became of it."""
+    kind, _, name = setting.path.partition(".")
+    if kind != "artifacts":
+        return f"~ {setting.path}: {setting.before or 'not set'} -> {setting.after or 'not set'}"
+    if setting.before and setting.after:
+        return f"~ {name}: content changed"
+    return f"+ {name}" if setting.after else f"- {name}"
 
 
 def _tell(text: str) -> None:

@@ -8,8 +8,9 @@ import click
 
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
-from minflinkd.rest.schemas import Checkpoints, ClusterOverview, JobExceptions, JobInfo, JobVertex
+from minflinkd.cli.taskmanagers import warnings
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, size, state
+from minflinkd.rest.schemas import Checkpoints, ClusterOverview, JobExceptions, JobInfo, JobVertex, RepeatedRestarts
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
@@ -37,6 +38,8 @@ def info(connection: Connection, job: str | None) -> None:
                 print_json(overview)
             else:
                 _print_cluster(overview, connection.url)
+                for line in warnings((await client.task_managers()).taskmanagers):
+                    click.secho(line, fg="yellow")
             return
         job_id = await find_job(client, job)
         details = await client.job(job_id)
@@ -66,6 +69,10 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.secho(job.state, bold=True, nl=False)
     ended = f", ended {moment(job.end_time)}" if job.end_time > 0 else ""
     click.echo(f", started {moment(job.start_time)}{ended}, {duration(job.duration)}")
+    if job.minflinkd.restarting_repeatedly is not None:
+        _print_repeated(job.minflinkd.restarting_repeatedly, job.jid)
+    if job.minflinkd.next_restart is not None:
+        click.echo(f"Next restart: in {duration(max(0, job.minflinkd.next_restart - job.now))}")
     counts, last = checkpoints.counts, checkpoints.latest.completed
     click.echo(f"Checkpoints: {counts.completed} completed, {counts.failed} failed", nl=False)
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
@@ -75,20 +82,31 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
         click.echo(f"Waiting for slots: {why}")
     if job.minflinkd.restarts:
         click.echo(f"Restarts: {job.minflinkd.restarts}")
-        for recovery in job.minflinkd.recoveries[:3]:
+        for recovery in reversed(job.minflinkd.recoveries[-3:]):
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in recovery.phases.items())
             source = f" from checkpoint {recovery.checkpoint_id}" if recovery.checkpoint_id is not None else ""
             click.echo(f"  {moment(recovery.failed)}: {recovery.cause}{source}; {phases or 'under way'}")
     for restart in job.minflinkd.hot_restarts[:3]:
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in restart.phases.items())
         why = f": {restart.error.message}" if restart.error is not None else ""
-        click.echo(f"Hot restart {restart.number}, {moment(restart.requested)}: {restart.state}{why}; {phases}")
+        told = ON_TRIAL if restart.state == "on-trial" else restart.state
+        click.echo(f"Hot restart {restart.number}, {moment(restart.requested)}: {told}{why}; {phases}")
     click.echo()
     columns = ["TASK", "STATE", ">P", ">ATTEMPT", "TASKMANAGER", ">ROWS IN", ">ROWS OUT", ">BATCH", ">STATE ROWS"]
     print_table(columns, map(_row, job.vertices), empty="No task was planned yet.")
     if exceptions.root_exception:
         click.echo(f"\nLast failure, {moment(exceptions.timestamp or 0)}:")
         click.echo(exceptions.root_exception.rstrip())
+
+
+def _print_repeated(found: RepeatedRestarts, job_id: str) -> None:
+    where = f" in task {found.task_name}" if found.task_name else ""
+    where += f" on {found.taskmanager_id}" if found.taskmanager_id else ""
+    click.secho(f"Restarting repeatedly: {found.failures} failures in a row since {moment(found.since)}", fg="red")
+    first_line = found.message.strip().partition("\n")[0][:200]
+    click.echo(f"  the last at {moment(found.timestamp)}{where}: {found.code}: {first_line}")
+    log = f"minflinkd logs {found.taskmanager_id}" if found.taskmanager_id else f"minflinkd info {job_id} --json"
+    click.echo(f"  see below, and `{log}`; mend the job with a hot restart, or cancel it")
 
 
 def _row(vertex: JobVertex) -> list[object]:

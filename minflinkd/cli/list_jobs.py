@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.text import duration, moment, print_json, print_table, state
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, state
 from minflinkd.rest.schemas import JobsOverview, JobSummary
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def list_jobs(connection: Connection, with_ended: bool) -> None:
         if connection.as_json:
             print_json(JobsOverview(jobs=tuple(jobs)))
             return
-        columns = ["JOB", "NAME", "STATE", ">TASKS", "STARTED", ">DURATION"]
+        columns = ["JOB", "NAME", "STATE", ">TASKS", ">RESTARTS", "STARTED", ">DURATION"]
         empty = "No jobs." if with_ended else "No job is running. `minflinkd list --all` also lists those that ended."
         print_table(columns, map(_row, jobs), empty=empty)
 
@@ -41,4 +41,9 @@ def list_jobs(connection: Connection, with_ended: bool) -> None:
 
 def _row(job: JobSummary) -> list[object]:
     tasks = f"{job.tasks.running}/{job.tasks.total}"
-    return [job.jid, job.name, state(job.state), tasks, moment(job.start_time), duration(job.duration)]
+    shown = state(job.state)
+    if job.minflinkd.on_trial:
+        shown.append(f", {ON_TRIAL}", "yellow")
+    if job.minflinkd.restarting_repeatedly:
+        shown.append(", restarting repeatedly", "red")
+    return [job.jid, job.name, shown, tasks, job.minflinkd.restarts, moment(job.start_time), duration(job.duration)]

@@ -1,4 +1,4 @@
-"""`minflinkd logs`: a TaskManager's log files."""
+"""`minflinkd logs`: a TaskManager's log files, or what in them concerns a job."""
 
 from __future__ import annotations
 
@@ -10,41 +10,60 @@ import click
 
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
-from minflinkd.cli.find import find_task_manager
+from minflinkd.cli.find import find_job, find_task_manager
 from minflinkd.cli.text import print_json, print_table, size
 from minflinkd.rest.schemas import Log, Logs
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
 
+_PREFIX = "tm-"  # of every TaskManager's id
 _LINE = 300  # bytes that a line is thought to have, when the end of a log is asked for by lines
 _PAUSE = 0.5  # seconds between two looks at a log that is followed
 
 
 @click.command()
-@click.argument("taskmanager", required=False)
+@click.argument("whose", required=False, metavar="[TASKMANAGER|JOB]")
 @click.argument("name", required=False)
+@click.option("-j", "--job", is_flag=True, help="The first argument is a JOB, though a TaskManager begins so.")
+@click.option("--whole", is_flag=True, help="Of a job: every line of its TaskManagers' logs, also other jobs'.")
 @click.option("-l", "--list", "names_only", is_flag=True, help="Only list the files.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only about the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
 @connection_options
 def logs(
-    connection: Connection, taskmanager: str | None, name: str | None, names_only: bool, tail: int | None, follow: bool
+    connection: Connection,
+    whose: str | None,
+    name: str | None,
+    job: bool,
+    whole: bool,
+    names_only: bool,
+    tail: int | None,
+    follow: bool,
 ) -> None:
-    """Print a log of a TaskManager: NAME, or its main log.
+    """Print the logs of a job, or a log of a TaskManager: NAME, or its main log.
 
-    TASKMANAGER is an id or the beginning of one, and may be left out where there is only one. With --json the files
-    are listed.
+    JOB is an id, the beginning of one, or a name. Its logs are those of the TaskManagers that run its tasks, or that it
+    failed on and that are still there: all files, or NAME of each; lines that name another job are left out, what user
+    code prints is not. TASKMANAGER is an id or the beginning of one, and may be left out where there is only one. With
+    --json the files are listed.
 
     \b
     Examples:
+      minflinkd logs clicks --tail 50
+      minflinkd logs clicks session.log --follow
       minflinkd logs
       minflinkd logs tm-3f --list
       minflinkd logs tm-3f session.log --tail 50 --follow
     """
+    if job and whose is None:
+        raise click.UsageError("--job says what the first argument is: name a JOB.")
 
     async def show(client: Client) -> None:
-        resource_id = await find_task_manager(client, taskmanager)
+        if whose is not None and (job or not await _is_task_manager(client, whose)):
+            await _of_job(connection, client, whose, name, whole, names_only, tail, follow)
+            return
+        resource_id = await find_task_manager(client, whose)
         files = (await client.logs(resource_id)).logs
         if connection.as_json:
             print_json(Logs(logs=files))
@@ -55,6 +74,37 @@ def logs(
             await _print(client, resource_id, file, tail=tail, follow=follow)
 
     connection.run(show)
+
+
+async def _is_task_manager(client: Client, text: str) -> bool:
+    """Or looks like one, so that a TaskManager that is gone is not looked for among the jobs."""
+    known = [info.id for info in (await client.task_managers()).taskmanagers]
+    return text.startswith(_PREFIX) or any(name.startswith(text) for name in known)
+
+
+async def _of_job(
+    connection: Connection,
+    client: Client,
+    text: str,
+    name: str | None,
+    whole: bool,
+    names_only: bool,
+    tail: int | None,
+    follow: bool,
+) -> None:
+    from minflinkd.cli.job_logs import JobLogs
+
+    of_job = JobLogs(client, await find_job(client, text), name, whole)
+    if not (connection.as_json or names_only):
+        await of_job.print(tail=tail, follow=follow)
+        return
+    found = await of_job.listed()
+    if connection.as_json:
+        managers = [{"id": manager, "logs": files} for manager, files in found.items()]
+        print_json({"job": of_job.job_id, "taskmanagers": managers})
+    else:
+        rows = ([manager, file.name, size(file.size)] for manager, files in found.items() for file in files)
+        print_table(["TASKMANAGER", "LOG", ">SIZE"], rows, empty="It has no logs now.")
 
 
 def _chosen(files: tuple[Log, ...], name: str | None) -> Log:

@@ -19,28 +19,40 @@ class Lazy(NamedTuple):
     help: str
 
 
-COMMANDS = {
-    "serve": Lazy("serve:serve", "Run the daemon."),
-    "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, which registers with the daemon by itself."),
-    "demo": Lazy("demo:demo", "Run a real streaming job from start to recovery, in a temporary directory."),
-    "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from the defaults."),
-    "run": Lazy("run:run", "Submit a job file."),
-    "list": Lazy("list_jobs:list_jobs", "List the jobs."),
-    "info": Lazy("info:info", "Show a job, or the cluster."),
-    "cancel": Lazy("cancel:cancel", "Cancel a job."),
-    "stop": Lazy("stop:stop", "Stop a job with a savepoint."),
-    "hot-restart": Lazy("hot_restart:hot_restart", "Replace a running job by a new version, with its state."),
-    "rescale": Lazy("hot_restart:rescale", "Give a running job another parallelism."),
-    "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
-    "checkpoint": Lazy("checkpoint:checkpoint", "Take a checkpoint of a job now."),
-    "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
-    "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
-    "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
-    "logs": Lazy("logs:logs", "Print a TaskManager's log."),
-    "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
-    "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
-    "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
+GROUPS = {
+    "Start": {
+        "serve": Lazy("serve:serve", "Run the daemon."),
+        "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, which finds the daemon by itself."),
+        "check-config": Lazy("check_config:check_config", "Check a configuration, and show what was changed in it."),
+        "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
+    },
+    "Jobs": {
+        "check": Lazy("check:check", "Check a job file without a daemon."),
+        "run": Lazy("run:run", "Submit a job file."),
+        "list": Lazy("list_jobs:list_jobs", "List the jobs."),
+        "info": Lazy("info:info", "Show a job, or the cluster."),
+        "logs": Lazy("logs:logs", "Print the logs of a job, or of a TaskManager."),
+        "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
+        "cancel": Lazy("cancel:cancel", "Cancel a job."),
+        "stop": Lazy("stop:stop", "Stop a job with a savepoint."),
+    },
+    "New versions of a job": {
+        "hot-restart": Lazy("hot_restart:hot_restart", "Replace a running job by a new version, with its state."),
+        "rescale": Lazy("hot_restart:rescale", "Give a running job another parallelism."),
+    },
+    "State": {
+        "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
+        "checkpoint": Lazy("checkpoint:checkpoint", "Take a checkpoint of a job now."),
+        "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
+    },
+    "The cluster": {
+        "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
+        "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
+        "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
+        "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
+    },
 }
+COMMANDS = {name: lazy for group in GROUPS.values() for name, lazy in group.items()}
 
 
 class LazyGroup(click.Group):
@@ -64,8 +76,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+        width = max(map(len, COMMANDS))  # the texts of all groups begin in one column
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), lazy.help) for name, lazy in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,7 +89,14 @@ def main() -> None:
 
     \b
     Examples:
-      minflinkd serve
-      minflinkd run job.yaml --wait
-      minflinkd info carrier-delays
+      minflinkd serve                       run the daemon; other commands in another terminal
+      minflinkd check job.yaml              every fault of the job, without a daemon
+      minflinkd run job.yaml --wait         submit it, and watch it to its end
+      minflinkd list                        what runs
+      minflinkd info clicks                 a job by its name or id: tasks, checkpoints, last failure
+      minflinkd hot-restart clicks job.yaml the changed file takes the place of the running job
+      minflinkd stop clicks --drain         end it with a savepoint, its windows written
+
+    `minflinkd COMMAND --help` has options, exit codes and examples of each. The daemon is found by --url or
+    $MINFLINKD_URL, else at http://127.0.0.1:8081.
     """

@@ -10,6 +10,7 @@ import click
 
 from minflinkd.cli.check_config import parse_overrides
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.starting import announce, told
 
 
 @click.command()
@@ -27,7 +28,10 @@ from minflinkd.cli.exits import ExitCode, Failure
     help="Where jobs, checkpoints and blobs are kept: process.working-dir.",
 )
 def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None) -> None:
-    """Run the daemon until SIGTERM or Ctrl-C. SIGHUP reads the configuration again. It logs to stderr.
+    """Run the daemon until SIGTERM or Ctrl-C. SIGHUP reads the configuration again.
+
+    It logs to stderr: lines for people on a terminal, JSON elsewhere (log.format). A missing Java, a taken port or a
+    directory that cannot be written is an error at once, before a TaskManager is started.
 
     \b
     Exit codes: 0 stopped by a signal; 2 the configuration is wrong, and every fault is named; 6 it could not start.
@@ -43,7 +47,6 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     from minflinkd.daemon import DaemonInfo
     from minflinkd.daemon_process import serve as serve_daemon
     from minflinkd.runtime import log
-    from minflinkd.runtime.errors import MinflinkError
 
     file = file or configuration_file(os.environ)
     settings = parse_overrides(overrides)
@@ -54,12 +57,11 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     except ConfigError as error:
         hint = "`minflinkd check-config` checks it without starting anything."
         raise Failure(f"{error}\n{hint}", ExitCode.REFUSED) from error
-    log.configure(json=log.as_json(config.log.format.value), level=config.log.level.value)
+    as_json = log.as_json(config.log.format.value)
+    log.configure(json=as_json, level=config.log.level.value)
 
     def ready(info: DaemonInfo) -> None:
-        click.echo(f"minflinkd is ready at {info.url}; its state is in {info.state_directory}", err=True)
+        announce(f"minflinkd is ready at {info.url}; its state is in {info.state_directory}", as_json=as_json)
 
-    try:
+    with told("The daemon cannot run", as_json=as_json):
         asyncio.run(serve_daemon(config, environ=os.environ, config_file=file, overrides=settings, ready=ready))
-    except (MinflinkError, OSError) as error:
-        raise Failure(f"The daemon cannot run: {error}", ExitCode.DAEMON_FAILED) from error

@@ -19,6 +19,8 @@ from minflinkd.rest.schemas import RestartAccepted, Submitted
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource, JobId
 
+STOPPING = "daemon-stopping"  # the code of a daemon's refusal while it ends
+
 
 class RefusedJob(MinflinkError):
     """A job with faults, each with its place in the job file."""
@@ -32,15 +34,19 @@ class RefusedJob(MinflinkError):
         super().__init__(f"{file} has {count}; {outcome}")
 
     def lines(self) -> list[str]:
-        """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
-        found = []
-        for fault in self.faults:
-            place = f"{self.file}:{fault.line}" if fault.line else str(self.file)
-            hint = f" ({fault.hint})" if fault.hint else ""
-            first, *others = f"{fault.path}: {fault.problem}{hint}".splitlines()
-            found.append(f"{place}: {first}")
-            found += [f"    {line}" for line in (*others, *fault.traceback.rstrip().splitlines())]
-        return found
+        return fault_lines(self.file, self.faults)
+
+
+def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
+    """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
+    found = []
+    for fault in faults:
+        place = f"{file}:{fault.line}" if fault.line else str(file)
+        hint = f" ({fault.hint})" if fault.hint else ""
+        first, *others = f"{fault.path}: {fault.problem}{hint}".splitlines()
+        found.append(f"{place}: {first}")
+        found += [f"    {line}" for line in (*others, *fault.traceback.rstrip().splitlines())]
+    return found
 
 
 def read_job(
@@ -70,20 +76,38 @@ async def submit(
     Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors; after each of them but DaemonUnreachable
     nothing of the job is left on the server. The job's id is new, so that what is deleted is nobody else's.
     """
+    try:
+        document = read_job_file(file).with_params(params).with_restore(restore)
+        return await submit_document(client, document, name=name, dry_run=dry_run, tell=tell)
+    except InvalidJobGraph as error:
+        raise RefusedJob(file, error.faults) from error
+
+
+async def submit_document(
+    client: Client,
+    document: JobDocument,
+    *,
+    name: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = click.echo,
+) -> Submitted:
+    """As `submit`, of a job that need not be a file. Raises InvalidJobGraph with all faults in place of RefusedJob."""
     job_id = IdSource().job()
     try:
-        document, graph = read_job(file, params, name, restore)
-    except RefusedJob as error:
-        raise RefusedJob(file, (*error.faults, *await _more_faults(client, job_id, file, params, error))) from error
+        graph = document.job()
+    except InvalidJobGraph as error:
+        raise InvalidJobGraph((*error.faults, *await _more_faults(client, job_id, document, error))) from error
+    graph = graph if name is None else msgspec.structs.replace(graph, name=name)
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
     async with await client.blob_server() as blobs:
         try:
-            graph = await _uploaded_or_deleted(blobs, job_id, graph, here, file.parent, tell)
+            graph = await _uploaded_or_deleted(blobs, job_id, graph, here, document.base or Path(), tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)
         except Refused as error:
-            await _delete(blobs, job_id, here)
+            if error.answer.code != STOPPING:  # else the daemon deletes them itself, and soon nobody is there to ask
+                await _delete(blobs, job_id, here)
             if error.answer.faults:
-                raise RefusedJob(file, document.locate(_graph_faults(error))) from error
+                raise InvalidJobGraph(document.locate(_graph_faults(error))) from error
             raise
         finally:
             if dry_run:
@@ -91,11 +115,10 @@ async def submit(
 
 
 async def _more_faults(
-    client: Client, job_id: JobId, file: Path, params: Mapping[str, Any], known: RefusedJob
+    client: Client, job_id: JobId, document: JobDocument, known: InvalidJobGraph
 ) -> tuple[GraphFault, ...]:
     """What Spark finds in the sound part of a faulty job (J4: every fault at once); nothing without a daemon."""
     try:
-        document = read_job_file(file).with_params(params)
         await client.submit(job_id, msgspec.json.encode(document.value), dry_run=True)
     except Refused as error:
         paths = {fault.path for fault in known.faults}

@@ -10,6 +10,7 @@ import click
 
 from minflinkd.cli.check_config import parse_overrides
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.starting import told
 
 
 @click.command()
@@ -41,6 +42,7 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
     """
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
+    from minflinkd.runtime import log
     from minflinkd.runtime.crash_points import UnusableCrashPoint
     from minflinkd.runtime.errors import InvalidId
     from minflinkd.runtime.ids import IdSource, parse_resource_id
@@ -51,10 +53,15 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
     try:
         config = load_config(file or configuration_file(os.environ), os.environ, parse_overrides(overrides))
         chosen = parse_resource_id(resource_id) if resource_id is not None else IdSource().resource()
-        asyncio.run(serve(config, environ=os.environ, resource_id=chosen))
-    except (ConfigError, InvalidId, InvalidSettings, ResourceIdTaken, UnusableCrashPoint) as error:
+    except (ConfigError, InvalidId) as error:
         raise Failure(f"The TaskManager cannot run: {error}", ExitCode.REFUSED) from error
-    except CannotGoOn as error:
-        raise Failure(f"The TaskManager ended: {error}", ExitCode.UNREACHABLE) from error
-    except OSError as error:
-        raise Failure(f"The TaskManager cannot run: {error}", ExitCode.DAEMON_FAILED) from error
+    as_json = log.as_json(config.log.format.value)
+    log.configure(json=as_json, level=config.log.level.value)
+    codes = (
+        (InvalidSettings, ExitCode.REFUSED),
+        (ResourceIdTaken, ExitCode.REFUSED),
+        (UnusableCrashPoint, ExitCode.REFUSED),
+        (CannotGoOn, ExitCode.UNREACHABLE),
+    )
+    with told("The TaskManager cannot run", as_json=as_json, codes=codes):
+        asyncio.run(serve(config, environ=os.environ, resource_id=chosen))

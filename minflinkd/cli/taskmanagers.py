@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -43,8 +44,16 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
         columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", ">HEARTBEAT", "REGISTERED"]
         now = time.time() * 1000
         print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
+        for line in warnings(known.taskmanagers):
+            click.secho(line, fg="yellow")
 
     connection.run(show)
+
+
+def warnings(known: Iterable[TaskManager]) -> list[str]:
+    """A line for each TaskManager whose session takes long to start, or does not."""
+    said = ((info.id, info.minflinkd.session_slow or info.minflinkd.session_error) for info in known)
+    return [f"Warning: {name}: {why}" for name, why in said if why]
 
 
 def _row(info: TaskManager, now: float) -> list[object]:
@@ -66,6 +75,8 @@ def _print_one(info: TaskManagerDetails) -> None:
     memory = size(info.hardware.physical_memory)
     click.echo(f"{info.id}, pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
     click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
+    for line in warnings([info]):
+        click.secho(line, fg="yellow")
     if extras.start_phases:
         click.echo("Start: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in extras.start_phases.items()))
     for name, value in sorted(extras.metrics.items()):

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+ON_TRIAL = "on trial: no input yet"
+
 _COLOURS = {
     "RUNNING": "green",
     "FINISHED": "blue",

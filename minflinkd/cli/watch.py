@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from minflinkd.cli.client import Client, DaemonUnreachable, Refused
+from minflinkd.cli.fitting import Part, fit, short, stderr_width
 from minflinkd.cli.text import console, duration, size
 from minflinkd.rest.schemas import Checkpoints, JobInfo
 
@@ -20,6 +21,8 @@ LINE_PAUSE = 1.0  # seconds between two lines, where there is no terminal
 PATIENCE = 60.0  # seconds without a daemon, which may be restarting, before the watch is given up
 
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+
+Line = Callable[[int | None, str], str]  # what is shown in so many columns after that time
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Progress:
     checkpoints_failed: int
     state_bytes: int
     restarts: int
+    repeatedly: bool = False
 
     @classmethod
     def of(cls, job: JobInfo, checkpoints: Checkpoints) -> Progress:
@@ -44,23 +48,33 @@ class Progress:
             state=job.state,
             tasks_running=job.status_counts.running,
             tasks=len(job.vertices),
-            rows_in=sum(vertex.metrics.read_records for vertex in job.vertices),
-            rows_out=sum(vertex.metrics.write_records for vertex in job.vertices),
-            rows_per_second=sum(vertex.minflinkd.rows_per_second for vertex in job.vertices),
+            rows_in=job.minflinkd.source_records,
+            rows_out=job.minflinkd.sink_records,
+            rows_per_second=job.minflinkd.source_records_per_second,
             checkpoints=checkpoints.counts.completed,
             checkpoints_failed=checkpoints.counts.failed,
             state_bytes=last.state_size if last else 0,
             restarts=job.minflinkd.restarts,
+            repeatedly=job.minflinkd.restarting_repeatedly is not None,
         )
 
-    def line(self) -> str:
-        parts = [f"{self.state:<12} tasks {self.tasks_running}/{self.tasks}"]
-        parts.append(f"rows in {self.rows_in:,}, out {self.rows_out:,} ({self.rows_per_second:,.0f}/s)")
+    def line(self, width: int | None = None, elapsed: str = "") -> str:
+        """In at most `width` columns: the state stays to the last, the time and exact numbers go first."""
+        rate = self.rows_per_second
+        exact = f"rows in {self.rows_in:,}, out {self.rows_out:,}"
+        short_rows = f"rows {short(self.rows_in)} in, {short(self.rows_out)} out"
         failed = f", {self.checkpoints_failed} failed" if self.checkpoints_failed else ""
-        parts.append(f"checkpoints {self.checkpoints}{failed} ({size(self.state_bytes)})")
-        if self.restarts:
-            parts.append(f"restarts {self.restarts}")
-        return "  ".join(parts)
+        restarts = f"restarts {self.restarts}" if self.restarts else ""
+        done = f"checkpoints {self.checkpoints}{failed}"
+        parts = [
+            Part((f"{self.state:<11}", self.state), rank=5),
+            Part((f"tasks {self.tasks_running}/{self.tasks}",), rank=3),
+            Part((f"{exact} ({rate:,.0f}/s)", f"{short_rows}, {short(rate)}/s", short_rows), rank=2),
+            Part((f"{done} ({size(self.state_bytes)})", done, f"cp {self.checkpoints}{failed}"), rank=1),
+            Part((f"{restarts}, repeatedly" if self.repeatedly else restarts,), rank=4),
+            Part((elapsed,), rank=0),
+        ]
+        return fit(parts, width)
 
 
 async def watch(
@@ -69,14 +83,15 @@ async def watch(
     """Show a job until it has ended, and return what it was. Raises Refused, and DaemonUnreachable after PATIENCE."""
     target = console()
     if not target.is_terminal:
-        return await _follow(client, job_id, _Lines(), on_progress)
+        return await follow(client, job_id, _Lines(), on_progress)
     with Live(console=target, refresh_per_second=8, transient=False) as live:
         started = time.monotonic()
 
-        def show(line: str) -> None:
-            live.update(Text(f"{line}  {duration((time.monotonic() - started) * 1000)}"))
+        def show(line: Line) -> None:
+            elapsed = duration((time.monotonic() - started) * 1000)
+            live.update(Text(line(target.width, elapsed), no_wrap=True, overflow="ellipsis"))
 
-        return await _follow(client, job_id, show, on_progress)
+        return await follow(client, job_id, show, on_progress)
 
 
 class _Lines:
@@ -86,20 +101,22 @@ class _Lines:
         self._shown = ""
         self._next = 0.0
 
-    def __call__(self, line: str) -> None:
+    def __call__(self, text: Line) -> None:
         now = time.monotonic()
+        line = text(stderr_width(), "")
         ended = line.split()[0] in ENDED
         if line != self._shown and (ended or now >= self._next):
             click.echo(line, err=True)
             self._shown, self._next = line, now + LINE_PAUSE
 
 
-async def _follow(
+async def follow(
     client: Client,
     job_id: str,
-    show: Callable[[str], None],
-    on_progress: Callable[[JobInfo, Progress], None] | None,
+    show: Callable[[Line], None],
+    on_progress: Callable[[JobInfo, Progress], None] | None = None,
 ) -> JobInfo:
+    """`watch` with another way to show lines."""
     lost: float | None = None
     while True:
         try:
@@ -110,11 +127,12 @@ async def _follow(
             away = isinstance(error, DaemonUnreachable) or error.status == 503
             if not away or now - lost > PATIENCE:
                 raise
-            show(f"the daemon does not answer; the job may go on without it ({now - lost:.0f} s)")
+            away_for = f"the daemon does not answer; the job may go on without it ({now - lost:.0f} s)"
+            show(lambda width, _, text=away_for: text[:width])  # type: ignore[misc]
         else:
             lost = None
             progress = Progress.of(job, checkpoints)
-            show(progress.line())
+            show(progress.line)
             if on_progress is not None:
                 on_progress(job, progress)
             if job.state in ENDED:

@@ -24,6 +24,17 @@ def checkpoint_uri(config: Config, state: Path) -> str:
     return config.checkpointing.dir or f"file://{state / 'checkpoints'}"
 
 
+def savepoint_uri(config: Config, state: Path) -> str:
+    """`execution.checkpointing.savepoint-dir`, else a directory of the checkpoints', else of the state directory.
+
+    Checkpoints lie where what is durable is to be, and where the daemon may write.
+    """
+    checkpoints = config.checkpointing
+    if checkpoints.savepoint_dir:
+        return checkpoints.savepoint_dir
+    return f"{checkpoints.dir.rstrip('/')}/savepoints" if checkpoints.dir else f"file://{state / 'savepoints'}"
+
+
 def ha_storage_uri(config: Config, state: Path) -> str:
     """`high-availability.storageDir`, else a directory of the state directory."""
     return config.cluster.storage_dir or f"file://{state / 'ha'}"

@@ -89,7 +89,8 @@ class Checkpointing:
     savepoint_dir: str = option(
         "execution.checkpointing.savepoint-dir",
         "",
-        "URI under which savepoints are written whose request names no directory. Empty: it has to name one.",
+        "URI under which savepoints are written whose request names no directory. Empty: savepoints in "
+        "execution.checkpointing.dir, where that is set, else in the state directory.",
         reload=Reload.LIVE,
         aliases=("state.savepoints.dir",),
     )
@@ -142,7 +143,7 @@ class RestartStrategyType(StrEnum):
 class ExponentialDelay:
     initial_backoff: Duration = option(
         "restart-strategy.exponential-delay.initial-backoff",
-        Duration(0.1),
+        Duration(1),
         "Delay before the first restart.",
         reload=Reload.LIVE,
     )
@@ -169,7 +170,7 @@ class ExponentialDelay:
     )
     reset_backoff_threshold: Duration = option(
         "restart-strategy.exponential-delay.reset-backoff-threshold",
-        Duration(600),
+        Duration(3600),
         "A job that ran this long without a failure begins again with the first delay.",
         reload=Reload.LIVE,
     )
@@ -227,6 +228,15 @@ class RestartStrategy:
         "When a failed job is restarted.",
         reload=Reload.LIVE,
     )
+    warn_after_failures: int = option(
+        "restart-strategy.warn-after-failures",
+        3,
+        "After so many failures in a row a job is said to restart repeatedly: in the log, `minflinkd list` and `info`, "
+        "over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run twice as long as "
+        "before its last failure, at least 10 seconds and at most 10 minutes.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
     exponential_delay: ExponentialDelay = field(default_factory=ExponentialDelay)
     fixed_delay: FixedDelay = field(default_factory=FixedDelay)
     failure_rate: FailureRate = field(default_factory=FailureRate)
@@ -259,6 +269,14 @@ class HotRestart:
         "A new version of a job that is not RUNNING within this time, or then not through its first micro-batch within "
         "it, is given up, and the version before it goes on.",
         at_least=0.1,
+        reload=Reload.LIVE,
+    )
+    trial: Duration = option(
+        "hot-restart.trial",
+        Duration(0),
+        "A new version of a job that has no input is on trial: it takes no checkpoint until it has processed rows, and "
+        "if it fails before, the version before it comes back. So long after its request it is accepted all the same; "
+        "0: the trial lasts until there is input.",
         reload=Reload.LIVE,
     )
 

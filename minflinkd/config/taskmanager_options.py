@@ -59,7 +59,9 @@ class ResourceManager:
     taskmanager_start_timeout: Duration = option(
         "resourcemanager.taskmanager-registration.timeout",
         Duration(90),
-        "A TaskManager that has not registered this long after its start is given up and started anew.",
+        "A TaskManager that starts is given up and started anew when nothing was seen to happen for this long: it has "
+        "not registered, or the processes of its session have done nothing. The time doubles with each start in a row "
+        "that was given up. Ten times this is the limit for a session that gets on, however slowly.",
         reload=Reload.LIVE,
         at_least=1,
         aliases=("taskmanager.start-timeout",),

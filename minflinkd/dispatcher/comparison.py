@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from minflinkd.checkpoint.matching import ALLOW, NO_VERDICTS, StateNotMatched, Verdicts, match_nodes, match_tasks
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.difference import setting_changes, vertex_changes
-from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.faults import GraphFault, vertex_path
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import StateChange, StateFate, VersionChanges
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
@@ -15,7 +15,10 @@ from minflinkd.runtime.ids import TaskId, VertexId
 
 PATH = "vertices"
 _ALLOW_HERE = "to leave it behind: allow-non-restored-state"
-_FRESH = "submit it as a job of its own, with restore: {offsets: latest} to go on from this one's offsets"
+_FRESH = (
+    "to run it with empty state from where the job stands: minflinkd stop JOB, then submit it with "
+    "restore: {path: <that savepoint>, offsets: latest}"
+)
 
 Plans = Mapping[TaskId, Sequence[PlanNode]]
 _NO_TASKS: Mapping[TaskId, Verdicts] = {}
@@ -79,7 +82,8 @@ def _faults(
 def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
     for reason in error.reasons:
         hint = _ALLOW_HERE if reason.hint == ALLOW else _FRESH
-        yield GraphFault(path=PATH, problem=reason.problem, hint=hint)
+        path = vertex_path(reason.vertex) if reason.vertex else PATH
+        yield GraphFault(path=path, problem=reason.problem, hint=hint)
 
 
 def _state_changes(

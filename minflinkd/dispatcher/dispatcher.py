@@ -51,10 +51,11 @@ class DispatcherOptions:
     """Times in seconds."""
 
     checkpoint_root: str  # URI; every job has a directory of its own below it
-    savepoint_dir: str = ""  # URI, where a request names none; "": it has to
+    savepoint_dir: str  # URI, where a request names none
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
     hot_restart_timeout: float = 60.0  # in which a new version must be RUNNING (H7)
+    hot_restart_trial: float = 0.0  # after which one that has found no input is accepted; 0: never
     job_master: JobMasterOptions
 
 
@@ -194,6 +195,7 @@ class Dispatcher(Component):
             retain=lambda graph: self._checkpoint_options(graph).retain_on_cancellation,
             latest_stored=lambda job_id: latest_stored(self._checkpoints_of(job_id)),
             restart_timeout=lambda: self.options.hot_restart_timeout,
+            restart_trial=lambda: self.options.hot_restart_trial,
         )
 
     async def _fetch_artifacts(self, stored: StoredJob) -> None:
@@ -234,6 +236,8 @@ class Dispatcher(Component):
         `keep_blobs`: for `blob.retention.interval`, in which the submission may be repeated (B6). Where a storage fails
         it goes on behind the answer; the id is taken until then.
         """
+        if self.tasks.closed:  # the daemon ends; the next one finds the job, if it was stored, and nothing else of it
+            return
         run = self._runs.pop(job_id, None)
 
         async def withdraw() -> None:

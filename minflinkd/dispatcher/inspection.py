@@ -107,6 +107,9 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         end_ms=details.end_ms,
         last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
         tasks=counts,
+        on_trial=details.on_trial,
+        restarts=details.restarts,
+        repeated=details.repeated is not None,
     )
 
 

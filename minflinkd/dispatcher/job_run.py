@@ -58,6 +58,7 @@ class JobRun(Component):
         retain: Callable[[JobGraph], bool] = lambda _: False,
         latest_stored: Callable[[JobId], Awaitable[int]],
         restart_timeout: Callable[[], float],
+        restart_trial: Callable[[], float],
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
@@ -93,6 +94,7 @@ class JobRun(Component):
             store=store,
             clock=clock,
             timeout=restart_timeout,
+            patience=restart_trial,
             latest_stored=lambda: self._latest_stored(turn, latest_stored),
             on_change=self._versions_changed,
         )
@@ -139,15 +141,13 @@ class JobRun(Component):
         return replace(shown, hot_restarts=self.restarting.shown(), hot_restart_outcomes=outcomes)
 
     def _shown(self) -> JobDetails:
-        """With what JobMasters of earlier versions had to say; while none is up between two versions, as the last."""
+        """With the recoveries of earlier versions; while no JobMaster is up between two versions, as the last one's."""
         shown, past = self._of_master(), self._past
         if past is None:
             return shown
         if self._between and self.master is None:
             return past
-        failures = (*shown.failures, *past.failures)[:KEPT_FAILURES]
-        recoveries = (*past.recoveries, *shown.recoveries)[-KEPT_RECOVERIES:]
-        return replace(shown, failures=failures, recoveries=recoveries, restarts=past.restarts + shown.restarts)
+        return replace(shown, recoveries=(*past.recoveries, *shown.recoveries)[-KEPT_RECOVERIES:])
 
     def checkpoints(self) -> CheckpointStatistics:
         if self.result is not None:

@@ -44,7 +44,9 @@ _NO_MASTER = ErrorInfo(
 class Restarting(Component):
     """`latest_stored`: the last complete checkpoint in the job's storage, or 0. `on_change`: other versions count, or
 
-    are to be kept, from now on. `timeout`: seconds in which a new version must be RUNNING.
+    are to be kept, from now on. `timeout`: seconds in which a new version must be RUNNING. `patience`: seconds after
+
+    which one without input is accepted all the same; 0: never.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Restarting(Component):
         store: JobStore,
         clock: Clock,
         timeout: Callable[[], float],
+        patience: Callable[[], float],
         latest_stored: Callable[[], Awaitable[int]],
         on_change: Callable[[v.Versions], Awaitable[None]],
     ) -> None:
@@ -66,6 +69,7 @@ class Restarting(Component):
         self._store = store
         self._clock = clock
         self._timeout = timeout
+        self._patience = patience
         self._latest_stored = latest_stored
         self._on_change = on_change
         self._turn = asyncio.Lock()
@@ -98,10 +102,17 @@ class Restarting(Component):
         number = restart.number
         return Trial(
             running=lambda: self._soon(number, v.Running()),
+            idle=lambda: self._soon(number, v.Idle()),
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
             timeout=self._timeout(),
+            left=partial(self._left, restart.requested_ms),
         )
+
+    def _left(self, since_ms: int) -> float | None:
+        """Seconds of a trial without input, also where it began under another daemon."""
+        patience = self._patience()
+        return None if patience <= 0 else max(0.0, patience - (self._clock.epoch_ms() - since_ms) / 1000)
 
     def up(self, master: JobMaster) -> None:
         """A JobMaster of the version that counts has come up, for whatever reason."""
@@ -110,7 +121,7 @@ class Restarting(Component):
         if restart is None:
             return
         has_own = latest > self.versions.current.base
-        proven = has_own and restart.phase is v.Phase.STARTING
+        proven = has_own and restart.unproven
         if proven:
             master.trust()
         elif restart.phase is v.Phase.TURNING_BACK and not has_own:  # it is asked to, but may run before it hears
@@ -137,7 +148,9 @@ class Restarting(Component):
 
     @property
     def under_way(self) -> bool:
-        return self.versions.restart is not None
+        """Whether another request is refused, but to replace it (H9)."""
+        restart = self.versions.restart
+        return restart is not None and restart.phase is not v.Phase.ON_TRIAL
 
     def shown(self) -> tuple[HotRestart, ...]:
         return v.shown(self.versions)
@@ -293,12 +306,9 @@ class Restarting(Component):
         """H7."""
         seconds = self._timeout()
         await self._clock.sleep(seconds)
-        restart = self.versions.restart
-        if restart is None or restart.number != number or "running" in restart.phases:
-            return
         error = ErrorInfo(
             code="hot-restart-timeout",
             message=f"the new version is not RUNNING within {seconds:g} s (hot-restart.timeout)",
             hint="`minflinkd info JOB` says what it waited for",
         )
-        await self._feed(number, v.Disproved(error))
+        await self._feed(number, v.Overdue(error))

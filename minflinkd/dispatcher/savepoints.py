@@ -22,13 +22,6 @@ from minflinkd.storage.registry import Storages
 _DISPOSAL = "savepoint-disposal"
 
 
-class NoSavepointDirectory(MinflinkError):
-    """Neither the request nor the configuration says where to."""
-
-    code = "no-savepoint-directory"
-    consequence = Consequence.REFUSED
-
-
 class JobNotRunning(MinflinkError):
     """Not all of its tasks run now."""
 
@@ -37,7 +30,7 @@ class JobNotRunning(MinflinkError):
 
 
 class SavepointRequests:
-    """`run_of` raises NotFound and, for a job that has ended, Conflict."""
+    """`directory`: where a request names none. `run_of` raises NotFound and, for a job that has ended, Conflict."""
 
     def __init__(
         self,
@@ -95,14 +88,8 @@ class SavepointRequests:
         return partial(master.savepoints.stop if request.stop else master.savepoints.take, directory)
 
     def _place(self, wanted: str) -> Location:
-        """Raises NoSavepointDirectory, UnknownScheme, InvalidPath."""
-        directory = wanted or self._directory()
-        if not directory:
-            raise NoSavepointDirectory(
-                "it is not said where the savepoint is to lie",
-                hint="name a directory, or set execution.checkpointing.savepoint-dir",
-            )
-        return self._storages.at(directory)
+        """Raises UnknownScheme, InvalidPath."""
+        return self._storages.at(wanted or self._directory())
 
     async def _status(self, request: j.GetSavepoint) -> j.OperationStatus:
         return self._operations.status((request.job_id, request.trigger_id))

@@ -17,7 +17,8 @@ from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
-from minflinkd.jobgraph.model import JobGraph, Task, Vertex
+from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
@@ -109,11 +110,11 @@ class Analyzer:
         sound = without_python(error.sound) if missing else error.sound
         if not sound.vertices:
             return missing
-        task = Task(id=TaskId(sound.vertices[0].id), vertices=sound.vertices, parallelism=sound.parallelism)
+        tasks = sound_tasks(sound)
         try:
             sound = sound if missing else await with_units(sound, job_id, self.blobs)
-            request = m.AnalyzeJob(job=context(job_id, sound), tasks=(task,))
-            return (*missing, *(await self._analyze(request, 0.0)).faults)
+            request = m.AnalyzeJob(job=context(job_id, sound), tasks=tasks)
+            return (*missing, *of_the_job((await self._analyze(request, 0.0)).faults, tasks))
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
             return missing

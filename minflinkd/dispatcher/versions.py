@@ -2,6 +2,7 @@
 
     HANDING_OVER   the old version counts; it takes its last checkpoint, and its tasks end
     STARTING       the new version counts; it has not completed a checkpoint yet
+    ON_TRIAL       the same, and it has found no input: for as long as none comes
     TURNING_BACK   the new version counts, and failed; its tasks end
 
 What is stored is `Versions`, whole, before anything is done that follows from it. Whoever brings the job up, at
@@ -40,6 +41,7 @@ _JOB_ENDED = ErrorInfo(code="hot-restart-abandoned", message="the job was cancel
 class Phase(StrEnum):
     HANDING_OVER = "handing-over"
     STARTING = "starting"
+    ON_TRIAL = "on-trial"
     TURNING_BACK = "turning-back"
 
 
@@ -68,6 +70,11 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: int = 0  # from which the new version starts; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request
     error: ErrorInfo | None = None
+
+    @property
+    def unproven(self) -> bool:
+        """Whether the new version counts, and may yet be turned back."""
+        return self.phase in (Phase.STARTING, Phase.ON_TRIAL)
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +125,11 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """The new version runs, has looked for input, and found none: nothing is known of what it does with rows."""
+
+
+@dataclass(frozen=True)
 class Proven:
     """The version that counts has completed a checkpoint."""
 
@@ -127,7 +139,14 @@ class Proven:
 
 @dataclass(frozen=True)
 class Disproved:
-    """It failed, or is not RUNNING in time."""
+    """It failed."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The time is over within which it must be RUNNING for the first time."""
 
     error: ErrorInfo
 
@@ -146,7 +165,7 @@ class Ended:
     finished: bool = False
 
 
-Event = Requested | StoodDown | NotStoodDown | Running | Proven | Disproved | Recovered | Ended
+Event = Requested | StoodDown | NotStoodDown | Running | Idle | Proven | Disproved | Overdue | Recovered | Ended
 
 
 class Command(StrEnum):
@@ -173,17 +192,20 @@ def step(state: Versions, event: Event, now_ms: int) -> Step:
             return _stood_down(state, restart, event, now_ms)
         case NotStoodDown(error):
             return _not_stood_down(state, restart, error, now_ms)
-        case Running(milestones) if restart.phase is Phase.STARTING:
+        case Running(milestones) if restart.unproven:
             return replace(state, restart=_passed(restart, {**milestones, "running": now_ms})), None
-        case Proven(latest, milestones) if restart.phase is Phase.STARTING and latest > state.current.base:
+        case Idle() if restart.phase is Phase.STARTING:
+            return replace(state, restart=replace(restart, phase=Phase.ON_TRIAL)), None
+        case Proven(latest, milestones) if restart.unproven and latest > state.current.base:
             restart = _passed(restart, {**milestones, "first_checkpoint": now_ms})
             return _ended(state, restart, RestartState.COMPLETED), None
-        case Disproved(error) if restart.phase is Phase.STARTING:
-            turning = replace(marked(restart, "failed", now_ms), phase=Phase.TURNING_BACK, error=error)
-            return replace(state, restart=turning), Command.STAND_DOWN
+        case Disproved(error) if restart.unproven:
+            return _turning_back(state, restart, error, now_ms)
+        case Overdue(error) if restart.phase is Phase.STARTING and "running" not in restart.phases:
+            return _turning_back(state, restart, error, now_ms)
         case Recovered(latest):
             return _recovered(state, restart, latest, now_ms)
-        case Ended(finished) if finished and restart.phase is Phase.STARTING:
+        case Ended(finished) if finished and restart.unproven:
             return _ended(state, restart, RestartState.COMPLETED), None
         case Ended():
             return _ended(state, replace(restart, error=_JOB_ENDED), RestartState.ABANDONED), None
@@ -193,7 +215,7 @@ def step(state: Versions, event: Event, now_ms: int) -> Step:
 
 def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
     before = state.restart
-    if before is not None and not event.replace:
+    if before is not None and before.phase is not Phase.ON_TRIAL and not event.replace:
         raise Conflict(
             f"hot restart {before.number} of the job is under way ({before.phase.value})",
             hint="wait for its end, or replace it (--replace)",
@@ -213,12 +235,12 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
     if before is None:
         return state, Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN
     # What counts stands down already, or is not proven, and has nothing that is worth a checkpoint.
-    return state, Command.STAND_DOWN if before.phase is Phase.STARTING else None
+    return state, Command.STAND_DOWN if before.unproven else None
 
 
 def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int) -> Step:
     latest = event.latest
-    if restart.phase is Phase.STARTING:
+    if restart.unproven:
         return state, None
     restart = marked(restart, "stopped", now_ms)
     unproven = restart.old is not None and latest <= state.current.base
@@ -240,7 +262,7 @@ def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int
 
 def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
     """A version that is to be left for good is asked again; one that may stay goes on."""
-    if restart.phase is Phase.STARTING:
+    if restart.unproven:
         return state, None
     if restart.old is not None:
         return state, Command.STAND_DOWN
@@ -248,12 +270,17 @@ def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms:
     return _ended(state, failed, RestartState.FAILED), Command.GO_ON
 
 
+def _turning_back(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
+    turning = replace(marked(restart, "failed", now_ms), phase=Phase.TURNING_BACK, error=error)
+    return replace(state, restart=turning), Command.STAND_DOWN
+
+
 def _recovered(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
     if restart.old is not None and latest > state.current.base:  # what counts is proven
         if restart.phase is not Phase.HANDING_OVER:
             return _ended(state, replace(restart, error=None), RestartState.COMPLETED), None
         restart = replace(restart, old=None)
-    if restart.phase is Phase.STARTING:
+    if restart.unproven:
         return state, None
     interrupted = replace(marked(restart, "failed", now_ms), error=restart.error or _INTERRUPTED)
     if restart.old is not None:
@@ -311,7 +338,7 @@ def check_invariants(state: Versions) -> None:
         return
     if restart.phase is not Phase.HANDING_OVER and restart.old is None:
         raise InvariantViolated("a version on trial has none before it to go back to")
-    if restart.phase is Phase.STARTING and restart.target != state.current.graph:
+    if restart.unproven and restart.target != state.current.graph:
         raise InvariantViolated("the version that starts is not the one that was asked for")
     if any(record.number >= restart.number for record in state.past):
         raise InvariantViolated("a restart that has ended is later than the one under way")

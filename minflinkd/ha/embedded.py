@@ -7,15 +7,20 @@ cluster.id tells what is this cluster's in storage that it shares with others
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 SECRET_BYTES = 32  # as TaskManagers demand
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DIRECTORY = (errno.EEXIST, errno.ENOTDIR)
 _EPOCH = re.compile(rb"[0-9]{1,15}")
 _CLUSTER_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -23,6 +28,12 @@ _CLUSTER_ID = re.compile(r"[0-9a-f]{32}")
 class StateDirectoryTaken(MinflinkError):
     code = "state-directory-taken"
     consequence = Consequence.REFUSED
+
+
+class UnusableStateDirectory(MinflinkError):
+    """It cannot be made, read or written."""
+
+    code = "unusable-state-directory"
 
 
 class UnusableEpoch(MinflinkError):
@@ -45,10 +56,11 @@ class StateDirectory:
     def take(self) -> int:
         """The epoch of this leadership: higher than every earlier one.
 
-        Raises StateDirectoryTaken, UnusableEpoch, OSError.
+        Raises StateDirectoryTaken, UnusableStateDirectory, UnusableEpoch.
         """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with usable(self.path):
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -59,8 +71,9 @@ class StateDirectory:
             ) from error
         self._lock = lock
         try:
-            epoch = self._last_epoch() + 1
-            _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
+            with usable(self.path):
+                epoch = self._last_epoch() + 1
+                _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
         except BaseException:
             self.release()
             raise
@@ -97,11 +110,12 @@ class UnusableClusterId(MinflinkError):
 
 
 def cluster_id(state: Path) -> str:
-    """Made on first use. Raises UnusableClusterId, OSError."""
+    """Made on first use. Raises UnusableClusterId, UnusableStateDirectory."""
     path = state / "cluster.id"
-    if not path.exists():
-        _write(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
-    found = path.read_text().strip()
+    with usable(state):
+        if not path.exists():
+            _write(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
+        found = path.read_bytes().decode(errors="replace").strip()
     if not _CLUSTER_ID.fullmatch(found):  # it becomes a part of paths
         raise UnusableClusterId(
             f"{path} holds {found[:80]!r}, which is no cluster id",
@@ -113,18 +127,47 @@ def cluster_id(state: Path) -> str:
 def cluster_secret(path: Path) -> bytes:
     """The secret that TaskManagers prove to know; made on first use, readable by the owner alone.
 
-    Raises UnusableSecret, OSError.
+    Raises UnusableSecret.
     """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, secrets.token_hex(32).encode(), 0o600)
-    secret = path.read_bytes().strip()
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(path, secrets.token_hex(32).encode(), 0o600)
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise UnusableSecret(
+            f"the file of the cluster's secret, {path} (security.secret-file), cannot be used: {_why(path, error)}",
+            hint="name a file that the daemon's user can read, or leave the option out: one is made then",
+        ) from error
     if len(secret) < SECRET_BYTES:  # an empty file would let everybody in
         raise UnusableSecret(
             f"{path} holds {len(secret)} bytes; a cluster's secret has at least {SECRET_BYTES}",
             hint="put a longer one into it, or delete it to have one made",
         )
     return secret
+
+
+@contextmanager
+def usable(state: Path) -> Iterator[None]:
+    """Raises UnusableStateDirectory for every OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise UnusableStateDirectory(
+            f"the state directory {state} (process.working-dir, --state-dir) cannot be used: {_why(state, error)}",
+            hint="name a directory that this user can make and write to"
+            if error.errno not in _NO_SPACE
+            else "free space there, or name a directory on another file system",
+        ) from error
+
+
+def _why(path: Path, error: OSError) -> str:
+    """The part of the path that is in the way, where one is."""
+    for above in (*reversed(path.parents), path):
+        if above.exists() and not above.is_dir() and (above != path or error.errno in _NO_DIRECTORY):
+            return f"{above} is a file"
+    failed = str(error.filename or path)
+    return f"{failed}: {error.strerror or error}"
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

@@ -138,6 +138,6 @@ class Job:
         """The JobGraph. Raises InvalidJobGraph with every fault; artifacts are looked up where `base` is given."""
         return parse_job(self.document(), base=base)
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> str:
         """The job as JSON: a job file, and what a submission carries. Raises InvalidJobGraph."""
-        return encode(self.graph())
+        return encode(self.graph()).decode()

@@ -143,11 +143,11 @@ class RestartStrategy(Struct, frozen=True):
     delay: Duration = Duration(1.0)
     max_failures_per_interval: int = 3  # failure-rate
     failure_rate_interval: Duration = Duration(60.0)
-    initial_backoff: Duration = Duration(0.1)  # exponential-delay
+    initial_backoff: Duration = Duration(1.0)  # exponential-delay
     max_backoff: Duration = Duration(60.0)
     backoff_multiplier: float = 1.5
     jitter_factor: float = 0.1
-    reset_backoff_threshold: Duration = Duration(600.0)
+    reset_backoff_threshold: Duration = Duration(3600.0)
 
 
 class Restore(Struct, frozen=True):

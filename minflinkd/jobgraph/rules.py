@@ -35,6 +35,7 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     _check_settings(graph, faults)
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
+    _check_ids(graph, faults)
     for vertex in graph.vertices:
         _check_vertex(graph, vertex, faults)
 
@@ -110,6 +111,16 @@ def _check_artifacts(artifacts: tuple[Artifact, ...], faults: Faults) -> None:
             faults.add(path, "the artifact has neither a path nor a key", "`path`: where the file is")
         if artifact.size < 0:
             faults.add(at(path, "size"), f"{artifact.size} bytes")
+
+
+def _check_ids(graph: JobGraph, faults: Faults) -> None:
+    """SQL knows vertices as views, whose names are the same in upper and lower case: `A` would be read for `a`."""
+    seen: dict[str, str] = {}
+    for vertex in graph.vertices:
+        other = seen.setdefault(vertex.id.lower(), vertex.id)
+        if other != vertex.id:
+            problem = f"{vertex.id} and {other} differ in upper and lower case only, and are the same name in SQL"
+            faults.add(vertex_path(vertex.id), problem, f"rename one of them: {vertex.id}_2, for example")
 
 
 def _check_vertex(graph: JobGraph, vertex: Vertex, faults: Faults) -> None:

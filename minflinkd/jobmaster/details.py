@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.execution import ENDED, Execution
+from minflinkd.jobmaster.job_history import WallClock, record_of
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.rollout import Rollout
-from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, TaskDetails
+from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, RepeatedFailures, TaskDetails
 from minflinkd.runtime.ids import AttemptId, JobId
-
-WallClock = Callable[[float], int]  # seconds of the injected clock -> milliseconds since 1970
 
 
 def details(
@@ -40,13 +39,24 @@ def details(
         end_ms=ended,
         timestamps=timestamps,
         tasks=tuple(_task(state, e, wall, task_phases) for e in state.executions.values()),
-        restarts=sum(not r.rescale for r in recoveries),
-        failures=tuple(copy(f.record, timestamp_ms=wall(f.at)) for f in reversed(state.failures)),
+        restarts=state.restarts,
+        next_restart_ms=-1 if state.restart_at is None else wall(state.restart_at),
+        repeated=_repeated(state, wall),
+        failures=tuple(record_of(failure, wall) for failure in reversed(state.failures)),
         recoveries=tuple(_recovery(r, wall) for r in recoveries),
         submission=submission | first.seconds(),
         waiting=tuple(sorted({why for need, why in state.waiting.items() if need in state.pool.needs})),
         sinks_settled=state.sinks_error is None,
     )
+
+
+def _repeated(state: JobState, wall: WallClock) -> RepeatedFailures | None:
+    streak = state.streak
+    if not state.restarts_repeatedly or streak.last is None:
+        return None
+    last = record_of(streak.last, wall)
+    without = copy(last, error=copy(last.error, traceback=""))  # `failures` has it
+    return RepeatedFailures(failures=streak.failures, since_ms=wall(streak.since), last=without)
 
 
 def _task(
@@ -65,6 +75,7 @@ def _task(
         start_ms=wall(began) if began is not None else -1,
         end_ms=wall(ended) if ended is not None else -1,
         metrics=execution.metrics,
+        rows=execution.rows,
         phases=task_phases.get(execution.attempt_id, {}) if execution.attempt_id is not None else {},
     )
 

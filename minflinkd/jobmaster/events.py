@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from minflinkd.jobmaster.restart import RestartHistory
+from minflinkd.jobmaster.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import ExchangeSource, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 
 # --- events ---
+
+
+@dataclass(frozen=True)
+class Past:
+    """What happened to the job under earlier JobMasters."""
+
+    restarts: int = 0
+    history: RestartHistory = field(default_factory=RestartHistory)
+    streak: Streak = NO_FAILURES
+    failures: tuple[Failure, ...] = ()  # newest last
+
+
+NO_PAST = Past()
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,13 @@ class Started:
     recovered: bool = False
     cancelled: bool = False
     ran_with: Mapping[TaskId, int] = field(default_factory=dict)  # task -> parallelism of its state in that checkpoint
+    rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # up to that checkpoint
+    past: Past = NO_PAST
+
+
+@dataclass(frozen=True)
+class CheckpointCompleted:
+    """Of whatever kind."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,7 @@ class RestorePointFound:
     round: int
     checkpoint_id: int | None  # None: start empty
     tasks: Mapping[TaskId, TaskRestore]
+    rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # of the job, up to this checkpoint
 
 
 @dataclass(frozen=True)
@@ -149,6 +173,11 @@ class SlotsReserved:
 
 
 @dataclass(frozen=True)
+class DrainBegun:
+    """The sources are told to stop at what they see, and time goes to its end."""
+
+
+@dataclass(frozen=True)
 class StandDown:
     """Another version of the job is to follow: the tasks end, the slots stay the job's (H3, H3a)."""
 
@@ -182,6 +211,7 @@ class Tick:
 
 Event = (
     Started
+    | CheckpointCompleted
     | SlotsOffered
     | SlotsGone
     | TaskManagerGone
@@ -200,6 +230,7 @@ Event = (
     | RescaleCheckpointDone
     | RescaleCheckpointFailed
     | SlotsReserved
+    | DrainBegun
     | StandDown
     | GoOn
     | Proven

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from minflinkd.rpc.jobs import ExecutionState as State
 from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import move, table
 
@@ -42,8 +43,14 @@ class Execution:
     address: str = ""  # of that TaskManager
     accepted: bool = False  # it has answered the deployment: it knows the attempt until that has ended
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
+    base: RowCounts = NO_ROWS  # of the task's earlier attempts, up to the state that this one has started from
     input_ended: bool = False
     entered: tuple[tuple[State, float], ...] = ()  # when this attempt came into each state
+
+    @property
+    def rows(self) -> RowCounts:
+        """Since the job's submission; what was processed again after a failure counts once."""
+        return self.base + self.metrics.rows
 
     @property
     def on_task_manager(self) -> bool:
@@ -60,4 +67,4 @@ class Execution:
     def next_attempt(self) -> Execution:
         """A new attempt of the task, to be scheduled."""
         move(LEGAL, self.state, State.CREATED, what=f"task {self.task_id}, attempt {self.number}")
-        return Execution(self.task_id, number=self.number + 1)
+        return Execution(self.task_id, number=self.number + 1, base=self.rows)

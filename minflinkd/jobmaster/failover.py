@@ -1,6 +1,7 @@
 """What a failure means for a job (R16): which tasks stop, whether and when they come back. Pure.
 
 A failure stops the region of tasks that it concerns; the others run on, and no checkpoint is taken until all run again.
+While the job is drained it stops all tasks, as those that ran on would be at the end of time.
 Failures that come while a restart is due are served by the same restart.
 """
 
@@ -15,10 +16,11 @@ from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import slot_pool
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.execution import Execution
-from minflinkd.jobmaster.job_state import KEPT_FAILURES, KEPT_ROLLOUTS, Failure, JobState, Step
+from minflinkd.jobmaster.job_state import KEPT_FAILURES, KEPT_ROLLOUTS, JobState, Step
 from minflinkd.jobmaster.restart import after_failure
 from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.jobmaster.sizing import enough, idle_tasks, lean, plan
+from minflinkd.jobmaster.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
@@ -181,6 +183,7 @@ def fail(chance: Chance, state: JobState, record: FailureRecord, tasks: frozense
         last = Failure(now, copy(record, error=copy(record.error, message=told)))
         state = replace(state, failures=(*state.failures[:-1], last))
         return end(state.to(JobStatus.FAILING, now), JobStatus.FAILED, now)
+    state = replace(state, streak=state.streak.with_failure(state.failures[-1], state.running_since))
     state, commands = _stop_regions(state, tasks, now)
     return _restart(state, record, now, delay), commands
 
@@ -235,6 +238,8 @@ def go_on(state: JobState, now: float) -> JobState:
 
 
 def _stop_regions(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
+    if state.draining and tasks:  # the others have bound their sources, and would read nothing that comes later
+        return stop(state, frozenset(state.tasks), now)
     return stop(state, frozenset(t for task in tasks for t in state.regions[task]), now)
 
 
@@ -249,7 +254,8 @@ def noted(state: JobState, record: FailureRecord, now: float) -> JobState:
 
 def begin_rollout(state: JobState, rollout: Rollout) -> JobState:
     rollouts = (*state.rollouts, rollout)
-    return replace(state, rollouts=(*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:]))
+    restarts = state.restarts if rollout.rescale else state.restarts + 1
+    return replace(state, restarts=restarts, rollouts=(*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:]))
 
 
 def stop(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
@@ -268,7 +274,7 @@ def stop(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
         for e in state.executions.values()
         if e.state is ExecutionState.RUNNING and e.attempt_id is not None
     )
-    state = replace(state, finding=frozenset(), rescaling=False, growth=None, idle={})
+    state = replace(state, finding=frozenset(), draining=False, rescaling=False, growth=None, idle={})
     return state, (ev.StopCheckpoints(survivors), *cancels)
 
 

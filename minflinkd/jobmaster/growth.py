@@ -41,7 +41,7 @@ def use_slots(state: JobState, now: float) -> Step:
     state, commands = _give_back_idle(state, wide, now)
     due = growth_due(state)
     ending = state.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
-    if due is None or now < due or ending:
+    if due is None or now < due or ending or state.on_trial:  # its checkpoint would end the trial (H7)
         return state, commands
     return replace(state, rescaling=True), (*commands, ev.TakeRescaleCheckpoint(state.round))
 

@@ -19,6 +19,7 @@ from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.offsets import Offsets
+from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
@@ -27,6 +28,8 @@ from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
+from minflinkd.jobmaster.history_record import HistoryRecord
+from minflinkd.jobmaster.job_history import JobHistory, history_of, past_of
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.making_way import MakingWay
 from minflinkd.jobmaster.offset_record import OffsetRecord
@@ -134,6 +137,7 @@ class JobMaster(Component):
             clock=clock,
             tasks=gateway,
             on_failure=self._checkpoints_failed,
+            on_complete=self._checkpoint_completed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
             past=estate.statistics,
             leads=leads,
@@ -147,6 +151,7 @@ class JobMaster(Component):
         self._proving = Proving(
             job_id,
             trial,
+            base=self._heritage.base,
             scheduling=self._scheduling,
             coordinator=self.coordinator,
             clock=clock,
@@ -169,6 +174,8 @@ class JobMaster(Component):
             heritage=self._heritage,
             clock=clock,
         )
+        self._inherited = estate.history
+        self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
         self._mailbox = Door(job_master(job_id), self._receive, fence=self.leader_id)
         self._mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
@@ -190,6 +197,10 @@ class JobMaster(Component):
             submission=self._submission,
             task_phases=self._core.task_phases,
         )
+
+    def history(self) -> JobHistory:
+        """What the job's later JobMasters are to know of its failures."""
+        return history_of(self._core.state, self.coordinator.counts(), self._wall)
 
     def offsets(self) -> Offsets:
         """Where the sources stand now (C26)."""
@@ -218,7 +229,7 @@ class JobMaster(Component):
     def estate(self) -> Estate:
         """What the next JobMaster can use of this one that has stood down."""
         held = {h.resource_id for h in self._core.state.pool.held.values()}
-        return Estate(self.coordinator.statistics(), tuple(sorted(held)))
+        return Estate(self.coordinator.statistics(), tuple(sorted(held)), self.history().of_another_version())
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
@@ -226,14 +237,26 @@ class JobMaster(Component):
         await self.coordinator.start()
         self._network.attach(self._mailbox)
         await self._offsets.load()
+        recorded = await self._history.load()
+        history = self._inherited or recorded
+        self.coordinator.counted(history.checkpoints)
         self.tasks.loop("timer", self._timer.run)
+        self.tasks.loop("record of failures", self._history.keep)
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
         if self._restoring.claims:
             self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
         point = self.coordinator.latest()
         of_this_version = point is not None and point.checkpoint_id > self._heritage.base
         ran_with = {s.task_id: s.parallelism for s in point.tasks} if point is not None and of_this_version else {}
-        self._feed(ev.Started(recovered=point is not None, cancelled=self._cancelled, ran_with=ran_with))
+        self._feed(
+            ev.Started(
+                recovered=point is not None,
+                cancelled=self._cancelled,
+                ran_with=ran_with,
+                rows=row_counts(point.tasks, self._core.state.tasks) if point is not None else {},
+                past=past_of(history, self._own),
+            )
+        )
 
     def _on_crash(self) -> None:
         self._network.detach(self._mailbox)
@@ -247,6 +270,8 @@ class JobMaster(Component):
         self._network.detach(self._mailbox)
         self.making_way.give_up("its JobMaster was closed")
         self.savepoints.tasks_stopped()
+        if not self.status.terminal:  # else its result has it all, and its checkpoints go
+            await self._history.write_last()
         await self.coordinator.aclose()
 
     # --- the core and the world ----------------------------------------------------------------------------------
@@ -323,11 +348,11 @@ class JobMaster(Component):
 
     async def _find_restore_point(self, number: int, tasks: frozenset[TaskId]) -> None:
         try:
-            checkpoint_id, restores = await self._restoring.prepare(self._core.state.tasks, tasks)
+            point = await self._restoring.prepare(self._core.state.tasks, tasks)
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error)))
         else:
-            self._feed(ev.RestorePointFound(number, checkpoint_id, restores))
+            self._feed(ev.RestorePointFound(number, point.checkpoint_id, point.tasks, point.rows))
 
     async def _final_checkpoint(self, number: int) -> None:
         try:
@@ -362,8 +387,15 @@ class JobMaster(Component):
         with contextlib.suppress(Crashed):
             self._feed(ev.CheckpointsFailed(error))
 
+    def _checkpoint_completed(self) -> None:
+        with contextlib.suppress(Crashed):
+            self._feed(ev.CheckpointCompleted())
+
     async def _acknowledge_checkpoint(self, request: m.AcknowledgeCheckpoint) -> m.Done:
-        self.coordinator.acknowledge(request.snapshot)
+        snapshot = request.snapshot
+        if (execution := self._core.state.by_attempt(snapshot.attempt_id)) is not None:
+            snapshot = copy(snapshot, rows=execution.base + snapshot.rows)
+        self.coordinator.acknowledge(snapshot)
         return m.Done()
 
     async def _decline_checkpoint(self, request: m.DeclineCheckpoint) -> m.Done:
@@ -379,12 +411,36 @@ class JobMaster(Component):
     def _wall(self, at: float) -> int:
         return round(self._clock.epoch_ms() - (self._clock.monotonic() - at) * 1000)
 
+    def _own(self, wall_ms: int) -> float:
+        return self._clock.monotonic() - (self._clock.epoch_ms() - wall_ms) / 1000
+
     def _note(self, before: JobState, state: JobState) -> None:
         """What a person wants to read of a step."""
         self.making_way.note()
         if state.status is not before.status:
             self._log.info("job status", status=state.status.value, before=before.status.value)
+        if before.status is JobStatus.INITIALIZING:
+            return  # what is new is what earlier JobMasters have told
         for failure in state.failures:
             if failure not in before.failures:
                 error: ErrorInfo = failure.record.error
                 self._log.warning("failure", code=error.code, error=error.message, task=failure.record.task_name)
+        if state.streak != before.streak or state.failures is not before.failures:
+            self._note_streak(before, state)
+            self._history.changed()
+
+    def _note_streak(self, before: JobState, state: JobState) -> None:
+        streak = state.streak
+        if state.restarts_repeatedly and streak.failures > before.streak.failures and streak.last is not None:
+            record, delay = streak.last.record, (state.restart_at or self._clock.monotonic()) - self._clock.monotonic()
+            self._log.warning(
+                "the job restarts repeatedly",
+                failures_in_a_row=streak.failures,
+                restarts=state.restarts,
+                task=record.task_name,
+                task_manager=record.resource_id,
+                code=record.error.code,
+                next_restart_in_s=round(max(0.0, delay), 1),
+            )
+        elif before.restarts_repeatedly and not streak.failures:
+            self._log.info("the job has proved healthy again", failures_in_a_row=before.streak.failures)

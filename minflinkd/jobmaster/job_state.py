@@ -16,7 +16,8 @@ from minflinkd.jobmaster.regions import regions
 from minflinkd.jobmaster.restart import RestartHistory
 from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.jobmaster.slot_pool import SlotPool
-from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
+from minflinkd.jobmaster.streak import NO_FAILURES, Failure, Streak
+from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, TaskId
 from minflinkd.runtime.machine import InvariantViolated, move, table
@@ -39,14 +40,6 @@ LEGAL = table(
 )
 KEPT_FAILURES = 32
 KEPT_ROLLOUTS = 32
-
-
-@dataclass(frozen=True)
-class Failure:
-    """`record` without its date, which is `at`, in seconds of the injected clock."""
-
-    at: float
-    record: FailureRecord
 
 
 @dataclass(frozen=True)
@@ -82,6 +75,7 @@ class JobState:
     lacking_since: float | None = None  # tasks wait, and not all slots are there that the job wants
     changed_at: float = 0.0  # the last deployment, or try to grow
     growth: Growth | None = None
+    draining: bool = False  # sources stop at what they see: until tasks stop, or the job has ended
     rescaling: bool = False  # the checkpoint is being taken from which the job goes on wider
     idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
     final_checkpoint_asked: bool = False
@@ -95,6 +89,9 @@ class JobState:
     inherited_at: float | None = None  # when the last of them offered those slots: there, nothing of it runs any more
     has_run: bool = False  # under this JobMaster or an earlier one
     history: RestartHistory = field(default_factory=RestartHistory)
+    restarts: int = 0  # since the submission
+    streak: Streak = NO_FAILURES
+    checkpointed: bool = False  # since the job last came to run
     failures: tuple[Failure, ...] = ()  # newest last
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)  # why needs are not served yet (R5)
     sinks_error: ErrorInfo | None = None  # what completed checkpoints promised could not be published
@@ -132,7 +129,25 @@ class JobState:
 
         has found none to process.
         """
-        return all(e.metrics.rows_in > 0 or e.metrics.waited or e.input_ended for e in self.executions.values())
+        return all(has_input(e) or e.metrics.waited or e.input_ended for e in self.executions.values())
+
+    @property
+    def has_input(self) -> bool:
+        """Whether a task has processed rows, or there are none left for any. Where one reads a source in which
+
+        nothing comes, the others do not wait for it: their rows would not be published.
+        """
+        executions = self.executions.values()
+        return any(map(has_input, executions)) or all(e.input_ended for e in executions)
+
+    @property
+    def running_since(self) -> float | None:
+        """In seconds of the injected clock; None: not all tasks run."""
+        return self.entered[S.RUNNING] if self.status is S.RUNNING else None
+
+    @property
+    def restarts_repeatedly(self) -> bool:
+        return self.streak.failures >= self.options.warn_after_failures and self.outcome is None
 
     @property
     def live(self) -> tuple[Execution, ...]:
@@ -141,6 +156,10 @@ class JobState:
 
 
 Step = tuple[JobState, tuple[ev.Command, ...]]
+
+
+def has_input(execution: Execution) -> bool:
+    return execution.metrics.rows_in > 0 or execution.metrics.advanced
 
 
 def widths(graph: JobGraph) -> Mapping[str, int]:

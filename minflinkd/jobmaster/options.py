@@ -17,6 +17,7 @@ class JobMasterOptions:
     slot_idle_timeout: float = 50.0
     cancellation_timeout: float = 30.0
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
+    warn_after_failures: int = 3  # in a row: from then on the job is said to restart repeatedly
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
     adaptive: bool = True  # start with fewer slots than wanted, and grow (R20)
     min_parallelism: int = 1  # with adaptive: of every task

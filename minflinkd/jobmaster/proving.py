@@ -1,6 +1,14 @@
-"""A version on trial (H7): its first checkpoint proves it, and until then a failure brings the one before it back.
+"""A version on trial (H7): its first checkpoint behind rows proves it; if it fails before, the one before it is back.
 
-Meanwhile the coordinator is not told of its tasks: the version before it could not read a checkpoint of this one.
+    looks for input -> has processed rows ------------------------------> first checkpoint -> proven
+                    -> finds none: on trial -> rows, or the trial is over ----^
+
+On trial it takes no checkpoint by itself, however long that is. The version before it could not read one; and as
+nothing of a version is published without a checkpoint, that version goes on from its own last one, with exact output,
+also hours later. Its storage does not grow meanwhile.
+
+A checkpoint that somebody asks for (a savepoint, a stop) is taken all the same: it ends the trial. So does output that
+comes without input, of timers: it would never be published.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from msgspec.structs import replace as copy
 from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused, FailureCause
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.succession import Trial
 from minflinkd.rpc.jobs import JobStatus
@@ -28,13 +37,17 @@ PAUSE = 0.5  # seconds before a first checkpoint that was refused is asked for a
 
 
 class Proving:
-    """`trial`: None for a version that is no longer on trial, or never was. `spawn` starts a task under a name."""
+    """`trial`: None for a version that is no longer on trial, or never was. `base`: the last checkpoint before its own.
+
+    `spawn` starts a task under a name.
+    """
 
     def __init__(
         self,
         job_id: JobId,
         trial: Trial | None,
         *,
+        base: int,
         scheduling: Scheduling,
         coordinator: CheckpointCoordinator,
         clock: Clock,
@@ -43,12 +56,14 @@ class Proving:
     ) -> None:
         self._job_id = job_id
         self._trial = trial
+        self._base = base
         self._scheduling = scheduling
         self._coordinator = coordinator
         self._clock = clock
         self._trigger_interval = trigger_interval
         self._spawn = spawn
         self._under_way = False
+        self._watching = False
         self._held_back: Mapping[TaskId, AttemptId] | None = None  # that run, and of which the coordinator is not told
 
     def tasks_running(self, attempts: Mapping[TaskId, AttemptId]) -> None:
@@ -68,9 +83,13 @@ class Proving:
 
     def begin_checkpoints(self) -> None:
         """From now on, what was held back."""
+        self._tell(periodic=True)
+        self._coordinator.begin_periodic()
+
+    def _tell(self, *, periodic: bool) -> None:
         attempts, self._held_back = self._held_back, None
         if attempts is not None:
-            self._coordinator.tasks_running(attempts)
+            self._coordinator.tasks_running(attempts, periodic=periodic)
 
     def _try_to_prove(self, trial: Trial) -> None:
         state = self._scheduling.state
@@ -79,15 +98,20 @@ class Proving:
             self._spawn("first checkpoint", self._prove(trial))
 
     async def _prove(self, trial: Trial) -> None:
-        """The version's first checkpoint, behind its first micro-batch where it has input."""
+        """The version's first checkpoint, behind its first micro-batch with rows."""
         number = self._scheduling.state.round
+        if not self._watching:
+            self._watching = True
+            self._spawn("checkpoint that ends a trial", self._watch(trial))
         try:
-            await self._first_batch(trial.timeout + self._trigger_interval)
+            due = await self._rows(trial, number)
         except TimeoutError:
             trial.disproved(_hanging(trial.timeout))
             return
+        if self._scheduling.crashed.is_set() or not self._scheduling.state.on_trial:
+            return
         try:
-            if self._scheduling.state.round != number:
+            if not due:
                 raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
             self.begin_checkpoints()
             point = await self._coordinator.trigger(forced=True)
@@ -95,21 +119,75 @@ class Proving:
             log.info("the first checkpoint has to wait", job=self._job_id, error=str(error))
             await self._clock.sleep(PAUSE)
         except MinflinkError as error:
-            state = self._scheduling.state
-            if state.round == number and state.status is JobStatus.RUNNING:
+            if self._goes_on(number):
                 trial.disproved(copy(error.info(), message=f"its first checkpoint failed: {error.message}"))
                 return
         else:
-            self._scheduling.feed(ev.Proven())
-            trial.proven(point.checkpoint_id)
+            self._accept(trial, point.checkpoint_id)
             return
         self._under_way = False
         self._try_to_prove(trial)
 
-    async def _first_batch(self, patience: float) -> None:
-        """Returns when all tasks have read rows, or have found none. Raises TimeoutError."""
-        async with asyncio.timeout(patience):
-            await self._scheduling.until(lambda state: state.has_read or state.status is not JobStatus.RUNNING)
+    def _accept(self, trial: Trial, checkpoint_id: int) -> None:
+        """Of `_prove` and `_watch` whoever is first."""
+        if self._scheduling.state.on_trial:
+            self._scheduling.feed(ev.Proven())
+            self.begin_checkpoints()
+            trial.proven(checkpoint_id)
+
+    async def _rows(self, trial: Trial, number: int) -> bool:
+        """Returns when the first checkpoint of round `number` is due; False where it never will be.
+
+        Raises TimeoutError where a task neither finishes a micro-batch nor finds that it has no input.
+        """
+        emitted: Mapping[AttemptId, int] | None = None  # rows, up to when it was found to be idle
+
+        def has_rows(state: JobState) -> bool:
+            return state.has_input or (emitted is not None and _has_emitted(state, emitted))
+
+        while True:
+            async with asyncio.timeout(trial.timeout + self._trigger_interval):
+                await self._scheduling.until(lambda state: state.has_read or not self._goes_on(number))
+            state = self._scheduling.state
+            if not self._goes_on(number):
+                return False
+            if has_rows(state):
+                return True
+            if emitted is None:
+                emitted = {e.attempt_id: e.metrics.rows_out for e in state.live if e.attempt_id is not None}
+                self._idle(trial)
+            try:
+                async with asyncio.timeout(trial.left()):
+                    await self._scheduling.until(
+                        lambda state: not state.has_read or has_rows(state) or not self._goes_on(number)
+                    )
+            except TimeoutError:
+                log.info("a version is accepted without input: its trial is over", job=self._job_id)
+                return True
+
+    def _goes_on(self, number: int) -> bool:
+        state = self._scheduling.state
+        runs = state.status is JobStatus.RUNNING and state.round == number
+        return runs and state.on_trial and not self._scheduling.crashed.is_set()
+
+    def _idle(self, trial: Trial) -> None:
+        log.info("a version is on trial: no input yet", job=self._job_id)
+        self._tell(periodic=False)  # for whoever asks for a checkpoint
+        trial.idle()
+
+    async def _watch(self, trial: Trial) -> None:
+        """For a checkpoint that somebody else has asked for."""
+        try:
+            point = await self._coordinator.completed_after(self._base)
+        except CheckpointRefused:  # the JobMaster ends
+            return
+        self._accept(trial, point.checkpoint_id)
+
+
+def _has_emitted(state: JobState, before: Mapping[AttemptId, int]) -> bool:
+    """Whether rows came out of a task though none went in."""
+    now = {e.attempt_id: e.metrics.rows_out for e in state.live}
+    return any(now.get(attempt_id, 0) > rows for attempt_id, rows in before.items())
 
 
 def _hanging(seconds: float) -> ErrorInfo:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import Heritage
 from minflinkd.rpc.messages import TaskRestore
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import Consequence, MinflinkError, error_info
 from minflinkd.runtime.ids import JobId, TaskId
@@ -21,6 +24,15 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = 0.5  # seconds
 LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """What tasks start from, and which checkpoint that is; None: of nothing that has a number. `rows`: of all tasks."""
+
+    checkpoint_id: int | None = None
+    tasks: Mapping[TaskId, TaskRestore] = field(default_factory=dict)
+    rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)
 
 
 class Restoring:
@@ -46,10 +58,8 @@ class Restoring:
         """Whether what the job started from is its own to delete."""
         return self._origin.is_claimed
 
-    async def prepare(
-        self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]
-    ) -> tuple[int | None, Mapping[TaskId, TaskRestore]]:
-        """What the tasks `of` start from, and the checkpoint that it is; their sinks were given what they are owed.
+    async def prepare(self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]) -> RestorePoint:
+        """What the tasks `of` start from; their sinks were given what they are owed.
 
         Raises what the coordinator, the job's origin and its sinks do, StateNotMatched.
         """
@@ -61,10 +71,11 @@ class Restoring:
             await self._coordinator.restore_from(start.checkpoint, start.path)
         await self._sinks.prepare(covered, vertices if len(of) < len(tasks) else None)
         if start is not None:
-            return start.checkpoint_id, start.restores
+            return RestorePoint(start.checkpoint_id, start.restores)  # rows of another job are not this one's
         if point is None:
-            return None, {}
-        return point.checkpoint_id, self._heritage.restores(point, tasks)
+            return RestorePoint()
+        restores = self._heritage.restores(point, tasks)
+        return RestorePoint(point.checkpoint_id, restores, row_counts(point.tasks, tasks))
 
     async def settle(self) -> CompletedCheckpoint | None:
         """At the job's end: publish what the last completed checkpoint promised, and discard the rest; which one it is.

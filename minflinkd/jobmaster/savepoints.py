@@ -91,6 +91,7 @@ class Savepoints:
         if self._drain is not None or state.status is not JobStatus.RUNNING or state.outcome is not None:
             raise Conflict(f"job {self._job_id} is {state.status.value}, or being drained already")
         drain = self._drain = Drain(directory)
+        self._scheduling.feed(ev.DrainBegun())
         self._coordinator.drain_begins()
         attempts = [e.attempt_id for e in state.executions.values() if e.attempt_id is not None]
         try:

@@ -16,8 +16,10 @@ from minflinkd.jobmaster import failover, growth, sizing, slot_pool
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.job_state import JobState, Step
 from minflinkd.jobmaster.rollout import Rollout
+from minflinkd.jobmaster.streak import NO_FAILURES
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import ExchangeSource, TaskState, TaskStatus
+from minflinkd.rpc.snapshot import NO_ROWS
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 
 _REPORTED = {
@@ -51,6 +53,8 @@ def step(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step:
 def next_wakeup(state: JobState, now: float) -> float | None:
     """When a Tick is due, in seconds of the clock that `now` comes from; `now` is the time of the last step."""
     times = [state.restart_at, growth.growth_due(state), growth.idle_due(state), _settling_due(state)]
+    if state.running_since is not None and state.streak.failures and state.checkpointed:
+        times.append(state.running_since + state.streak.probation)
     if state.lacking_since is not None:
         times.append(state.lacking_since + state.options.resource_wait_timeout)
         times.append(state.lacking_since + state.options.slot_request_timeout)
@@ -110,6 +114,8 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
                 return state, ()
             record = FailureRecord(timestamp_ms=0, error=error)
             return failover.fail(chance, state, record, frozenset(state.tasks), now)
+        case ev.CheckpointCompleted():
+            return replace(state, checkpointed=state.status is JobStatus.RUNNING), ()
         case ev.FinalCheckpointDone(number):
             current = state.status is JobStatus.RUNNING and number == state.round
             if not current or not state.final_checkpoint_asked or state.outcome is not None:
@@ -125,6 +131,8 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
             return growth.checkpoint_failed(state, number, now), ()
         case ev.SlotsReserved(groups):
             return growth.reserve(state, groups), ()
+        case ev.DrainBegun():
+            return replace(state, draining=True), ()
         case ev.StandDown():
             return (state, ()) if state.outcome is not None else failover.stand_down(state, now)
         case ev.GoOn():
@@ -148,7 +156,11 @@ def _started(state: JobState, event: ev.Started, now: float) -> Step:
         if task_id in state.tasks and parallelism:
             group = state.group_of(task_id)
             ran_with[group] = max(parallelism, ran_with.get(group, 0))
+    for task_id, rows in event.rows.items():
+        state = state.with_execution(replace(state.executions[task_id], base=rows))
     state = replace(state, rollouts=(Rollout(now),), has_run=event.recovered, ran_with=ran_with, proven=ran_with)
+    past = event.past
+    state = replace(state, restarts=past.restarts, history=past.history, streak=past.streak, failures=past.failures)
     if event.recovered or event.cancelled:
         state = replace(state, heir_since=now)
     if event.cancelled:
@@ -205,6 +217,7 @@ def _running(state: JobState, now: float) -> Step:
     state = replace(
         state.to(JobStatus.RUNNING, now).marked("running", now),
         has_run=True,
+        checkpointed=state.options.checkpoints.interval <= 0,
         heir_since=None,
         lacking_since=None,
         proven={group: share.parallelism for group, share in state.placement.items()},
@@ -219,6 +232,9 @@ def _running(state: JobState, now: float) -> Step:
 def _run_on(state: JobState, now: float) -> Step:
     if state.has_processed:
         state = state.marked("first_batch", now)
+    running_since = state.entered[JobStatus.RUNNING]
+    if state.streak.failures and state.streak.is_over(running_since, now, checkpointed=state.checkpointed):
+        state = replace(state, streak=NO_FAILURES)
     if not state.final_checkpoint_asked and all(e.input_ended for e in state.executions.values()):
         state = replace(state, final_checkpoint_asked=True)
         return state, (ev.TakeFinalCheckpoint(state.round),)
@@ -270,6 +286,7 @@ def _deploy(chance: Chance, state: JobState, event: ev.RestorePointFound, now: f
             allocation_id=allocation,
             resource_id=share.resource_id,
             address=state.pool.held[allocation].address,
+            base=event.rows.get(task_id, NO_ROWS),
         )
         state = state.with_execution(fresh.to(ExecutionState.SCHEDULED, now).to(ExecutionState.DEPLOYING, now))
     for task_id in sorted(tasks):

@@ -15,6 +15,7 @@ from minflinkd.checkpoint.matching import match_tasks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster.job_history import JobHistory
 from minflinkd.jobmaster.sinks import SinkRoot
 from minflinkd.rpc.messages import TaskRestore
 from minflinkd.rpc.snapshot import TaskSnapshot
@@ -35,6 +36,7 @@ class Estate:
 
     statistics: CheckpointStatistics = field(default_factory=CheckpointStatistics)
     task_managers: tuple[ResourceId, ...] = ()  # that hold slots of the job
+    history: JobHistory | None = None  # None: it is in the storage
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Trial:
     """H7: who is to hear how a version does that has completed no checkpoint yet."""
 
     running: Callable[[], None]
+    idle: Callable[[], None]  # it has found no input
     proven: Callable[[int], None]  # with its first checkpoint
     disproved: Callable[[ErrorInfo], None]
-    timeout: float = 60.0  # seconds from RUNNING, within which it must finish a micro-batch where it has input
+    timeout: float = 60.0  # seconds from RUNNING, or from its first input, within which it must finish a micro-batch
+    left: Callable[[], float | None] = lambda: None  # seconds until it is accepted without input; None: never

@@ -154,18 +154,31 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
     for job in jobs:
         restarts.add_metric([job.job_id], job.restarts)
     yield restarts
+    repeated = GaugeMetricFamily(
+        "minflinkd_job_restarting_repeatedly",
+        "Failures in a row of a job that restarts repeatedly, by where the last one was; none of a job that does not.",
+        labels=["job", "task", "taskmanager"],
+    )
+    for job in jobs:
+        if job.repeated is not None:
+            repeated.add_metric([job.job_id, job.repeated.task, job.repeated.task_manager], job.repeated.failures)
+    yield repeated
     hot = CounterMetricFamily("minflinkd_job_hot_restarts", "Hot restarts of a job.", labels=["job", "outcome"])
     phases = GaugeMetricFamily(
         "minflinkd_job_hot_restart_seconds",
         "From the request of a job's last hot restart to the end of a phase.",
         labels=["job", "phase"],
     )
+    trials = GaugeMetricFamily(
+        "minflinkd_job_on_trial", "Whether a job runs in a version that has found no input yet.", labels=["job"]
+    )
     for job in jobs:
+        trials.add_metric([job.job_id], job.on_trial)
         for outcome, count in sorted(job.hot_restarts.items()):
             hot.add_metric([job.job_id, outcome], count)
         for phase, seconds in job.hot_restart_phases.items():
             phases.add_metric([job.job_id, phase], seconds)
-    yield from (hot, phases)
+    yield from (hot, phases, trials)
     yield from _of_checkpoints([(job.job_id, job.checkpoints) for job in jobs if job.checkpoints is not None])
     yield from _of_tasks([(job.job_id, task) for job in jobs for task in job.tasks])
 
@@ -286,10 +299,10 @@ def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterato
 
 
 def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
-    """Rows are gauges: they begin again with each execution attempt."""
+    """Rows are gauges: they go back with a restore, to what was counted up to its checkpoint."""
     gauges: list[tuple[str, str, Callable[[TaskSample], float | None]]] = [
-        ("minflinkd_task_rows_in", "Rows read by the present attempt.", lambda t: t.rows_in),
-        ("minflinkd_task_rows_out", "Rows written by the present attempt.", lambda t: t.rows_out),
+        ("minflinkd_task_rows_in", "Rows read since the submission.", lambda t: t.rows_in),
+        ("minflinkd_task_rows_out", "Rows written since the submission.", lambda t: t.rows_out),
         ("minflinkd_task_batch_duration_seconds", "Of the last micro-batch.", lambda t: t.batch_duration),
         ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
         ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),

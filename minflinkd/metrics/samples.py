@@ -49,9 +49,19 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     backpressured_time: float = 0.0
 
 
+class RepeatedSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that restarts repeatedly: its failures in a row, and where the last one was; "" where it was nowhere."""
+
+    failures: int
+    task: str
+    task_manager: str
+
+
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     restarts: int
+    on_trial: bool = False
+    repeated: RepeatedSample | None = None
     hot_restarts: dict[str, int] = {}  # by outcome
     hot_restart_phases: dict[str, float] = {}  # of the last one that is over: seconds since its request
     tasks: tuple[TaskSample, ...] = ()

@@ -9,13 +9,15 @@ from typing import NamedTuple
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least
 from minflinkd.resourcemanager.state import Resources
-from minflinkd.resourcemanager.task_managers import Presence, Shelf, TaskManager
+from minflinkd.resourcemanager.task_managers import Presence, Shelf, TaskManager, TaskManagerState
 from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
 
 FAILED_STARTS = 3  # in a row, before who waits is told that there will be none
 CALM = 10.0  # seconds without slots taken or an analysis begun, after which a session may be renewed
+DOUBLED = 3  # times at most that the time for a start is doubled
+LONGEST_START = 10.0  # timeouts that the start of a session may take, whatever it does
 LONELY = 30.0  # seconds that an idle TaskManager of a job's own waits for that job, or its next JobMaster
 
 
@@ -49,9 +51,29 @@ def no_start(state: Resources) -> str | None:
     )
 
 
+def start_patience(state: Resources, options: ResourceManagerOptions) -> float:
+    """Seconds that a start may take in which nothing is seen to happen. It doubles with each one that has failed: what
+    was too short for the last one, as on a busy machine, may be enough for the next.
+    """
+    return options.start_timeout * 2.0 ** min(state.starts.failed, DOUBLED)
+
+
+def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, now: float) -> str | None:
+    """Why a TaskManager that starts is given up. One whose session gets on is waited for, to an end."""
+    patience = start_patience(state, options)
+    if tm.state is TaskManagerState.STARTING:
+        return f"it did not register within {patience:g} s" if now - tm.since >= patience else None
+    if not tm.idle or tm.ready or tm.standalone:
+        return None
+    taken = now - tm.readiness_since
+    if now - max(tm.readiness_since, tm.got_on) >= patience or taken >= LONGEST_START * options.start_timeout:
+        return f"its session was not ready for {taken:g} s"
+    return None
+
+
 def is_coming(tm: TaskManager, options: ResourceManagerOptions, now: float) -> bool:
     """Whether its slots can be counted on soon: it registered, and its session starts."""
-    return tm.registered and not tm.ready and now - tm.readiness_since < options.start_timeout
+    return tm.registered and not tm.ready and now - max(tm.readiness_since, tm.got_on) < options.start_timeout
 
 
 def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int:

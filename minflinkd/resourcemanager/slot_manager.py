@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
-from minflinkd.resourcemanager.provisioning import starts_wanted, surplus, to_renew
+from minflinkd.resourcemanager.provisioning import hangs, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
 from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Starts, Wish
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
@@ -226,6 +226,9 @@ def _reported(
         return state.with_task_manager(follow(tm, tm.report, now, settled))
     was_ready = tm.ready
     tm = follow(tm, report, now, settled)
+    if report.session_steps > tm.steps:
+        failed = bool(report.session_error)  # and begins anew: it may do so for ever
+        tm = replace(tm, steps=report.session_steps, got_on=tm.got_on if failed else now)
     if tm.ready is was_ready:  # a session that begins anew, and is lost again, has come no further
         return state.with_task_manager(tm)
     tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
@@ -355,17 +358,12 @@ def _without_wish(state: Resources, key: str) -> Resources:
 
 
 def _timed_out(setting: Setting, state: Resources, now: float) -> Step:
-    timeout = setting.options.start_timeout
     commands: list[ev.Command] = []
     if any(now >= wish.until for wish in state.wishes.values()):
         state = replace(state, wishes={k: w for k, w in state.wishes.items() if now < w.until})
     for tm in tuple(state.task_managers.values()):
-        why = None
-        if tm.state is TaskManagerState.STARTING and now - tm.since >= timeout:
-            why = f"it did not register within {timeout:g} s"
-        elif tm.idle and not tm.ready and not tm.standalone and now - tm.readiness_since >= timeout:
-            why = f"its session was not ready for {timeout:g} s"
-        elif tm.state is TaskManagerState.STOPPING and now - tm.since >= STOPPING_TIMEOUT:
+        why = hangs(tm, state, setting.options, now)
+        if tm.state is TaskManagerState.STOPPING and now - tm.since >= STOPPING_TIMEOUT:
             why = f"it did not exit within {STOPPING_TIMEOUT:g} s"
         if why is not None:
             state, more = _failed(state, tm.resource_id, why, now)

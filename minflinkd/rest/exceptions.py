@@ -32,7 +32,7 @@ def stack_trace(error: ErrorInfo) -> str:
     if not error.traceback:
         return str(error)
     if error.message in error.traceback:
-        return error.traceback
+        return f"{error.traceback.rstrip()}\n({error.hint})" if error.hint else error.traceback
     return f"{error}\n{error.traceback}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from minflinkd.checkpoint.row_counts import sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in
 from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
 from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
@@ -29,13 +30,15 @@ from minflinkd.rest.schemas import (
     JobSummary,
     JobVertex,
     Recovery,
+    RepeatedRestarts,
     SinkInfo,
     Subtask,
+    SummaryExtras,
     TaskInfo,
     VertexDetails,
 )
 from minflinkd.rest.sensitive import masked
-from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, TaskDetails
+from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId, parse_job_id
@@ -151,6 +154,7 @@ def _summary(job: JobOverview, now: int) -> JobSummary:
         state=job.status,
         last_modification=job.last_modification_ms,
         tasks=task_counts(job.tasks),
+        minflinkd=SummaryExtras(on_trial=job.on_trial, restarts=job.restarts, restarting_repeatedly=job.repeated),
     )
 
 
@@ -173,7 +177,12 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
         status_counts=state_counts(task.state for task in details.tasks),
         plan=plan_of(details),
         minflinkd=JobExtras(
+            source_records=sum(source_rows(task.task, task.rows) for task in details.tasks),
+            source_records_per_second=sum(map(_source_rate, details.tasks)),
+            sink_records=sum(sink_rows(task.task, task.rows) for task in details.tasks),
             restarts=details.restarts,
+            restarting_repeatedly=None if details.repeated is None else _repeated(details.repeated),
+            next_restart=details.next_restart_ms if details.next_restart_ms >= 0 else None,
             recoveries=tuple(
                 Recovery(failed=r.failed_ms, cause=r.cause, checkpoint_id=r.checkpoint_id, phases=r.phases)
                 for r in details.recoveries
@@ -184,6 +193,26 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
         ),
     )
+
+
+def _repeated(found: RepeatedFailures) -> RepeatedRestarts:
+    last = found.last
+    return RepeatedRestarts(
+        failures=found.failures,
+        since=found.since_ms,
+        timestamp=last.timestamp_ms,
+        code=last.error.code,
+        message=last.error.message,
+        task=last.task_id,
+        task_name=last.task_name,
+        taskmanager_id=last.resource_id,
+    )
+
+
+def _source_rate(details: TaskDetails) -> float:
+    """Of the last micro-batch, of which is known only what it read from sources and exchanges together."""
+    read = sum(details.metrics.rows.read.values())
+    return details.metrics.rows_per_second * source_rows(details.task, details.metrics.rows) / read if read else 0.0
 
 
 def _sink_info(graph: JobGraph, vertex: Vertex) -> SinkInfo:
@@ -212,11 +241,10 @@ def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
 
 
 def _io(details: TaskDetails) -> IOMetrics:
-    metrics = details.metrics
     return IOMetrics(
-        read_records=metrics.rows_in,
-        write_records=metrics.rows_out,
-        accumulated_backpressured_time=round(metrics.backpressured_ms),
+        read_records=sum(details.rows.read.values()),
+        write_records=sum(details.rows.written.values()),
+        accumulated_backpressured_time=round(details.metrics.backpressured_ms),
     )
 
 
@@ -228,6 +256,8 @@ def _task_info(details: TaskDetails) -> TaskInfo:
         attempt_id=details.attempt_id,
         attempt_number=details.attempt_number,
         taskmanager_id=details.resource_id,
+        attempt_read_records=metrics.rows_in,
+        attempt_write_records=metrics.rows_out,
         batch_id=metrics.batch_id,
         batches=metrics.batches,
         batch_duration=metrics.batch_ms,

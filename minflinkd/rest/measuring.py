@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from minflinkd.checkpoint.offsets import value
-from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.schemas import Checkpoints
-from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, TaskDetails
+from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import Request
 from minflinkd.runtime.errors import MinflinkError
 
@@ -96,6 +96,8 @@ def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> Jo
     return JobSample(
         job_id=details.job_id,
         restarts=details.restarts,
+        on_trial=details.on_trial,
+        repeated=None if details.repeated is None else _repeated_sample(details.repeated),
         hot_restarts=details.hot_restart_outcomes,
         hot_restart_phases=next((r.phases for r in details.hot_restarts if r.state.over), {}),
         tasks=tuple(map(_task_sample, details.tasks)),
@@ -103,12 +105,17 @@ def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> Jo
     )
 
 
+def _repeated_sample(found: RepeatedFailures) -> RepeatedSample:
+    last = found.last
+    return RepeatedSample(failures=found.failures, task=last.task_id or "", task_manager=last.resource_id or "")
+
+
 def _task_sample(details: TaskDetails) -> TaskSample:
     metrics = details.metrics
     return TaskSample(
         task_id=details.task.id,
-        rows_in=metrics.rows_in,
-        rows_out=metrics.rows_out,
+        rows_in=sum(details.rows.read.values()),
+        rows_out=sum(details.rows.written.values()),
         batch_duration=metrics.batch_ms / 1000,
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,

@@ -7,7 +7,8 @@ path answers lies in the module named for its subject.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable
+import socket
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 from aiohttp import web
@@ -17,6 +18,7 @@ from minflinkd.rest.backend import Backend, Handler, json_answer
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import ClusterRoutes
+from minflinkd.rest.ending import Ending
 from minflinkd.rest.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -29,6 +31,7 @@ from minflinkd.rest.errors import (
 )
 from minflinkd.rest.guard import Limits, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
+from minflinkd.rest.home import HomeRoutes
 from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
@@ -42,10 +45,12 @@ from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource
+from minflinkd.runtime.listening import Place, bind
 
 log = structlog.get_logger(__name__)
 
-SHUTDOWN_GRACE = 2.0  # seconds for requests under way when the endpoint stops
+SHUTDOWN_GRACE = 2.0  # seconds for questions under way when the endpoint stops
+QUESTIONS = frozenset({"GET", "HEAD"})
 RETRY_AFTER = "1"  # seconds, with every 503
 
 
@@ -55,7 +60,8 @@ class RestServer(Component):
     `config_items` gives the options in force as texts, `submit_timeout` the seconds to wait for a submission's answer,
     `blob_url` where artifacts are uploaded, `blobs` what lies there. `allowed_hosts` are names besides loopback under
     which a server on loopback is spoken to (a reverse proxy, an SSH tunnel). Parts of logs of more than
-    `offload_minsize` bytes come as blobs, where there are `log_blobs`.
+    `offload_minsize` bytes come as blobs, where there are `log_blobs`. `sockets`: bound
+    already; without them it binds by itself.
     """
 
     def __init__(
@@ -77,10 +83,12 @@ class RestServer(Component):
         blobs: ListedBlobs | None = None,
         log_blobs: LogBlobs | None = None,
         offload_minsize: int = 1 << 20,
+        sockets: Sequence[socket.socket] = (),
     ) -> None:
         super().__init__("rest server")
         self._host = host
         self._port = port
+        self._sockets = sockets
         self._allowed_hosts = frozenset(allowed_hosts)
         self._limits = limits or Limits()
         clock = clock or SystemClock()
@@ -99,8 +107,10 @@ class RestServer(Component):
             LogRoutes(self._backend, self._log_copies),
             HealthRoutes(self._backend, metrics, self._blobs),
             *(() if self._blobs is None else (self._blobs,)),
+            HomeRoutes(version=version, blobs=self._blobs is not None),
         )
         self._under_way = 0
+        self._ending = Ending()
         self._runner: web.AppRunner | None = None
 
     @property
@@ -126,9 +136,12 @@ class RestServer(Component):
             max_field_size=limits.header_bytes,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
-        await site.start()
+        for each in self._sockets or await bind(place(self._host, self._port)):
+            await web.SockSite(self._runner, each).start()
         self._port = self._runner.addresses[0][1]
+
+    async def _before_stop(self) -> None:
+        await self._ending.begin()
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
@@ -163,7 +176,9 @@ class RestServer(Component):
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check(request)
-            return await handler(request)
+            if request.method in QUESTIONS:
+                return await handler(request)
+            return await self._ending.carry_out(_response(handler, request))
         except web.HTTPException as error:
             refused = _of_aiohttp(request, error)
             response = json_answer(error_answer(refused), status=refused.status)
@@ -185,6 +200,14 @@ class RestServer(Component):
         check_origin(request.headers, request.method)
         if self._under_way > self._limits.requests:
             raise Overloaded("too many requests are under way", hint="try again in a moment")
+
+
+async def _response(handler: Handler, request: web.Request) -> web.StreamResponse:
+    return await handler(request)
+
+
+def place(host: str, port: int) -> Place:
+    return Place(host, (port,), "rest.bind-address", "rest.port")
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> RequestError:

@@ -69,6 +69,8 @@ def _fields(info: TaskManagerInfo) -> dict[str, Any]:
         "minflinkd": SessionInfo(
             session=report.session,
             session_generation=report.session_generation,
+            session_slow=report.session_slow,
+            session_error=report.session_error,
             pid=info.pid,
             instance_id=info.instance_id,
             registered=info.registered_ms,

@@ -11,6 +11,7 @@ from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, Task
 from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
+from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 
@@ -55,6 +56,7 @@ class TaskDetails(Message, frozen=True):
     start_ms: int  # -1 before it is scheduled
     end_ms: int  # -1 before it ended
     metrics: TaskMetrics = TaskMetrics()
+    rows: RowCounts = NO_ROWS  # since the job's submission, as of the state that the attempt has gone on from
     phases: dict[str, float] = {}
 
 
@@ -67,6 +69,17 @@ class FailureRecord(Message, frozen=True):
     task_name: str = ""
     attempt_id: AttemptId | None = None
     resource_id: ResourceId | None = None
+
+
+class RepeatedFailures(Message, frozen=True):
+    """A job that restarts repeatedly: so often it has failed since it was healthy. `last`: what began its last restart,
+
+    without the traceback.
+    """
+
+    failures: int
+    since_ms: int
+    last: FailureRecord
 
 
 class RecoveryRecord(Message, frozen=True):
@@ -83,6 +96,7 @@ class RestartState(StrEnum):
 
     HANDING_OVER = "handing-over"  # the old version takes its last checkpoint, and its tasks end
     STARTING = "starting"  # the new version is brought up; it has not completed a checkpoint
+    ON_TRIAL = "on-trial"  # the new version runs and has found no input yet; the old one stays stored
     TURNING_BACK = "turning-back"  # it failed, and is stopped
     COMPLETED = "completed"
     ROLLED_BACK = "rolled-back"  # the old version runs again, from the checkpoint that it made way with
@@ -92,7 +106,12 @@ class RestartState(StrEnum):
 
     @property
     def over(self) -> bool:
-        return self not in (RestartState.HANDING_OVER, RestartState.STARTING, RestartState.TURNING_BACK)
+        return self not in _UNDER_WAY
+
+
+_UNDER_WAY = frozenset(
+    {RestartState.HANDING_OVER, RestartState.STARTING, RestartState.ON_TRIAL, RestartState.TURNING_BACK}
+)
 
 
 class HotRestart(Message, frozen=True):
@@ -114,6 +133,9 @@ class JobOverview(Message, frozen=True):
     end_ms: int  # -1 while it runs
     last_modification_ms: int
     tasks: dict[str, int]  # ExecutionState -> number of tasks
+    on_trial: bool = False  # in a version that has found no input yet (H7)
+    restarts: int = 0
+    repeated: bool = False  # it restarts repeatedly
 
 
 class JobDetails(Message, frozen=True):
@@ -124,7 +146,9 @@ class JobDetails(Message, frozen=True):
     end_ms: int
     timestamps: dict[str, int]  # JobStatus -> when it was entered; 0 for never
     tasks: tuple[TaskDetails, ...]
-    restarts: int = 0
+    restarts: int = 0  # since the submission
+    next_restart_ms: int = -1  # when the restart is due that the job waits for; -1: it waits for none
+    repeated: RepeatedFailures | None = None  # None: the job is healthy, or has failed a few times only
     failures: tuple[FailureRecord, ...] = ()
     recoveries: tuple[RecoveryRecord, ...] = ()
     submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
@@ -132,6 +156,11 @@ class JobDetails(Message, frozen=True):
     hot_restarts: tuple[HotRestart, ...] = ()  # the last ones, newest first
     hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many ended in it
     sinks_settled: bool = True  # False: what a checkpoint promised is not published, so the job's checkpoints are kept
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether it runs in a version that has found no input yet (H7)."""
+        return bool(self.hot_restarts) and self.hot_restarts[0].state is RestartState.ON_TRIAL
 
 
 class SubmissionAnswer(Message, frozen=True):
@@ -251,7 +280,7 @@ class TriggerSavepoint(Request[Done], frozen=True):
     """Answered when it has begun; GetSavepoint says what became of it. A repeated trigger begins nothing.
 
     `stop`: then the job is FINISHED; with `drain` it runs to its end before, so that all windows and timers fire.
-    Refused: `not-found`, `conflict`, `job-not-running`, `no-savepoint-directory`, and what is wrong with `directory`.
+    Refused: `not-found`, `conflict`, `job-not-running`, and what is wrong with `directory`.
     """
 
     job_id: JobId

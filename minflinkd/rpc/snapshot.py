@@ -24,6 +24,23 @@ class StateFile(msgspec.Struct, frozen=True):
     handle: StateHandle
 
 
+class RowCounts(msgspec.Struct, frozen=True):
+    """Rows that a task has read and written, by vertex."""
+
+    read: dict[str, int] = {}  # by source, or by the vertex of another task that is read through an exchange
+    written: dict[str, int] = {}  # by sink; by the vertex at the task's end what went into its exchange
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(_sums(self.read, other.read), _sums(self.written, other.written))
+
+
+NO_ROWS = RowCounts()
+
+
+def _sums(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
 class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     """A source or a stateful operator of a task's query (C25): what Spark knows by its number alone."""
 
@@ -82,3 +99,4 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: float = 0.0  # from the trigger's arrival until the cut could be made, alignment included
     files_uploaded: int = 0  # those of `files` that no earlier confirmed checkpoint had
     merging: MergingFigures | None = None  # None: was not measured
+    rows: RowCounts = NO_ROWS  # up to the cut: by the attempt; in metadata, since the job's submission

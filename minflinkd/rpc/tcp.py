@@ -25,6 +25,7 @@ from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
+from minflinkd.runtime.listening import Place, bind
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,7 @@ class RpcServer(Component):
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._on_disconnect = on_disconnect
         self._port = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections: dict[Address, Connection] = {}
 
     @property
@@ -98,27 +99,20 @@ class RpcServer(Component):
         return self._host, self._port
 
     async def _start(self) -> None:
-        refused = OSError("there is no port to listen on")
-        for port in self._ports:
-            try:
-                self._server = await asyncio.start_server(self._accept, self._host, port, backlog=BACKLOG)
-            except OSError as error:
-                refused = error
-            else:
-                self._port = self._server.sockets[0].getsockname()[1]
-                return
-        raise refused
+        bound = await bind(Place(self._host, self._ports, "jobmanager.bind-host", "jobmanager.rpc.port"))
+        self._port = bound[0].getsockname()[1]
+        self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=BACKLOG) for each in bound]
 
     async def _before_stop(self) -> None:
-        if self._server is not None:
-            self._server.close()  # before the tasks end: whoever comes now would find nothing that serves it
+        for server in self._servers:  # before the tasks end: whoever comes now would find nothing that serves it
+            server.close()
 
     async def _stop(self) -> None:
         for connection in list(self._connections.values()):
             await connection.aclose()
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers = []
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -128,7 +122,7 @@ class RpcServer(Component):
             log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
-        if self._server is None or not self._server.is_serving():  # closed during the handshake
+        if not any(server.is_serving() for server in self._servers):  # closed during the handshake
             writer.close()
             return
         _tune(writer, self._silence)

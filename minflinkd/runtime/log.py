@@ -41,10 +41,10 @@ def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None 
 
 
 @contextmanager
-def warnings_only() -> Iterator[None]:
+def warnings_only(level: str = "WARNING") -> Iterator[None]:
     """For a command that somebody waits for: stdout is for its answer, stderr for what he should know."""
     before = structlog.get_config()
-    configure(level="WARNING")
+    configure(level=level)
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import psutil
 
 from minflinkd.taskmanager.session_age import Figures
+from minflinkd.taskmanager.session_start import Work
 
 
 def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
@@ -32,6 +33,19 @@ def figures_together(pids: Iterable[int | None]) -> Figures:
             one = _figures(pid) if pid is not None else Figures(0, 0, 0)
             threads, open_files, memory = threads + one.threads, open_files + one.open_files, memory + one.memory
     return Figures(threads, open_files, memory)
+
+
+def work_of(pid: int) -> Work:
+    """What a living process and all below it have done so far."""
+    cpu, read = 0.0, 0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu += times.user + times.system
+                read += process.io_counters().read_chars
+    return Work(cpu, read)
 
 
 def _figures(pid: int) -> Figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.process_metrics import figures_together
+from minflinkd.taskmanager import session_start
+from minflinkd.taskmanager.process_metrics import figures_together, work_of
 from minflinkd.taskmanager.session_age import Figures, aged, sensible
 from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
 from minflinkd.taskmanager.session_process import LOG, SessionProcess
@@ -28,6 +30,7 @@ log = structlog.get_logger(__name__)
 WATCH_INTERVAL = 0.5  # seconds between two looks at the process states
 LATE = 5.0  # seconds from one look to the next in which the supervisor did not run
 PING_INTERVAL = 1.0
+START_INTERVAL = 1.0  # seconds between two looks at what a start does
 AGE_INTERVAL = 5.0
 GONE_TIMEOUT = 30.0  # a child that is killed is given up sooner
 PAUSE_AFTER_FAILED_START = 2.0  # doubled with every further one
@@ -72,6 +75,8 @@ class SessionKeeper(Component):
     ) -> None:
         super().__init__("session keeper")
         self.start_error = ""
+        self.slow = ""  # what there is to say of a start that takes longer than it should
+        self.steps = 0  # that starts have got on by so far
         self.aged = ""  # why the present child is to be replaced at an idle moment (R6a)
         self.phase = SessionPhase.STARTING
         self.generation = 0
@@ -80,6 +85,7 @@ class SessionKeeper(Component):
         self._limits = limits
         self._bounds = bounds
         self._start_timeout = start_timeout
+        self._given_up = 0  # starts in a row, for their time
         self._clock = clock
         self._listener = listener
         self._on_start_failed = on_start_failed
@@ -200,15 +206,40 @@ class SessionKeeper(Component):
 
     async def _await_ready(self, condemned: asyncio.Future[str]) -> str | None:
         """None when the child is warm; else why it is given up."""
+        assert self._child is not None
         ready = asyncio.ensure_future(self._ready.wait())
         either: set[asyncio.Future[Any]] = {ready, condemned}
+        now = self._clock.monotonic()
+        start = session_start.begun(self._start_timeout, self._given_up, now)
         try:
-            await asyncio.wait(either, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                pause = min(START_INTERVAL, start.timeout / 10)
+                await asyncio.wait(either, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                if condemned.done():
+                    return condemned.result()
+                if self._ready.is_set():
+                    self._given_up = 0
+                    return None
+                before, now = now, self._clock.monotonic()
+                if now - before >= LATE:  # nobody looked, as when the supervisor itself was stopped
+                    start = session_start.unwatched(start, now - before)
+                start = self._look_at_start(start, await asyncio.to_thread(work_of, self._child.pid), now)
+                if (why := session_start.verdict(start, _load(), now)) is not None:
+                    self._given_up += 1
+                    return why
         finally:
+            self.slow = ""
             ready.cancel()
-        if condemned.done():
-            return condemned.result()
-        return None if self._ready.is_set() else f"the session was not ready within {self._start_timeout:g} s"
+
+    def _look_at_start(
+        self, before: session_start.Starting, work: session_start.Work, now: float
+    ) -> session_start.Starting:
+        start = session_start.observed(before, work, now)
+        self.steps += start.steps - before.steps
+        said, self.slow = self.slow, session_start.slow(start, _load(), now)
+        if self.slow and not said:
+            log.warning("a session starts slowly", generation=self.generation, why=self.slow)
+        return start
 
     async def _watch(self, child: SessionProcess, condemned: asyncio.Future[str]) -> str:
         ping: asyncio.Task[sp.Pong] | None = None
@@ -291,3 +322,8 @@ class SessionKeeper(Component):
         mailbox.on_notice(sp.BatchFinished, batch_finished)
         mailbox.on_notice(sp.InputEnded, input_ended)
         return mailbox
+
+
+def _load() -> float:
+    """Processes that want to run, by processor, in the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)

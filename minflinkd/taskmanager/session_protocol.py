@@ -17,7 +17,7 @@ import msgspec
 from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Collected, Done, JobContext, Message, Notice, Request, TaskMetrics
 from minflinkd.rpc.network import Address
-from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.runtime.spark_master import on_cluster
@@ -197,6 +197,7 @@ class SnapshotTaken(Message, frozen=True):
     wait_ms: float = 0.0  # for the micro-batch in progress
     sync_ms: float = 0.0  # linking, verifying, and making staged files durable
     input_ended: bool = False
+    rows: RowCounts = NO_ROWS  # by the attempt, up to the cut
     inputs: dict[VertexId, int] = {}  # from here on as in TaskSnapshot
     output: int = 0
     unaligned: bool = False

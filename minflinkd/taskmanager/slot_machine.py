@@ -148,8 +148,11 @@ def _beat(state: Slots, event: ev.Beat, now: float) -> Step:
 
 
 def _deploy(state: Slots, event: ev.Deploy, now: float) -> Step:
+    """m12. Who deploys on an offered slot has accepted it: its answer to the offer may come after its deployment."""
     request = event.request
     state, commands = _hear(state, request.job.job_id, request.job_leader_id, now)
+    if state.table.bindings[request.allocation_id].state is SlotState.ALLOCATED:
+        state = _accepted(state, [request.allocation_id], now)
     job = state.jobs[request.job.job_id]
     deployed = {**job.deployed, request.task.id: (request.attempt_number, request.attempt_id)}
     running = Running(request.job.job_id, request.task.id, request.allocation_id, request.job_leader_id)

@@ -106,8 +106,8 @@ class Slots:
         job = self.jobs[job_id]
         if job.leader != request.job_leader_id:
             return f"allocation {request.allocation_id} is bound to job {job_id} under another JobMaster"
-        if binding.state is not SlotState.ACTIVE:
-            return f"allocation {request.allocation_id} is {binding.state.name}: its JobMaster has not accepted it"
+        if binding.state not in (SlotState.ACTIVE, SlotState.ALLOCATED):
+            return f"allocation {request.allocation_id} is {binding.state.name}: it carries no new task now"
         if request.attempt_number < job.deployed.get(request.task.id, (0, ""))[0]:
             return f"a later attempt of task {request.task.id} was deployed before"
         before = [a for a, r in self.attempts.items() if (r.job_id, r.task) == (job_id, request.task.id)]

@@ -269,6 +269,7 @@ class Snapshots:
             sync_ms=taken.sync_ms,
             async_ms=round((time.monotonic() - began - part.waited) * 1000, 3),
             input_ended=taken.input_ended,
+            rows=taken.rows,
             inputs=taken.inputs,
             output=taken.output,
             unaligned=taken.unaligned,

@@ -7,6 +7,7 @@ which ones were killed, and removes what is left of them.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import io
 import os
@@ -20,11 +21,13 @@ import structlog
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.ha.embedded import usable
 from minflinkd.runtime import homes
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.sdnotify import SystemdNotifier
+from minflinkd.taskmanager.java import check_java
 from minflinkd.taskmanager.process import run
 from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, settings_of
 from minflinkd.taskmanager.supervisor import TaskManager
@@ -63,9 +66,10 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
 async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
     """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr, and to its own file.
 
-    Raises InvalidSettings, ResourceIdTaken, CannotGoOn, OSError.
+    Raises InvalidSettings, NoJava, JavaTooOld, UnusableStateDirectory, ResourceIdTaken, CannotGoOn, OSError.
     """
     settings = standalone_settings(config, environ, resource_id)
+    await asyncio.to_thread(check_java, os.environ)  # the session inherits it
     systemd = SystemdNotifier(environ)
 
     def started(manager: TaskManager) -> None:
@@ -82,9 +86,13 @@ async def serve(config: Config, *, environ: Mapping[str, str], resource_id: Reso
 
 @contextmanager
 def _home(config: Config, settings: TaskManagerSettings) -> Iterator[None]:
-    """The TaskManager's directory; nothing stays of it but its log. Raises ResourceIdTaken, OSError."""
+    """The TaskManager's directory; nothing stays of it but its log.
+
+    Raises ResourceIdTaken, UnusableStateDirectory, OSError.
+    """
     home = Path(settings.working_directory)
-    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with usable(home.parent.parent):
+        home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone_in(home.parent):
         lock = _lock(home)
         if lock is None:

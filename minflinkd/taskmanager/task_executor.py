@@ -33,6 +33,7 @@ from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
 from minflinkd.taskmanager.merging_metrics import merging_metrics
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_protocol import SessionLost
+from minflinkd.taskmanager.sink_paths import sink_path_faults
 from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.snapshotting import Snapshots
 from minflinkd.taskmanager.stopping import Stopping, remove_all
@@ -155,13 +156,17 @@ class TaskExecutor(Component):
     def _with_metrics(self, request: m.Request[Any]) -> m.Request[Any]:
         match request:
             case m.RegisterTaskManager(report=report):
-                return copy(request, report=copy(report, metrics=self._metrics()), data_url=self._data_url())
+                return copy(request, report=self._told(report), data_url=self._data_url())
             case m.OfferSlots():
                 return copy(request, data_url=self._data_url())
             case m.HeartbeatFromTaskManager(report=report):
-                report = copy(report, metrics=self._metrics())
-                return copy(request, report=report, start_phases=self._keeper.phases)
+                return copy(request, report=self._told(report), start_phases=self._keeper.phases)
         return request
+
+    def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
+        """With what is measured rather than decided."""
+        keeper = self._keeper
+        return copy(report, metrics=self._metrics(), session_slow=keeper.slow, session_steps=keeper.steps)
 
     async def _heartbeat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         tasks = tuple(a.status for a in self.attempts.values() if a.deployment.job.job_id == request.job_id)
@@ -191,6 +196,8 @@ class TaskExecutor(Component):
                 async with self._deployer.described(request.held, directory) as held:
                     question = sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts, held=held)
                     analysis = await session.ask(question, ANALYSIS_TIMEOUT)
+                faults = await sink_path_faults(self._deployer.storages, job, request.tasks)
+                analysis = copy(analysis, faults=(*analysis.faults, *faults))
             finally:
                 self._release_artifacts(job)
         finally:
@@ -210,6 +217,8 @@ class TaskExecutor(Component):
         directory = attempt_directory(self._state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
         self.attempts[request.attempt_id] = attempt
+        # Other lines name the attempt alone: by this one a reader of the log knows whose it is.
+        log.info("a task is deployed", job=request.job.job_id, task=request.task.id, attempt=request.attempt_id)
         name = f"{request.task.id} attempt {request.attempt_number}"
         self._rising[request.attempt_id] = self.tasks.job(f"bring up {name}", self._bring_up(attempt))
         self.tasks.job(f"statuses of {name}", self._tell_statuses(attempt))

@@ -38,6 +38,10 @@ async def test_a_job_from_run_to_its_result(cluster: Cluster, tmp_path: Path) ->
     code, out, _ = await minflinkd(cluster, "logs", manager["id"])
     assert code == 0
     assert "the session is ready" in out
+    code, out, err = await minflinkd(cluster, "logs", job["jid"], "taskmanager.log")
+    assert (code, err) == (0, ""), err
+    assert "a task is deployed" in out
+    assert "the session is ready" not in out, "that concerns no job"
     code, _, err = await minflinkd(cluster, "cancel", job["jid"])
     assert code == 5, err
     code, _, err = await minflinkd(cluster, "info", "f" * 32)
@@ -52,6 +56,8 @@ async def test_flinks_paths_answer_with_and_without_the_prefix(cluster: Cluster)
             async with session.get(path) as response:
                 assert response.status == 200, path
                 assert await response.json() is not None
+        async with session.get("/") as response:
+            assert (response.status, response.content_type) == (200, "text/html")
         async with session.get("/metrics") as response:
             text = await response.text()
     for name in ("minflinkd_jobs", "minflinkd_slots", "minflinkd_event_loop_lag", "minflinkd_storage_requests"):

@@ -92,3 +92,43 @@ async def test_a_dry_run_starts_nothing(cluster: Cluster, tmp_path: Path) -> Non
     assert (code, out.strip()) == (0, "The job has no faults. Nothing was started.")
     assert stored(cluster.state) == before
     assert all(job.name != "dry" for job in (await cluster.client.jobs()).jobs)
+
+
+async def test_an_unknown_sink_format_is_the_only_fault_of_a_job_that_is_right_otherwise(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """J4: what Spark is asked about has lost its sink, and nothing is said of that."""
+    vertices = {
+        "events": {"source": {"format": "rate"}},
+        "counted": {"inputs": ["events"], "sql": "SELECT value % 2 AS k, count(*) AS n FROM events GROUP BY 1"},
+        "out": {"inputs": ["counted"], "sink": {"format": "delta", "path": str(tmp_path / "out")}},
+    }
+    await cluster.await_ready(1)
+    file = write_job(tmp_path / "job.yaml", {"name": "delta", "vertices": vertices})
+    code, _, err = await minflinkd(cluster, "run", str(file), "--dry-run", "--json")
+    assert code == 2
+    assert [fault["path"] for fault in json.loads(err)["faults"]] == ["vertices.out.sink.format"]
+
+
+async def test_faults_that_only_the_first_micro_batch_would_show_are_found_by_a_dry_run(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """J4: a second watermark, SQL over a vertex that is no input, a directory that cannot be made, all at once."""
+    (tmp_path / "file").write_text("")
+    watermark = {"column": "timestamp", "delay": "5 seconds"}
+    vertices = {
+        "events": {"source": {"format": "rate"}, "watermark": watermark},
+        "later": {"inputs": ["events"], "sql": "SELECT * FROM events", "watermark": watermark},
+        "out": {"inputs": ["later"], "sink": {"format": "parquet", "path": str(tmp_path / "out")}},
+        "others": {"source": {"format": "rate"}},
+        "wrong": {"inputs": ["others"], "sql": "SELECT * FROM events"},
+        "nowhere": {"inputs": ["wrong"], "sink": {"format": "parquet", "path": str(tmp_path / "file" / "out")}},
+    }
+    file = write_job(tmp_path / "job.yaml", {"name": "dry", "vertices": vertices})
+    code, _, err = await minflinkd(cluster, "run", str(file), "--dry-run")
+    assert code == 2
+    for path in ("vertices.later.watermark", "vertices.wrong.sql", "vertices.nowhere.sink.path"):
+        assert path in err, err
+    assert "if it is a vertex, add it: inputs: [others, events]" in err
+    for noise in ("Traceback", "at org.apache", "Py4J", "+- "):
+        assert noise not in err

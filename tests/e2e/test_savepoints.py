@@ -129,11 +129,17 @@ async def minflinkd_inspect(path: str, *options: str) -> tuple[int, str, str]:
 async def test_a_drained_job_fires_all_its_windows(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C24: with drain time goes to its end first; the job is FINISHED, and there is a savepoint."""
+    """C24: with drain time goes to its end first; the job is FINISHED, and there is a savepoint, by default beside
+
+    the checkpoints.
+    """
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 6)
-    path = await cluster.client.stop(job_id, str(tmp_path / "savepoints"), drain=True)
+    code, out, err = await minflinkd(cluster, "stop", job_id, "--drain")
+    assert code == 0, err
+    path = out.strip()
+    assert path.startswith(f"file://{cluster.state}/savepoints/savepoint-{job_id[:6]}-")
     await cluster.await_state(job_id, "FINISHED")
     assert result(tmp_path / "out") == first(truth, 6)
     assert (await minflinkd_inspect(path, "--verify"))[0] == 0

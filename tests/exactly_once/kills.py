@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -33,8 +34,10 @@ class Kills(Trial):
         rng = random.Random(self._seed)
         order = [part for _ in range(self._kills) for part in rng.sample(self._parts, len(self._parts))]
         struck: frozenset[str] = frozenset()
-        for part in order[: self._kills]:
+        for number, part in enumerate(order[: self._kills]):
             await self.await_running(struck)
+            if number == 0:
+                await self.process()  # a job that has done nothing yet would only be started anew
             if settled := rng.random() < SETTLED:
                 await self.settle()
             pids = await self._pids(part)
@@ -45,6 +48,8 @@ class Kills(Trial):
             where = f"{len(jobs)} jobs, at micro-batch {latest} at most"
             self.tell(f"kill of the {part} of {where}, {instant:.2f} s after all {since}")
             await self._kill(part, pids)
+            if part != "daemon":
+                self._take_away(struck)
 
     async def _pids(self, part: str) -> list[int]:
         """Of the processes of this kind that the jobs run on."""
@@ -61,3 +66,12 @@ class Kills(Trial):
             await self.cluster.start_again()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
+
+    def _take_away(self, struck: frozenset[str]) -> None:
+        """What the struck attempts have left, before another attempt could find it: it may begin on another host."""
+        gone = self.base / "gone"
+        gone.mkdir(exist_ok=True)
+        for directory in self.cluster.state.glob("taskmanagers/*/state/attempts/*"):
+            if directory.name in struck:
+                with contextlib.suppress(FileNotFoundError):  # its TaskManager has removed it already
+                    directory.rename(gone / directory.name)

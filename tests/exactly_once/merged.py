@@ -30,6 +30,7 @@ class MergedFiles(Crashes):
         super().__init__(base, names, points, changes=CHANGES, settings=SETTINGS, **others)
         self.orphans: dict[str, set[str]] = {}  # by job, what was found in the end
         self._savepoints: dict[Path, bytes] = {}
+        self._last: Orphans | None = None  # what was listed last
 
     async def strike(self) -> None:
         await self.await_running(frozenset())
@@ -82,8 +83,10 @@ class MergedFiles(Crashes):
         self._check()
 
     async def _listed(self) -> Orphans | None:
+        """None while a job that ends still writes: two listings in a row have to be the same."""
         found = await self.cluster.client.orphans(job=None, dry_run=True)
-        return None if any(of_job.skipped for of_job in found.jobs) else found
+        before, self._last = self._last, found
+        return found if before == found and not any(of_job.skipped for of_job in found.jobs) else None
 
     async def _go_on(self, name: str, stored: StoredCheckpoints) -> None:
         file = self.base / "jobs" / f"{name}.json"

@@ -145,14 +145,24 @@ class Trial(ABC):
 
         await until("every job runs", anew, timeout=180, pause=0.1)
 
-    async def settle(self) -> None:
-        """Wait until every job has completed one more checkpoint, or has ended."""
+    async def settle(self, more: int = 1) -> None:
+        """Wait until every job has completed so many more checkpoints, or has ended."""
         before = {name: await self._completed(name) for name in self.ids}
 
         async def settled() -> bool:
-            return all([await self._completed(name) > before[name] for name in await self.jobs()])
+            return all([await self._completed(name) >= before[name] + more for name in await self.jobs()])
 
         await until("every job has a new checkpoint", settled, timeout=180, pause=0.1)
+
+    async def process(self) -> None:
+        """Wait until a checkpoint of every job covers a micro-batch of each of its tasks, so that state is restored."""
+
+        async def processed() -> bool:
+            jobs = (await self.jobs()).values()
+            return all(vertex.minflinkd.batches > 0 for job in jobs for vertex in job.vertices)
+
+        await until("every task has finished a micro-batch", processed, timeout=180, pause=0.1)
+        await self.settle(2)  # the first one may have been cut before
 
     async def _completed(self, name: str) -> int:
         return (await self.cluster.client.checkpoints(self.ids[name])).counts.completed

@@ -86,6 +86,19 @@ class Versions:
         """The version that counts has a checkpoint of its own, and closes windows."""
         await self.cluster.await_job(self.job_id, closes_windows, "has closed windows")
 
+    async def more_events(self, count: int = 3) -> None:
+        await asyncio.to_thread(self.windows.write_events, self.files, count)
+
+    async def reads_all(self) -> None:
+        """A checkpoint of the version that counts covers all events that there are."""
+
+        async def covered() -> bool:
+            offsets = await self.cluster.client.get(f"/jobs/{self.job_id}/offsets", dict[str, Any])
+            found = [t["published"]["events"] for t in offsets["tasks"].values() if "events" in t["published"]]
+            return bool(found) and int(found[0]["logOffset"]) + 1 == self.files
+
+        await until("all events are covered by a checkpoint", covered, timeout=60)
+
     def written(self) -> list[str]:
         """Tags, in the order of time."""
         rows = pyarrow.dataset.dataset(self.output, format="parquet").to_table(columns=["minute", "version"])
@@ -112,8 +125,38 @@ async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versio
     assert versions.written() == sorted(versions.written()), "no version wrote behind the next"
 
 
+@contextlib.asynccontextmanager
+async def idle_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
+    """A job whose version "1" has read all that there is; its output is compared when the block has ended."""
+    versions = Versions(cluster, WindowsJob(base))
+    versions.windows.write_events(count=AHEAD)
+    versions.job_id = await cluster.submit(versions.write("1"))
+    try:
+        await versions.reads_all()
+        yield versions
+        await drained(cluster, versions.job_id, base / "savepoints", source="events", files=versions.files)
+    finally:
+        await cluster.cancel_all()
+    assert result(versions.output) == versions.windows.expected()
+    assert leftovers(versions.output) == []
+
+
 def closes_windows(job: JobInfo) -> bool:
     return job.state == "RUNNING" and job.vertices[0].minflinkd.batches > 4
+
+
+async def on_trial(cluster: Cluster, job_id: str, file: Path) -> int:
+    """The number of the hot restart, when its version waits for input."""
+    accepted = await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
+
+    async def waits() -> bool:
+        job = await cluster.client.job(job_id)
+        last = job.minflinkd.hot_restarts[0]
+        assert not last.over, last
+        return last.number == accepted.number and last.state == "on-trial"
+
+    await until(f"hot restart {accepted.number} is on trial", waits, timeout=60)
+    return accepted.number
 
 
 async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -> HotRestartInfo:

@@ -45,7 +45,7 @@ async def cluster_of_three_kills(tmp_path_factory: pytest.TempPathFactory) -> As
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def three_kills(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """The same ones every time."""
-    trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=24, pace="1 s")
+    trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=40, pace="1 s")
     return await trial.run_on(cluster_of_three_kills)
 
 
@@ -60,7 +60,7 @@ async def three_kills_of_exchanges(cluster_of_three_kills: Cluster, tmp_path_fac
 async def twenty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """Others every time."""
     base, parts = tmp_path_factory.mktemp("kills"), (*PARTS, "daemon")
-    return await Kills(base, JOBS, seed=seed(), kills=20, parts=parts, files=120, pace="1 s").run()
+    return await Kills(base, JOBS, seed=seed(), kills=20, parts=parts, files=150, pace="1 s").run()
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

@@ -17,7 +17,16 @@ from minflinkd.cli.submission import RefusedJob, restart
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
 from minflinkd.runtime.errors import MinflinkError
 from tests.cluster import Cluster, free_port, running_cluster, until
-from tests.faults.hot_restarts import ONE, TAGGED, ended, processes_of, restarted, running_versions
+from tests.faults.hot_restarts import (
+    ONE,
+    TAGGED,
+    ended,
+    idle_versions,
+    on_trial,
+    processes_of,
+    restarted,
+    running_versions,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -195,6 +204,88 @@ async def test_a_version_that_fails_gives_way_to_the_one_before_it(one: Cluster,
             await versions.goes_on()
         assert await processes_of(one) == before
         assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert set(versions.written()) == {"1"}
+
+
+async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cluster, tmp_path: Path) -> None:
+    """H7: one that raises for each row is turned back by the first, and the version before it processes that; one that
+
+    is sound is accepted, with the first checkpoint behind rows.
+    """
+    raising = FAILS["in its first micro-batch"]
+    async with idle_versions(one, tmp_path) as versions:
+        before = (await one.client.checkpoints(versions.job_id)).counts.completed
+        number = await on_trial(one, versions.job_id, versions.write("2", artifact=raising))
+        (shown,) = (job for job in (await one.client.jobs()).jobs if job.jid == versions.job_id)
+        assert (shown.state, shown.minflinkd.on_trial) == ("RUNNING", True)
+        await versions.more_events()
+        over = partial(ended, one, versions.job_id, number)
+        last = await until("the trial is over", over, timeout=60)
+        assert last.state == "rolled-back"
+        assert last.error is not None
+        assert "the new version cannot count" in last.error.message
+        await versions.reads_all()
+        assert set(versions.written()) == {"1"}
+
+        completed = (await one.client.checkpoints(versions.job_id)).counts.completed
+        assert completed > before
+        number = await on_trial(one, versions.job_id, versions.write("3", artifact=OTHER_CODE))
+        replaced = await on_trial(one, versions.job_id, versions.write("4", artifact=OTHER_CODE))
+        await versions.more_events()
+        last = await until("the trial is won", partial(ended, one, versions.job_id, replaced), timeout=60)
+        assert last.state == "completed"
+        assert (await ended(one, versions.job_id, number)).state == "replaced"
+        await versions.reads_all()
+        assert (await one.client.job(versions.job_id)).minflinkd.restarts == 0
+    assert "2" not in versions.written()
+
+
+@pytest.mark.slow
+async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -> None:
+    """H7, H8: both are killed while the version waits for input; its first rows turn it back all the same."""
+    options = {**ONE, "rest.port": free_port(), "execution.checkpointing.interval": "1 s"}
+    async with running_cluster(tmp_path / "cluster", **options) as cluster:
+        await cluster.await_ready(1)
+        async with idle_versions(cluster, tmp_path) as versions:
+            raising = FAILS["in its first micro-batch"]
+            number = await on_trial(cluster, versions.job_id, versions.write("2", artifact=raising))
+            await cluster.kill()
+            await cluster.start_again()
+
+            async def runs_on(other_than: str) -> bool:
+                job = await cluster.client.job(versions.job_id)
+                runs = job.state == "RUNNING" and job.vertices[0].status == "RUNNING"
+                waits = job.minflinkd.hot_restarts[0].state == "on-trial"
+                return runs and waits and job.vertices[0].minflinkd.taskmanager_id not in (None, other_than)
+
+            await until("the version is up under another daemon", partial(runs_on, ""), timeout=60)
+            killed = await cluster.task_manager_of(versions.job_id)
+            os.kill(killed.minflinkd.pid, signal.SIGKILL)
+            await until("the version is up on another TaskManager", partial(runs_on, killed.id), timeout=90)
+            completed = (await cluster.client.checkpoints(versions.job_id)).counts.completed
+            await versions.more_events()
+            last = await until("the trial is over", partial(ended, cluster, versions.job_id, number), timeout=60)
+            assert last.state == "rolled-back"
+            await versions.reads_all()
+            assert (await cluster.client.checkpoints(versions.job_id)).counts.completed > completed
+    assert set(versions.written()) == {"1"}
+
+
+async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned_back(
+    one: Cluster, tmp_path: Path
+) -> None:
+    """H7: long after it was RUNNING; that it has found rows is seen though no micro-batch ends."""
+    async with idle_versions(one, tmp_path) as versions:
+        async with one.configured(**{"hot-restart.timeout": "5 s"}):
+            hanging = IN_EVERY_ROW.format(does=HANGS)
+            number = await on_trial(one, versions.job_id, versions.write("2", artifact=hanging))
+            await versions.more_events()
+            over = partial(ended, one, versions.job_id, number)
+            last = await until("the trial is over", over, timeout=60)
+        assert last.state == "rolled-back"
+        assert last.error is not None
+        assert last.error.code == "hot-restart-timeout"
+        await versions.reads_all()
     assert set(versions.written()) == {"1"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         await cluster.await_checkpoints(job_id, 2, timeout=150)
         before = await cluster.task_manager_of(job_id)
         supervisor = psutil.Process(before.minflinkd.pid)
+        completed = (await cluster.client.checkpoints(job_id)).counts.completed
         await cluster.kill()
         assert lives(supervisor)
 
@@ -37,7 +39,11 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         (after,) = await cluster.task_managers(ready=False)
         assert (after.id, after.minflinkd.pid) == (before.id, before.minflinkd.pid)
         assert after.minflinkd.session_generation == before.minflinkd.session_generation
-        await cluster.await_state(job_id, "FINISHED", timeout=120)
+        counts = (await cluster.client.checkpoints(job_id)).counts
+        assert counts.completed >= completed, "the job's checkpoints were counted from the submission on"
+        job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+        kept = [line for file in windows.events.glob("[0-9]*") for line in file.open() if json.loads(line)["v"] >= 0]
+        assert job.minflinkd.source_records == len(kept), "each row counts once that the source's filter lets through"
         assert result(out) == truth
         assert leftovers(out) == []
     # An orderly end ends TaskManagers of the earlier daemon too; not every init reaps what it is left.

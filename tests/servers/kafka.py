@@ -48,6 +48,11 @@ class Tansu(Server):
     async def create_topic(self, name: str, partitions: int = 2) -> None:
         assert await self._tansu("topic", "create", name, "--partitions", str(partitions)) == 0
 
+    def produce(self, topic: str, record: str) -> None:
+        """One record, `{"key": ..., "value": ...}` in JSON, into partition 0. Blocks."""
+        command = (_binary(), "cat", "produce", topic, "--broker", f"tcp://{self.address}")
+        subprocess.run(command, input=record + "\n", text=True, check=True, capture_output=True, timeout=30)
+
     async def _tansu(self, what: str, action: str, *arguments: str) -> int | None:
         command = (_binary(), what, action, "--broker", f"tcp://{self.address}", *arguments)
         null = subprocess.DEVNULL

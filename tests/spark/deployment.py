@@ -28,10 +28,14 @@ class Run:
         self.attempts: dict[TaskId, AttemptId] = {}
         self.directories = {task.id: child.fresh_directory() for task in tasks}
 
-    async def start(self, restored: Cuts | None = None) -> None:
-        await asyncio.gather(*(self._start(task, (restored or {}).get(task.id)) for task in self.tasks))
+    async def start(self, restored: Cuts | None = None, at: Mapping[TaskId, p.Restored] | None = None) -> None:
+        """`at`: a task that begins elsewhere than at a cut; its directory is laid out by the caller."""
+        cuts, starts = restored or {}, at or {}
+        await asyncio.gather(*(self._start(task, cuts.get(task.id), starts.get(task.id)) for task in self.tasks))
 
-    async def _start(self, task: Task, restored: tuple[p.SnapshotTaken, Path] | None) -> None:
+    async def _start(
+        self, task: Task, restored: tuple[p.SnapshotTaken, Path] | None, before: p.Restored | None
+    ) -> None:
         owner = {vertex.id: other.id for other in self.tasks for vertex in other.vertices}
         inputs = tuple(
             p.InputChannel(
@@ -43,7 +47,6 @@ class Run:
         )
         directory = self.directories[task.id]
         output = p.OutputChannel(directory=str(directory / "exchange"), readers=task.readers) if task.readers else None
-        before = None
         if restored is not None:
             taken, files = restored
             if files.exists():
@@ -51,6 +54,7 @@ class Run:
             before = p.Restored(
                 checkpoint_id=1,
                 batch_id=taken.batch_id,
+                operators=taken.operators,
                 inputs=taken.inputs,
                 output=taken.output,
                 input_ended=taken.input_ended,

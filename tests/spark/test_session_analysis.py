@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from minflinkd.jobgraph.model import OutputMode, Sink, Vertex
+from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Vertex, Watermark
 from minflinkd.rpc.messages import Analysis
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager import session_protocol as p
+from tests.files import files_below
 from tests.spark.session_child import Child, call, events, inputs, job, parquet, python, rate, source, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -23,6 +25,30 @@ def nothing(inputs, params):
     pass
 def sink(batch, epoch):
     pass
+def watermarked(inputs, params):
+    return inputs["numbers"].withWatermark("timestamp", "5 seconds")
+def means(inputs, params):
+    import pandas
+    from pyspark.sql.functions import pandas_udf
+    def mean(values: pandas.Series) -> float:
+        return values.mean()
+    return inputs["numbers"].groupBy("value").agg(pandas_udf(mean, "double")("value").alias("mean"))
+def counted(inputs, params):
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    class Counted(StatefulProcessor):
+        def init(self, handle):
+            self.count = handle.getValueState("count", "n BIGINT")
+        def handleInputRows(self, key, rows, timerValues):
+            yield Row(n=len(list(rows)))
+        def close(self):
+            pass
+    grouped = next(iter(inputs.values())).groupBy("value")
+    return grouped.transformWithState(Counted(), outputStructType="n BIGINT", outputMode="append", timeMode="none")
+def registers(inputs, params):
+    spark = inputs["numbers"].sparkSession
+    spark.createDataFrame([(1, "one")], "value LONG, name STRING").createOrReplaceTempView("names")
+    return inputs["numbers"]
 """
 
 
@@ -136,3 +162,270 @@ async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: C
         await child.batches(attempt, 1)
         await child.stop(attempt)
         assert len(built.read_text()) == times
+
+
+# --- what Spark refuses, in a user's words -------------------------------------------------------------------------
+
+TIMED = "SELECT timestamp, value FROM numbers"
+WATERMARK = Watermark(column="timestamp", delay="5 seconds")
+
+
+def timed(name: str = "numbers") -> Vertex:
+    return msgspec.structs.replace(rate(10), id=VertexId(name), watermark=WATERMARK)
+
+
+def watermarked(vertex: Vertex) -> Vertex:
+    return msgspec.structs.replace(vertex, watermark=WATERMARK)
+
+
+JOINED = "SELECT numbers.value FROM numbers JOIN others ON numbers.value {} others.value"
+WHEN_PLANNED = {  # vertices; where the fault is, and words of it
+    "a second watermark after a first": (
+        [timed(), watermarked(sql("later", TIMED, "numbers"))],
+        ("vertices.later.watermark", "second watermark"),
+    ),
+    "a second watermark after an aggregate": (
+        [
+            timed(),
+            sql(
+                "counted",
+                "SELECT window(timestamp, '5 seconds') AS w, count(*) AS n FROM numbers GROUP BY 1",
+                "numbers",
+            ),
+            watermarked(sql("ends", "SELECT w.end AS timestamp, n FROM counted", "counted")),
+        ],
+        ("vertices.ends.watermark", "second watermark"),
+    ),
+    "a second watermark in a function": (
+        [timed(), python("later", "acme:watermarked", "numbers"), sql("all", "SELECT * FROM later", "later")],
+        ("vertices.later.python", "second watermark"),
+    ),
+    "a second watermark after a union": (
+        [
+            timed(),
+            timed("others"),
+            watermarked(sql("all", f"{TIMED} UNION ALL SELECT * FROM others", "numbers", "others")),
+        ],
+        ("vertices.all.watermark", "second watermark"),
+    ),
+    "a join of streams without an equality": (
+        [timed(), timed("others"), sql("joined", JOINED.format("<"), "numbers", "others")],
+        ("vertices.joined.sql", "equality"),
+    ),
+    "a cross join of streams, read by another vertex": (
+        [
+            timed(),
+            timed("others"),
+            sql("joined", "SELECT numbers.value FROM numbers CROSS JOIN others", "numbers", "others"),
+            sql("all", "SELECT value FROM joined", "joined"),
+        ],
+        ("vertices.joined.sql", "equality"),
+    ),
+    "a pandas function that aggregates": (
+        [timed(), python("means", "acme:means", "numbers")],
+        ("vertices.means.python", "pandas function"),
+    ),
+    "state by a text with a collation": (
+        [
+            timed(),
+            sql("named", "SELECT CAST(value AS STRING) COLLATE UTF8_LCASE AS name, timestamp FROM numbers", "numbers"),
+            sql(
+                "counted",
+                "SELECT name, window(timestamp, '1 second') AS w, count(*) AS n FROM named GROUP BY 1, 2",
+                "named",
+            ),
+        ],
+        ("vertices.counted.sql", "collation"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WHEN_PLANNED)
+async def test_what_spark_says_only_of_a_micro_batch_is_a_fault_of_its_vertex(
+    child: Child, tmp_path: Path, what: str
+) -> None:
+    """J4: accepted, such a job would fail in each attempt. Nothing of the plan of the micro-batch is left."""
+    vertices, (path, words) = WHEN_PLANNED[what]
+    last = vertices[-1].id
+    found = await analyze(child, tmp_path, *vertices, call("acme:sink", last))
+    assert [fault.path for fault in found.faults] == [path], found.faults
+    assert words in found.faults[0].problem
+    assert found.faults[0].hint
+    assert not [file for file in files_below(child.directory / "work") if "first-batch" in str(file)]
+
+
+IN_TIME = (
+    "ON numbers.value = others.value "
+    "AND others.timestamp BETWEEN numbers.timestamp AND numbers.timestamp + INTERVAL 1 HOUR"
+)
+REFUSED = {  # SQL of a vertex `found`; words of the problem, words of the hint
+    "SELECT window(timestamp, '5 seconds') AS w, count(DISTINCT value) AS n FROM numbers GROUP BY 1": (
+        "DISTINCT",
+        "approx_count_distinct",
+    ),
+    "SELECT row_number() OVER (PARTITION BY value ORDER BY timestamp) AS n FROM numbers": ("ROW_NUMBER", "max_by"),
+    "SELECT * FROM numbers ORDER BY value": ("sorted", "ORDER BY"),
+    "SELECT * FROM numbers WHERE value IN (SELECT value FROM others)": ("subquery", "LEFT SEMI JOIN"),
+    "SELECT numbers.value FROM numbers LEFT JOIN others ON numbers.value = others.value": ("LeftOuter", "BETWEEN"),
+    "SELECT numbers.value FROM numbers LEFT ANTI JOIN others ON numbers.value = others.value": ("LeftAnti", "IS NULL"),
+    "SELECT numbers.value FROM numbers JOIN others "
+    "ON window(numbers.timestamp, '1 minute').start = window(others.timestamp, '1 minute').start": (
+        "window(...).start",
+        "AS w",
+    ),
+    "SELECT * FROM numbers TABLESAMPLE (10 PERCENT)": ("Sampling", "rand()"),
+    "SELECT window(timestamp, '1 second') AS a, window(timestamp, '9 seconds') AS b FROM numbers": ("window", "vertex"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+async def test_what_spark_refuses_is_told_in_a_sentence_with_an_example_at_its_vertex(
+    child: Child, tmp_path: Path, text: str
+) -> None:
+    """J4: no plan, no stack; at the vertex that has it, not at the one that everything ends at."""
+    problem, hint = REFUSED[text]
+    vertices = [
+        timed(),
+        timed("others"),
+        sql("found", text, "numbers", "others"),
+        sql("end", "SELECT * FROM found", "found"),
+    ]
+    found = await analyze(child, tmp_path, *vertices, call("acme:sink", "end"))
+    assert [fault.path for fault in found.faults] == ["vertices.found.sql"], found.faults
+    assert problem in found.faults[0].problem
+    assert hint in found.faults[0].hint
+    assert "\n" not in found.faults[0].problem.strip()
+    assert len(found.faults[0].problem) < 300
+
+
+async def test_what_is_advised_instead_is_accepted(child: Child, tmp_path: Path) -> None:
+    """J4: an example that Spark would refuse as well is none."""
+    advised = {
+        "exact": "SELECT DISTINCT window(timestamp, '1 minute') AS w, value FROM numbers",
+        "counted": "SELECT w, count(*) AS n FROM exact GROUP BY w",
+        "about": "SELECT window(timestamp, '1 minute') AS w, approx_count_distinct(value) AS n FROM numbers GROUP BY 1",
+        "semi": f"SELECT numbers.value FROM numbers LEFT SEMI JOIN others {IN_TIME}",
+        "left": f"SELECT numbers.value FROM numbers LEFT JOIN others {IN_TIME}",
+        "anti": f"SELECT numbers.value FROM numbers LEFT JOIN others {IN_TIME} WHERE others.value IS NULL",
+        "inner": f"SELECT numbers.value FROM numbers JOIN others {IN_TIME}",
+        "sample": "SELECT * FROM numbers WHERE rand() < 0.1",
+        "named": "SELECT *, uuid() AS id FROM numbers",
+        "latest": "SELECT window(timestamp, '1 hour') AS w, max_by(value, timestamp) AS latest FROM numbers GROUP BY 1",
+        "folded": "SELECT lower(CAST(value AS STRING)), window(timestamp, '1 hour') AS w FROM numbers GROUP BY 1, 2",
+    }
+    for name, text in advised.items():
+        above = [sql("exact", advised["exact"], "numbers")] if name == "counted" else []
+        read = ["exact"] if above else ["numbers", "others"]
+        vertices = [timed(), timed("others")] if not above else [timed(), *above]
+        found = await analyze(child, tmp_path, *vertices, sql(name, text, *read), call("acme:sink", name))
+        assert found.faults == (), (name, found.faults)
+
+
+async def test_sql_that_reads_a_vertex_that_is_no_input_of_it_is_refused(child: Child, tmp_path: Path) -> None:
+    """J2: views of other vertices of the task are not there; the hint is what to write."""
+    found = await analyze(
+        child,
+        tmp_path,
+        timed(),
+        sql("few", "SELECT * FROM numbers WHERE value < 5", "numbers"),
+        sql("other", "SELECT few.value FROM few JOIN numbers ON few.value = numbers.value", "few"),
+        sql("typo", "SELECT * FROM fwe", "few"),
+        sql("nothing", "SELECT * FROM somewhere", "few"),
+        sql("all", "SELECT value FROM other UNION ALL SELECT value FROM typo", "other", "typo"),
+        call("acme:sink", "all"),
+    )
+    faults = {fault.path: fault for fault in found.faults}
+    assert "reads numbers, which is not among its inputs" in faults["vertices.other.sql"].problem
+    assert "inputs: [few, numbers]" in faults["vertices.other.sql"].hint
+    assert faults["vertices.typo.sql"].hint == "did you mean few?"
+    assert "neither a table nor among its inputs" in faults["vertices.nothing.sql"].problem
+    assert len(faults) == 3
+
+
+async def test_views_of_python_functions_stay(child: Child, tmp_path: Path) -> None:
+    """J2: what a function registers by itself is its own business, and SQL after it may read it."""
+    looked = "SELECT numbers.value, name FROM numbers JOIN names ON numbers.value = names.value"
+    found = await analyze(
+        child,
+        tmp_path,
+        timed(),
+        python("registered", "acme:registers", "numbers"),
+        sql("named", looked.replace("numbers", "registered"), "registered"),
+        call("acme:sink", "named"),
+    )
+    assert found.faults == ()
+
+
+async def test_what_is_wrong_after_a_missing_path_is_named_at_the_same_time(child: Child, tmp_path: Path) -> None:
+    """J4: every fault at once; the columns of a source are known by its schema."""
+    gone = Vertex(id=VertexId("gone"), source=Source(format="json", path=str(tmp_path / "gone"), schema="k STRING"))
+    found = await analyze(
+        child, tmp_path, gone, sql("wrong", "SELECT kk FROM gone", "gone"), call("acme:sink", "wrong")
+    )
+    faults = {fault.path: fault for fault in found.faults}
+    assert list(faults) == ["vertices.gone.source", "vertices.wrong.sql"]
+    assert f"there is nothing at {tmp_path / 'gone'}" in faults["vertices.gone.source"].problem
+    assert "`kk`" in faults["vertices.wrong.sql"].problem
+
+
+async def test_an_unknown_format_is_a_sentence(child: Child, tmp_path: Path) -> None:
+    """J4: nothing of Java's stack."""
+    found = await analyze(child, tmp_path, source("numbers", "jsonl"), call("acme:sink", "numbers"))
+    (fault,) = found.faults
+    assert fault.path == "vertices.numbers.source"
+    assert fault.problem == "there is no source format jsonl in this session"
+    assert "json" in fault.hint
+
+
+async def test_a_directory_that_cannot_be_written_is_a_fault_of_its_sink(child: Child, tmp_path: Path) -> None:
+    """J4: one that is not there yet is no fault, and is not made; nothing is left in one that is."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "there").mkdir()
+    for path, words in (("file/out", "is not a directory"), ("file", "is not a directory")):
+        found = await analyze(child, tmp_path, rate(), parquet(tmp_path / path, "numbers"))
+        assert [fault.path for fault in found.faults] == ["vertices.out.sink.path"]
+        assert words in found.faults[0].problem
+        assert "file" in found.faults[0].problem
+        assert found.faults[0].hint
+    found = await analyze(child, tmp_path, rate(), parquet(Path("/proc/out"), "numbers"))
+    assert "/proc/out cannot be made in /proc" in found.faults[0].problem, "also where root is refused"
+    for path in ("new/out", "there"):
+        assert (await analyze(child, tmp_path, rate(), parquet(tmp_path / path, "numbers"))).faults == ()
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+async def test_a_database_without_its_driver_is_a_fault_of_its_sink(child: Child, tmp_path: Path) -> None:
+    """J4: pyspark brings drivers of other databases only."""
+    for url, name in (
+        ("jdbc:postgresql://127.0.0.1:1/db", "org.postgresql.Driver"),
+        ("jdbc:nosuch://x/db", "jdbc:nosuch"),
+    ):
+        sink = Sink(format="jdbc", options={"url": url, "dbtable": "t"}, delivery=Delivery.AT_LEAST_ONCE)
+        out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=sink)
+        (fault,) = (await analyze(child, tmp_path, rate(), out)).faults
+        assert fault.path == "vertices.out.sink"
+        assert "JDBC driver" in fault.problem
+        assert name in fault.problem
+        assert ".jar" in fault.hint
+
+
+async def test_state_of_user_code_is_accepted_and_what_is_wrong_beside_it_is_a_fault(
+    child: Child, tmp_path: Path
+) -> None:
+    """J4: nothing describes the state of `transformWithState` before the first micro-batch has run."""
+    counted, out = python("counted", "acme:counted", "numbers"), parquet(tmp_path / "out", "counted")
+    assert (await analyze(child, tmp_path, timed(), counted, out)).faults == ()
+    twice = watermarked(sql("again", "SELECT * FROM numbers", "numbers"))
+    counted = python("counted", "acme:counted", "again")
+    found = await analyze(child, tmp_path, timed(), twice, counted, out)
+    assert [fault.path for fault in found.faults] == ["vertices.again.watermark"]
+
+
+async def test_a_fault_is_named_once_where_another_task_reads_the_vertex(child: Child, tmp_path: Path) -> None:
+    """J4: the task downstream has nothing to be planned, and no fault of its own."""
+    wrong = task(rate(), sql("wrong", "SELECT nothing FROM numbers", "numbers"))
+    reads = task(sql("all", "SELECT * FROM wrong", "wrong"), parquet(tmp_path / "out", "all"))
+    upstream = msgspec.structs.replace(wrong, readers=(reads.id,))
+    found = await child.ask(p.AnalyzeTasks(job=job(), tasks=(upstream, reads)))
+    assert [fault.path for fault in found.faults] == ["vertices.wrong.sql"]

@@ -9,13 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet
 import pytest
 
-from minflinkd.jobgraph.model import RuntimeMode
+from minflinkd.jobgraph.model import RuntimeMode, Watermark
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.taskmanager import session_protocol as p
-from tests.spark.session_child import Child, events, job, parquet, source, sql, task
+from tests.spark.session_child import Child, call, events, job, parquet, python, source, sql, task
 
 EPOCH = 1_700_000_000  # seconds since 1970
 
@@ -51,6 +52,12 @@ def published(root: Path, taken: p.SnapshotTaken) -> Counter[tuple[str, str]]:
     return found
 
 
+def rows_of(root: Path, taken: p.SnapshotTaken) -> Counter[tuple[Any, ...]]:
+    """What the sink of a task has written, whatever its columns."""
+    files = [root / file.staged for transaction in taken.transactions for file in transaction.files]
+    return Counter(tuple(row.values()) for file in files for row in pyarrow.parquet.read_table(file).to_pylist())
+
+
 async def run_to_end(child: Child, attempt: Any) -> p.InputEnded:
     ended = await child.notice((p.InputEnded, p.TaskFailed), lambda n: n.attempt_id == attempt)  # type: ignore[arg-type]
     assert isinstance(ended, p.InputEnded), ended
@@ -72,6 +79,115 @@ async def test_the_last_windows_are_written(child: Child, tmp_path: Path) -> Non
     assert taken.input_ended
     assert ended.metrics.rows_in == 12 * 60
     assert ended.metrics.rows_out == len(truth)
+
+
+BY_WINDOW = """
+SELECT window(time, '1 minute') AS w, key, count(*) AS n FROM events GROUP BY window(time, '1 minute'), key
+"""
+LARGEST = "SELECT w, max(n) AS most FROM c GROUP BY w"
+DISTINCT = """
+def distinct(inputs, params):
+    return inputs["events"].dropDuplicates(["key", "time"])
+"""
+ASKS_FOR_REUSE = """
+def asks(inputs, params):
+    inputs["numbers"].sparkSession.conf.set("spark.sql.exchange.reuse", "true")
+    return inputs["numbers"]
+"""
+TWICE: dict[str, dict[str, tuple[str, ...]]] = {  # shape -> vertex -> its SQL, its inputs
+    "an aggregate joined with an aggregate of itself": {
+        "c": (BY_WINDOW, "events"),
+        "m": (LARGEST, "c"),
+        "last": ("SELECT date_format(c.w.start, 'mm') AS minute, key, n, most FROM c JOIN m ON c.w = m.w", "c", "m"),
+    },
+    "a union of an aggregate with itself": {
+        "c": (BY_WINDOW, "events"),
+        "last": (
+            "SELECT date_format(w.start, 'mm') AS minute, key, n, 0 AS copy FROM c UNION ALL "
+            "SELECT date_format(w.start, 'mm'), key, n, 1 FROM c",
+            "c",
+        ),
+    },
+    "a join of distinct rows with themselves": {
+        "last": (
+            "SELECT date_format(a.time, 'mm:ss') AS at, a.key FROM c a JOIN c b ON a.key = b.key AND a.time = b.time",
+            "c",
+        ),
+    },
+    "a left join of an aggregate with itself": {
+        "c": (BY_WINDOW, "events"),
+        "last": (
+            "SELECT date_format(a.w.start, 'mm') AS minute, a.key, a.n, b.n AS other FROM c a LEFT JOIN c b "
+            "ON a.w = b.w AND a.key = b.key AND a.n = b.n + 1",
+            "c",
+        ),
+    },
+    "an aggregate semi-joined with its own source": {
+        "c": (BY_WINDOW.replace(" key,", " key AS key,"), "events"),
+        "last": (
+            "SELECT date_format(c.w.start, 'mm') AS minute, key, n FROM (SELECT *, window_time(w) AS ts FROM c) c "
+            "LEFT SEMI JOIN events e ON c.key = e.key AND e.time >= c.ts - INTERVAL 1 MINUTE AND e.time <= c.ts",
+            "c",
+            "events",
+        ),
+    },
+}
+
+
+def owed(shape: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]]:
+    """What the batch has, by hand; `truth`: rows by window and key."""
+    windows = [(start[14:16], key, n) for (start, key), n in truth.items()]
+    most = {minute: max(n for m, _, n in windows if m == minute) for minute, _, _ in windows}
+    if shape.startswith("a union"):
+        return Counter((*window, copy) for window in windows for copy in (0, 1))
+    if shape.startswith("a left join"):
+        return Counter((*window, None) for window in windows)
+    if shape.endswith("with its own source"):
+        return Counter(windows)
+    return Counter((minute, key, n, most[minute]) for minute, key, n in windows)
+
+
+@pytest.mark.parametrize("shape", TWICE)
+async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child, tmp_path: Path, shape: str) -> None:
+    """J8a: both copies of an operator know the watermark, in whichever micro-batch."""
+    truth = write_events(tmp_path / "in", 3)
+    (tmp_path / "rows.py").write_text(DISTINCT)
+    vertices = [sql(name, *text_and_inputs) for name, text_and_inputs in TWICE[shape].items()]
+    if "c" not in TWICE[shape]:
+        vertices.insert(0, python("c", "rows:distinct", "events"))
+    query = task(events(tmp_path / "in", maxFilesPerTrigger="1"), *vertices, parquet(tmp_path / "out", "last"))
+    code = {"rows.py": str(tmp_path / "rows.py")}
+    attempt = await child.run(job(mode=RuntimeMode.BATCH), query, artifacts=code)
+    await run_to_end(child, attempt)
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
+    await child.stop(attempt)
+    found = rows_of(tmp_path / "out", taken)
+    if shape.startswith("a join of distinct"):
+        assert sum(found.values()) == sum(truth.values()) == len(found)
+    else:
+        assert found == owed(shape, truth)
+
+
+async def test_a_running_query_that_reads_one_operator_twice_fires_both(child: Child, tmp_path: Path) -> None:
+    """J8a: also where Spark could reuse the rows of each micro-batch (those of a broker, too), and code asks for it."""
+    (tmp_path / "asks.py").write_text(ASKS_FOR_REUSE)
+    minutes = source("numbers", "rate-micro-batch", rowsPerBatch="10", numPartitions="1", advanceMillisPerBatch="60000")
+    marked = msgspec.structs.replace(minutes, watermark=Watermark(column="timestamp", delay="0 seconds"))
+    windows = (
+        "SELECT window(timestamp, '1 minute') AS w, count(*) AS n FROM asking GROUP BY window(timestamp, '1 minute')"
+    )
+    joined = "SELECT a.w.start, a.n, b.n AS m FROM c a JOIN c b ON a.w = b.w"
+    asking = python("asking", "asks:asks", "numbers")
+    query = task(
+        marked, asking, sql("c", windows, "asking"), sql("last", joined, "c"), parquet(tmp_path / "out", "last")
+    )
+    attempt = await child.run(job(), query, artifacts={"asks.py": str(tmp_path / "asks.py")})
+    await child.batches(attempt, 4)
+    taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
+    await child.stop(attempt)
+    found = rows_of(tmp_path / "out", taken)
+    assert len(found) >= 3
+    assert all(row[1:] == (10, 10) for row in found)
 
 
 async def test_a_task_restored_behind_its_last_data_still_fires(child: Child, tmp_path: Path) -> None:
@@ -145,3 +261,31 @@ async def test_a_restored_query_without_input_is_not_drained(child: Child, tmp_p
         await child.ask(p.DrainAttempt(attempt_id=attempt))
     await child.stop(attempt)
     assert refused.value.info().code == "nothing-to-drain"
+
+
+SCANNED = {  # SQL over `events`, with 60 rows
+    "in a union with itself": "SELECT key FROM events UNION ALL SELECT key FROM events",
+    "in a join with itself": "SELECT a.key FROM events a JOIN events b ON a.key = b.key AND a.time = b.time",
+    "three times": "SELECT key FROM events UNION ALL SELECT upper(key) FROM events UNION ALL "
+    "SELECT a.key FROM events a JOIN events b ON a.key = b.key AND a.time = b.time",
+    "as two aggregates": "SELECT key FROM (SELECT key, window(time, '1 hour') FROM events GROUP BY 1, 2) UNION ALL "
+    "SELECT key FROM (SELECT key, window(time, '1 hour') FROM events GROUP BY 1, 2)",
+}
+
+
+@pytest.mark.parametrize("how", SCANNED)
+async def test_rows_of_a_source_count_once_however_often_it_is_scanned(child: Child, tmp_path: Path, how: str) -> None:
+    """J2: rows in are those of the input."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        rows = [{"key": f"k{i}", "time": f"2024-01-01T00:{number:02d}:{i:02d}Z", "value": i} for i in range(20)]
+        (tmp_path / "in" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "scanned.py").write_text("def sink(batch, epoch):\n    batch.collect()\n")
+    query = task(
+        events(tmp_path / "in", maxFilesPerTrigger="1"), sql("all", SCANNED[how], "events"), call("scanned:sink", "all")
+    )
+    artifacts = {"scanned.py": str(tmp_path / "scanned.py")}
+    attempt = await child.run(job(mode=RuntimeMode.BATCH), query, artifacts=artifacts)
+    ended = await child.notice(p.InputEnded, lambda notice: notice.attempt_id == attempt)
+    await child.stop(attempt)
+    assert ended.metrics.rows_in == 60

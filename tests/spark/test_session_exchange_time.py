@@ -209,3 +209,44 @@ async def test_a_join_behind_two_exchanges_gives_up_waiting(child: Child, tmp_pa
     assert {(row["left"], row["right"]) for row in rows} == truth
     assert len(rows) == len(truth)
     await run.stop()
+
+
+def joined_with_itself(a: Events) -> JobGraph:
+    """The windows of `a` beyond an exchange, each joined with its own copy."""
+    windows = WINDOWS.format("SELECT time FROM a").replace(
+        "unix_timestamp(window(time, '1 minute').start) AS start", "window(time, '1 minute') AS w"
+    )
+    joined = "SELECT unix_timestamp(c.w.start) AS start, d.n FROM windows c JOIN windows d ON c.w = d.w"
+    return JobGraph(
+        name="twice",
+        vertices=(
+            a.vertex("a"),
+            Vertex(id=VertexId("windows"), inputs=(exchange("a"),), sql=windows),
+            Vertex(id=VertexId("joined"), inputs=(Input(id=VertexId("windows")),), sql=joined),
+            call("time_sink:write", "joined", OutputMode.APPEND),
+        ),
+    )
+
+
+async def test_one_operator_that_is_read_twice_fires_by_an_idle_input(child: Child, tmp_path: Path) -> None:
+    """J8a: with each watermark that comes in, whether rows come with it or not, and at the end."""
+    a, fired = Events(tmp_path / "a"), Fired(tmp_path)
+    run = await started(child, joined_with_itself(a), fired)
+    a.put(0, 1, 70)
+    await fired.are({0: 2})
+    a.put(130)
+    await fired.are({0: 2, 1: 1})
+    a.put(190)
+    await fired.are({0: 2, 1: 1, 2: 1})
+    await run.stop()
+
+
+async def test_one_operator_that_is_read_twice_fires_at_the_end_of_an_exchange(child: Child, tmp_path: Path) -> None:
+    """J8a: nothing is left in either copy."""
+    a, fired = Events(tmp_path / "a"), Fired(tmp_path)
+    a.put(0, 1, 70)
+    a.put(130)
+    run = await started(child, joined_with_itself(a), fired, mode=RuntimeMode.BATCH)
+    await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("windows")])
+    assert fired.windows() == {0: 2, 1: 1, 2: 1}
+    await run.stop()

@@ -9,6 +9,7 @@ import pytest
 
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Vertex
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.taskmanager import session_protocol as p
 from minflinkd.taskmanager.exchange.log import mark_consumed, read_entry
@@ -69,13 +70,16 @@ async def test_cuts_through_three_running_queries_are_exact_through_crashes(
     run = Run(child, context, tasks, artifacts)
     await run.start()
     await child.batches(run.attempts[TaskId("totals")], 3)
-    number, known = 0, dict[str, list[int]]()
+    number, known, passed = 0, dict[str, list[int]](), dict[str, int]()
     for _ in range(crashes):
         cuts = []
         for _ in range(2):
             number += 1
             cuts.append(await run.checkpoint(number))
         at = {task: taken for task, (taken, _) in cuts[-1].items()}
+        own = at[TaskId("fast")].batch_id - passed.get("fast", -1)
+        assert at[TaskId("fast")].rows == RowCounts({"fast": own * FAST}, {"fast": own * FAST})  # of the attempt
+        passed = {"fast": at[TaskId("fast")].batch_id}
         epoch, before = at[TaskId("totals")].batch_id, known
         known = dict(before)
         for done, rows in map(json.loads, out.read_text().splitlines()):
@@ -112,6 +116,10 @@ async def test_windows_behind_an_exchange_all_fire_at_the_end_of_input(child: Ch
     await run.start()
     ended = await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("windows")])
     assert ended.metrics.rows_out == 24
+    assert ended.metrics.rows == RowCounts(read={"events": 40}, written={"out": 24})
+    fed = await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("events")])
+    assert fed.metrics.rows_out == 40  # into its exchange
+    assert fed.metrics.rows == RowCounts(read={"events": 40}, written={"events": 40})
     await run.stop()
 
 

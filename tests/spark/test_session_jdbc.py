@@ -10,6 +10,7 @@ import pytest
 from minflinkd.jobgraph.model import Delivery, OutputMode
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager import session_protocol as p
+from tests.cluster import free_port
 from tests.servers.postgres import Postgres
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, sink
@@ -129,3 +130,19 @@ async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres)
     with pytest.raises(MinflinkError, match=r"Connection to 127\.0\.0\.1:1 refused") as refused:
         await child.run(job(), task(rate(10), sink("numbers", **away)))
     assert (refused.value.info().code, refused.value.info().consequence) == ("sink-database", "retryable")
+
+
+async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts(
+    child: Child, postgres: Postgres
+) -> None:
+    """J4: so is one that knows neither the user nor the database; in a sentence, at the sink."""
+    gone = f"jdbc:postgresql://127.0.0.1:{free_port()}/postgres"
+    wrong: tuple[dict[str, str], ...] = ({"url": gone}, {"url": postgres.url.replace("/postgres?", "/nowhere?")}, {})
+    for changes in wrong:
+        options = table(postgres, "never")["options"] | changes
+        vertex = sink("numbers", format="jdbc", options=options)
+        found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), vertex),)))).faults
+        assert [fault.path for fault in found] == ([f"vertices.{vertex.id}.sink"] if changes else [])
+        assert all("no connection to the database" in fault.problem and "\n" not in fault.problem for fault in found)
+        assert all("is the server up" in fault.hint for fault in found)
+    assert await leftovers(postgres) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -12,14 +13,18 @@ from structlog.testing import capture_logs
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobUnauthorized
 from minflinkd.blob.keys import BlobKind
-from minflinkd.cli.client import Client
+from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.submission import submit
 from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon, MeetingPoint
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
 from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.listening import PortTaken
 from minflinkd.taskmanager.settings import read_settings
 from minflinkd.taskmanager.supervisor import TaskManager
+from tests.cluster import free_port, until, write_job
 
 
 async def test_a_daemon_that_is_refused_leaves_the_other_ones_address_alone(tmp_path: Path) -> None:
@@ -100,13 +105,43 @@ async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_la
     try:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            with pytest.raises(OSError, match="address already in use"):
+            with pytest.raises(PortTaken, match=port):
                 await _rpc_port_of_a_daemon(tmp_path, **{"rest.port": port})
         assert await driver.adopt() == before
     finally:
         await driver.adopt()
         await driver.stop(resource_id, kill=True)
         await driver.aclose()
+
+
+async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(tmp_path: Path) -> None:
+    """Issue 15, 9: whoever sent it hears why, and that it may come again; nothing of it stays, and no traceback."""
+    (tmp_path / "clicks.py").write_text("def clean(inputs, params):\n    return inputs['s']\n")
+    vertices = {
+        "s": {"source": {"format": "rate"}},
+        "c": {"inputs": ["s"], "python": "clicks:clean"},
+        "out": {"inputs": ["c"], "sink": {"format": "parquet", "path": "/data/out"}},
+    }
+    job = write_job(tmp_path / "job.json", {"name": "clicks", "artifacts": ["clicks.py"], "vertices": vertices})
+    options = {"resourcemanager.driver": "standalone", "jobmanager.rpc.port": str(free_port())}
+    daemon = _daemon(tmp_path / "state", **options)
+
+    async def under_way() -> bool:
+        return bool(daemon.dispatcher._submitting)
+
+    await daemon.start()
+    with capture_logs() as logs:
+        async with Client(daemon.rest.url) as client:
+            submission = asyncio.create_task(submit(client, job, params={}, tell=lambda _: None))
+            await until("the submission is under way", under_way)
+            async with asyncio.timeout(3):
+                await daemon.aclose()
+            with pytest.raises(Refused) as refused:
+                await submission
+    assert (refused.value.info().code, refused.value.info().consequence) == ("daemon-stopping", Consequence.RETRYABLE)
+    assert [line for line in logs if line["log_level"] in ("error", "warning")] == []
+    assert [path for path in tmp_path.rglob("*") if path.parent.name in ("jobs", "ha") and path.is_file()] == []
+    assert not [path for path in (tmp_path / "state").rglob("*") if path.is_file() and "blobs" in path.parts]
 
 
 async def test_all_else_ends_though_the_address_file_cannot_be_removed(tmp_path: Path) -> None:

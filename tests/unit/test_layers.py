@@ -61,6 +61,7 @@ def test_the_tree_as_it_is_keeps_every_contract(checkout: Path) -> None:
             "import minflinkd.jobmaster.restart",
             "dependencies point downwards",
         ),
+        ("minflinkd/jobgraph/api.py", "from minflinkd.client import SubmittedJob", "dependencies point downwards"),
         ("minflinkd_local/files.py", "import minflinkd.rpc.network", "a plugin sees the storage interface"),
     ],
 )

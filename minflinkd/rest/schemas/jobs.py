@@ -39,6 +39,12 @@ class TaskCounts(Answer, frozen=True, kw_only=True):
     initializing: int = 0
 
 
+class SummaryExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    on_trial: bool  # in a version that has found no input yet
+    restarts: int  # since the submission
+    restarting_repeatedly: bool
+
+
 class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
     jid: str
     name: str
@@ -48,6 +54,7 @@ class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
     state: str
     last_modification: int
     tasks: TaskCounts
+    minflinkd: SummaryExtras
 
 
 class JobsOverview(Answer, frozen=True, kw_only=True):
@@ -68,7 +75,7 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 
 
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Bytes and busy times are Spark's own affair, and 0 here."""
+    """Records are totals since the job's submission. Bytes and busy times are Spark's own affair, and 0 here."""
 
     read_bytes: int = 0
     read_bytes_complete: bool = False
@@ -91,6 +98,8 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     attempt_id: str | None
     attempt_number: int
     taskmanager_id: str | None
+    attempt_read_records: int = 0  # rows by the present attempt alone
+    attempt_write_records: int = 0
     batch_id: int
     batches: int
     batch_duration: float
@@ -159,6 +168,19 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
     phases: dict[str, float]
 
 
+class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """The job restarts again and again: since when, and the failure that began the last restart."""
+
+    failures: int  # in a row, without the job having proved healthy
+    since: int
+    timestamp: int  # of the last one
+    code: str
+    message: str
+    task: str | None  # of the job's, where it was one
+    task_name: str
+    taskmanager_id: str | None
+
+
 class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     """A sink and its guarantee: `exactly-once` or `at-least-once`."""
 
@@ -168,7 +190,12 @@ class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    source_records: int = 0  # rows that the job has read from its sources, since its submission
+    source_records_per_second: float = 0.0  # in the last micro-batches
+    sink_records: int = 0  # rows that its sinks have written, as far as they know
     restarts: int
+    restarting_repeatedly: RepeatedRestarts | None = None
+    next_restart: int | None = None  # when the restart is due that the job waits for
     recoveries: tuple[Recovery, ...]
     submission: dict[str, float]  # seconds from the submission to each phase
     hot_restarts: tuple[HotRestartInfo, ...] = ()  # newest first

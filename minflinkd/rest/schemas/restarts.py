@@ -50,7 +50,7 @@ class RestartError(Answer, frozen=True, kw_only=True):
 
 
 class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """`state`: handing-over, starting, turning-back; completed, rolled-back, failed, replaced, abandoned."""
+    """`state`: handing-over, starting, on-trial, turning-back; completed, rolled-back, failed, replaced, abandoned."""
 
     number: int
     state: str

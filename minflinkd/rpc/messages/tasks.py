@@ -9,7 +9,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
-from minflinkd.rpc.snapshot import PlanNode, StateFile, TaskSnapshot
+from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts, StateFile, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
 
@@ -100,7 +100,7 @@ class TaskMetrics(Message, frozen=True):
     batch_id: int = -1  # last finished micro-batch
     batches: int = 0
     rows_in: int = 0
-    rows_out: int = 0  # staged by the files sinks
+    rows_out: int = 0  # into its exchange, and to the sinks that know
     batch_ms: float = 0.0  # of the last micro-batch
     rows_per_second: float = 0.0  # of the last micro-batch
     state_rows: int = 0
@@ -111,7 +111,9 @@ class TaskMetrics(Message, frozen=True):
     output_backlog: int = 0  # bytes in its exchange that the slowest reader still needs
     backpressured: bool = False  # no micro-batch begins until its readers have caught up (J10)
     backpressured_ms: float = 0.0
-    waited: bool = False  # has looked for rows once, and found none to process
+    waited: bool = False  # has looked for rows and found none so far; until it has its first input
+    advanced: bool = False  # a source is further than where the attempt began, whether or not Spark counts its rows
+    rows: RowCounts = NO_ROWS
 
 
 class TaskStatus(Message, frozen=True):

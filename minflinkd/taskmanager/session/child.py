@@ -22,7 +22,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
-from minflinkd.taskmanager.session import continuation, plan, rehearsal
+from minflinkd.taskmanager.session import continuation, plan, rehearsal, sink_targets, streamable
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.prepared import PreparedTask
@@ -297,6 +297,10 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         for task in _upstream_first(request.tasks):
             inputs = {edge.id: exchanges[edge.id] for edge in task.inputs if edge.id in exchanges}
             built = plan.build(engine.session, request.job, task, code, inputs)
+            with code.in_session(built.spark):
+                if not built.faults:
+                    built.faults.extend(streamable.when_planned(engine.session, built, task))
+                built.faults.extend(sink_targets.faults(engine.session, built))
             prepared.append(PreparedTask(request.job, task, inputs, built, engine.code.load(job_id, request.artifacts)))
             faults.extend(built.faults)
             if task.readers and built.frame is not None:

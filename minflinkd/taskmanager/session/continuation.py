@@ -17,9 +17,10 @@ from pathlib import Path
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.taskmanager.session.operators import USER_STATE
 from minflinkd.taskmanager.session_protocol import RunTask
 
-_OWN_BOOKS = "TransformWithState"  # its stores know the variables that the code of one version has named
+_OWN_BOOKS = USER_STATE  # its stores know the variables that the code of one version has named
 
 
 @dataclass(frozen=True)

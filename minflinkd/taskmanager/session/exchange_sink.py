@@ -38,7 +38,7 @@ class ExchangeSink:
             self.files = tuple(self._place(file, rows) for file, rows in with_rows(sorted(staged.glob("*.parquet"))))
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-        return 0
+        return sum(file.rows for file in self.files)
 
     def _place(self, file: Path, rows: int) -> DataFile:
         name = f"{uuid4().hex}.parquet"

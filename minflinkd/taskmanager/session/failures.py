@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import py4j
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.taskmanager.session import refusals
 from minflinkd.taskmanager.session_protocol import SessionLost
 
 # Error classes (prefixes) that come back with the same job, the same state and the same input, however often.
@@ -34,7 +35,7 @@ HOPELESS = (
 )
 
 _PY4J = str(Path(py4j.__file__).parent)
-_PLAN = re.compile(r";\n\s*['+!A-Z].*", re.DOTALL)  # the plan that Spark prints behind the sentence
+_PLAN = re.compile(r";\n\s*['+!~A-Z].*", re.DOTALL)  # the plan that Spark prints after the sentence
 _USER_FILE = re.compile(r"[^\"]*/job_[0-9a-f]{20}/")
 _OWN_FRAME = re.compile(r'  File "[^"]*/minflinkd_job_code\.py", line .*\n(    .*\n)*')
 
@@ -66,8 +67,13 @@ def session_lost(error: BaseException) -> SessionLost:
 
 def spark_message(error: BaseException) -> str:
     """Spark's sentence, with its position in the SQL text, without the plan and the JVM's stack."""
-    text = str(error).partition("\n\nJVM stacktrace:")[0]
-    return _PLAN.sub("", text).strip()
+    if isinstance(error, Py4JJavaError):  # pyspark converts only what it expects; its own text is the JVM's stack
+        java = error.java_exception
+        name, said = str(java.getClass().getSimpleName()), str(java.getMessage() or "")
+        text = said if said.startswith("[") else f"{name}: {said}" if said else name
+    else:
+        text = str(error)
+    return _PLAN.sub("", text.partition("\n\nJVM stacktrace:")[0]).strip()
 
 
 def user_traceback(error: BaseException) -> str:
@@ -92,16 +98,21 @@ def build_failure(error: BaseException) -> ErrorInfo:
         return error_info(error)
     if session_is_lost(error):
         return session_lost(error).info()
+    trace = user_traceback(error)
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return ErrorInfo(code="user-code", message=_last_line(error), traceback=trace)
+    message, hint = refusals.in_users_words(spark_message(error))
     if isinstance(error, AnalysisException):
-        return ErrorInfo(code="spark-analysis", message=spark_message(error), traceback=user_traceback(error))
-    message = spark_message(error) if isinstance(error, PySparkException) else _last_line(error)
-    return ErrorInfo(code="user-code", message=message, traceback=user_traceback(error))
+        return ErrorInfo(code="spark-analysis", message=message, hint=hint, traceback=trace)
+    return ErrorInfo(code="user-code", message=message, hint=hint, traceback=trace)
 
 
 def batch_failure(error: BaseException) -> ErrorInfo:
     """Why a micro-batch failed on the Python side: in a sink, or in Spark called from it."""
     if isinstance(error, PySparkException):
         return _spark_failure(str(error), _condition(error))
+    if isinstance(error, Py4JJavaError):  # of Spark's, where PySpark has no exception of its own for it
+        return _java_failure(error.java_exception)
     info = error_info(error) if isinstance(error, MinflinkError) else None
     return info or ErrorInfo(
         code="user-code",
@@ -123,13 +134,21 @@ def query_failure(java_query: Any) -> ErrorInfo:
     option = java_query.exception()
     if not option.isDefined():
         return QueryEnded("the query ended without having been told to, and Spark names no reason").info()
-    cause = option.get()
+    return _java_failure(option.get())
+
+
+def _java_failure(cause: Any) -> ErrorInfo:
+    """Of an exception in the JVM and its causes."""
     texts, condition = list[str](), ""
     while cause is not None and len(texts) < 20:
         texts.append(str(cause.getMessage() or cause.toString()))
         condition = _java_condition(cause) or condition
         cause = cause.getCause()
-    root = next((text for text in reversed(texts) if "Traceback (most recent call last)" in text), texts[-1])
+    root = next((text for text in reversed(texts) if "Traceback (most recent call last)" in text), "")
+    if not root:  # a file that cannot be read: Spark names it, and then the record
+        named = next((position for position, text in enumerate(texts) if text.startswith("[FAILED_READ_FILE")), -1)
+        sentences = [text.strip().splitlines()[0] for text in texts[named:] if text.startswith("[")]
+        root = " ".join(dict.fromkeys(sentences)) if named >= 0 else texts[-1]
     return _spark_failure(root, condition)
 
 
@@ -147,6 +166,13 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
         consequence=Consequence.FATAL if hopeless else Consequence.RETRYABLE,
         hint="the state or the query does not fit; a restart cannot help" if hopeless else "",
     )
+
+
+def condition_of(error: Exception) -> str:
+    """Spark's name for what is wrong, also where pyspark has not converted the error; "" without one."""
+    if isinstance(error, PySparkException):
+        return _condition(error)
+    return _java_condition(error.java_exception) if isinstance(error, Py4JJavaError) else ""
 
 
 def _condition(error: PySparkException) -> str:

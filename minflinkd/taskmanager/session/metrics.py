@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,24 +11,39 @@ import msgspec
 
 from minflinkd.rpc.messages import TaskMetrics
 
+_ONE_SCAN: Mapping[int, int] = {}
 
-def advance(metrics: TaskMetrics, progress: dict[str, Any]) -> TaskMetrics:
-    """Take in the report of one finished micro-batch. One that was seen already changes nothing."""
+
+def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None = None) -> TaskMetrics:
+    """Take in the report of one finished micro-batch. One that was seen already changes nothing.
+
+    `rows_in`: of this micro-batch; None: as Spark counts them.
+    """
     batch_id = int(progress["batchId"])
     if batch_id <= metrics.batch_id:
         return metrics
     operators = progress.get("stateOperators") or []
+    if rows_in is None:
+        rows_in = max(int(progress.get("numInputRows") or 0), 0)
     return msgspec.structs.replace(
         metrics,
         batch_id=batch_id,
         batches=metrics.batches + 1,
-        rows_in=metrics.rows_in + max(int(progress.get("numInputRows") or 0), 0),
+        rows_in=metrics.rows_in + rows_in,
         batch_ms=float((progress.get("durationMs") or {}).get("triggerExecution", 0)),
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
         state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
         watermark_ms=_watermark(progress) or metrics.watermark_ms,
     )
+
+
+def is_executed(progress: dict[str, Any]) -> bool:
+    """Whether the report is of a micro-batch. Spark also reports that it has looked for rows and found none, under the
+
+    number of the micro-batch that is to come.
+    """
+    return "addBatch" in (progress.get("durationMs") or {})
 
 
 def _watermark(progress: dict[str, Any]) -> int | None:
@@ -47,6 +62,36 @@ def with_offsets(metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[
         if number in names and (offset := source.get("endOffset")) is not None
     }
     return msgspec.structs.replace(metrics, source_offsets=metrics.source_offsets | found)
+
+
+def rows_by_source(
+    progress: dict[str, Any], names: Mapping[int, str], scans: Mapping[int, int] = _ONE_SCAN
+) -> dict[str, int]:
+    """Rows of this micro-batch by the vertex of the source; `names` by the sources' numbers.
+
+    `scans`: by the same numbers, how often Spark counts a row; 0: another source counts it.
+    """
+    rows: dict[str, int] = {}
+    for number, source in enumerate(progress.get("sources") or []):
+        vertex = names.get(number, "source").partition("#")[0]
+        times = scans.get(number, 1)
+        counted = max(int(source.get("numInputRows") or 0), 0) // times if times else 0
+        rows[vertex] = rows.get(vertex, 0) + counted
+    return rows
+
+
+def with_advance(
+    metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[int, str], exchanges: Collection[str]
+) -> TaskMetrics:
+    """Whether a source has had input by now. An exchange is further also where nothing but a watermark came."""
+    if metrics.advanced:
+        return metrics
+    moved = any(
+        source.get("endOffset") != source.get("startOffset")
+        for number, source in enumerate(progress.get("sources") or [])
+        if names.get(number, "").partition("#")[0] not in exchanges
+    )
+    return msgspec.structs.replace(metrics, advanced=moved) if moved else metrics
 
 
 def with_output(metrics: TaskMetrics, rows_out: int, first_batch_ms: float) -> TaskMetrics:

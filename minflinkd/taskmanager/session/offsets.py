@@ -16,7 +16,7 @@ from uuid import uuid4
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.failures import query_failure
-from minflinkd.taskmanager.session.operators import source_lines, source_names
+from minflinkd.taskmanager.session.operators import source_lines, source_logs, source_names
 from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.repartition import PARTITIONS
 from minflinkd.taskmanager.session.spark import Session
@@ -40,8 +40,8 @@ class EmptyBatchFailed(MinflinkError):
 def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restored: Restored) -> None:
     """Make `target` a checkpoint directory from which the plan's query starts at `restored.offsets`.
 
-    A source that is not named there starts at its beginning. `laid_out` has the logs of file sources, by the numbers
-    that they had in the plan of `restored.operators`. Raises OffsetsNotUsable, EmptyBatchFailed.
+    A source that is not named there starts at its beginning. `laid_out` has the logs of file sources, where the query
+    with the plan of `restored.operators` had them. Raises OffsetsNotUsable, EmptyBatchFailed.
     """
     numbers = {name: number for number, name in plan.source_names.items()}
     logs = _logs(laid_out, restored)
@@ -51,8 +51,9 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
     _plan_batch(session, plan, empty, len(of_lines))
     _run(session, plan, empty)
     empty.rename(target)  # maintenance of the first run's stores goes on for a while, in the old path
+    directories = source_logs(plan.operators)
     for name, log in logs.items():
-        place = target / "sources" / str(numbers[name])
+        place = target / "sources" / str(directories[numbers[name]])
         snapshot.remove(place)
         place.parent.mkdir(exist_ok=True)
         log.rename(place)
@@ -87,7 +88,8 @@ def _is_log_offset(offset: str) -> bool:
 
 def _logs(laid_out: Path, restored: Restored) -> dict[str, Path]:
     """Source -> the directory of its log, as far as it is one that was asked for."""
-    found = {name: laid_out / "sources" / str(number) for number, name in source_names(restored.operators).items()}
+    directories, names = source_logs(restored.operators), source_names(restored.operators)
+    found = {names[number]: laid_out / "sources" / str(log) for number, log in directories.items()}
     return {name: place for name, place in found.items() if name in restored.offsets and place.is_dir()}
 
 

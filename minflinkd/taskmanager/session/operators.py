@@ -5,13 +5,20 @@ So each vertex's frame is marked in the plan by an alias of its own, and the pla
 
 The numbers are Spark's: it counts stateful operators and sources from the sink downwards, left before right. Its own
 list of stateful operators (of `UnsupportedOperationChecker`) is not used, as it leaves some of them out.
+
+A source has three numbers, which differ from each other. Example: `FROM x JOIN s JOIN x`, where `x` is an exchange that
+is read twice, and `s` a directory of files:
+
+    number         x is 0, s is 1: each source once, in the order of the plan
+    offset lines   x has the lines 0 and 2, s has line 1: one for each place that reads the source
+    source log     s has the directory sources/0: exchanges have none, and are not counted
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -25,7 +32,8 @@ from minflinkd.taskmanager.session.spark import Session
 _MARK = "minflinkd_vertex_"
 EXCHANGE = "minflinkd_exchange"
 _EXCHANGE_NODE = "StreamingExecutionRelation"  # only exchanges have their source in the plan from the beginning
-_STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups", "TransformWithState")
+USER_STATE = "TransformWithState"  # how its kinds begin
+_STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups")
 
 
 def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
@@ -46,6 +54,22 @@ def source_lines(found: tuple[PlanNode, ...]) -> dict[int, PlanNode]:
     return {line: node for node in found if not node.stateful for line in node.offset_lines}
 
 
+def source_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
+    """Number of a source -> name of its directory below `sources`. An exchange has none, and is not counted there.
+
+    Example: for an exchange and then two file sources, `{1: 0, 2: 1}`.
+    """
+    # Spark counts the directories while it turns relations into sources; an exchange is one from the beginning.
+    numbers = sorted(node.number for node in found if not node.stateful and node.kind != EXCHANGE)
+    return {number: log for log, number in enumerate(numbers)}
+
+
+def lines_with_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
+    """Line of the offset log -> directory below `sources`. Lines of exchanges are left out: they have none."""
+    logs = source_logs(found)
+    return {line: logs[node.number] for line, node in source_lines(found).items() if node.number in logs}
+
+
 def _with_lines(node: PlanNode, lines: tuple[int, ...]) -> PlanNode:
     return node if lines == (node.number,) else msgspec.structs.replace(node, lines=lines)
 
@@ -59,6 +83,24 @@ def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
             taken = sum(name.partition("#")[0] == vertex for name in names.values())
             names[node.number] = f"{vertex}#{taken + 1}" if taken else vertex
     return names
+
+
+def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int, int]:
+    """Number of a source -> how often Spark counts each of its rows; 0 where another one has the same rows.
+
+    Spark counts a row in each place that reads its source. Examples: `s UNION ALL s` is one source that is read in two
+    places; of `s JOIN s` Spark makes two sources, of which the first counts. Rows that a format leaves out by itself,
+    for a filter in one of the places, Spark does not count there: then the mean of all places counts.
+
+    `single`: vertices that yield one source each; a function may unite several.
+    """
+    counted: dict[int, int] = {}
+    seen: set[str] = set()
+    for node in sorted((node for node in found if not node.stateful), key=lambda node: node.number):
+        again = node.vertex in seen and node.vertex in single
+        counted[node.number] = 0 if again else len(node.offset_lines)
+        seen.add(node.vertex)
+    return counted
 
 
 class _Walk:
@@ -101,6 +143,8 @@ class _Walk:
 
 
 def _is_stateful(node: Any, name: str, children: list[Any]) -> bool:
+    if name.startswith(USER_STATE):  # its second child is what state begins with: a table, and mostly an empty one
+        return bool(children[0].isStreaming())
     return name.startswith(_STATEFUL) and all(child.isStreaming() for child in children)
 
 
@@ -135,8 +179,8 @@ def _state(node: Any, name: str, children: list[Any]) -> list[str]:
             return [*_types(node.groupingAttributes()), "->", str(node.stateType().catalogString())]
         except Py4JError:
             return _schema(node)
-    if name.startswith("TransformWithState"):
-        return _types(node.groupingAttributes())
+    if name.startswith(USER_STATE):  # what else it keeps only its code knows
+        return _types(children[0].output())[: int(node.groupingAttributesLen())]
     return [] if name == "GlobalLimit" else _schema(node)
 
 

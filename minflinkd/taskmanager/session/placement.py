@@ -1,6 +1,6 @@
 """State of another version of the job's query, put where the new one looks for it (C25), or refused.
 
-A laid out checkpoint directory is renumbered before its query starts: `state/<operator>`, `sources/<source>`, the
+A laid out checkpoint directory is renumbered before its query starts: `state/<operator>`, `sources/<log>`, the
 lines of the offset log, and what the commit log and the operators' own records say. Its files may be hard links into a
 snapshot: they are moved and replaced, never written to.
 """
@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, all_fit, match_nodes
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session import snapshot
-from minflinkd.taskmanager.session.operators import source_lines
+from minflinkd.taskmanager.session.operators import USER_STATE, source_lines, source_logs
 
 # What Spark calls the operators of a kind in the records beside their state. A kind that is not here is not moved:
 # the records of `transformWithState`, for one, hold paths.
@@ -37,14 +39,16 @@ def place(
 
     Types are not compared here: Spark does it when the query starts, and `rehearsal` has had it done before.
     """
-    if not old or tuple(old) == tuple(new):
+    if not old or tuple(old) == tuple(new) or _not_recorded(old, new):
         return False
     placement = match_nodes(old, new, allow_non_restored=allow_non_restored, verdicts=all_fit(new))
     if placement.in_place:
         return False
     _check(checkpoint, batch, old, new, placement)
     _renumber(checkpoint / "state", placement.operators, _renumber_record)
-    _renumber(checkpoint / "sources", placement.sources, lambda *_: None)
+    had, has = source_logs(tuple(old)), source_logs(tuple(new))
+    logs = {has[new]: had[old] for new, old in placement.sources.items() if new in has and old in had}
+    _renumber(checkpoint / "sources", logs, lambda *_: None)
     before = {node.number: node.offset_lines[0] for node in old if not node.stateful}
     lines = {  # of the new query -> of the old one
         line: before[placement.sources[node.number]] if node.number in placement.sources else None
@@ -55,6 +59,20 @@ def place(
     for entry in _entries(checkpoint / "commits"):
         _replace(entry, _moved_commit(entry.read_text("utf-8"), placement.operators))
     return True
+
+
+def _not_recorded(old: Sequence[PlanNode], new: Sequence[PlanNode]) -> bool:
+    """Whether the two differ in nothing but operators with `transformWithState`, which older checkpoints do not name,
+
+    nor count.
+    """
+    here, there = _without_user_state(new), _without_user_state(old)
+    return len(there) == len(old) and len(here) < len(new) and here == there
+
+
+def _without_user_state(nodes: Sequence[PlanNode]) -> list[PlanNode]:
+    named = (node for node in nodes if not node.kind.startswith(USER_STATE))
+    return [msgspec.structs.replace(node, number=0) if node.stateful else node for node in named]
 
 
 def _check(
@@ -97,7 +115,8 @@ def _renumber(root: Path, numbers: Mapping[int, int], record: Callable[[Path, in
     for new, old in numbers.items():
         if (before / str(old)).exists():
             (before / str(old)).rename(root / str(new))
-            record(root / str(new), new)
+            if new != old:
+                record(root / str(new), new)
     snapshot.remove(before)
 
 

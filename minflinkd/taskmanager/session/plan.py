@@ -6,7 +6,8 @@ and starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,21 +15,21 @@ import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from minflinkd.jobgraph.delivery import refused_mode
-from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import OutputMode, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc.messages import JobContext
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session import operators, watermarks
+from minflinkd.taskmanager.session import operators, steady_plans, watermarks
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.exchange_sink import not_storable
 from minflinkd.taskmanager.session.exchange_source import ExchangeSource
 from minflinkd.taskmanager.session.failures import build_failure, session_is_lost, session_lost
 from minflinkd.taskmanager.session.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.streamable import choose_output_mode
 
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "text", "orc"})
 
@@ -55,11 +56,13 @@ class Plan:
     spark: SparkSession
     faults: list[GraphFault] = field(default_factory=list)
     frames: dict[VertexId, DataFrame] = field(default_factory=dict)
+    computed: dict[VertexId, DataFrame] = field(default_factory=dict)  # the same without the vertex's own watermark
     frame: DataFrame | None = None
     sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
     output_mode: OutputMode = OutputMode.APPEND
     operators: tuple[PlanNode, ...] = ()
     source_names: dict[int, str] = field(default_factory=dict)  # number of a source -> vertex
+    scans: dict[int, int] = field(default_factory=dict)  # number of a source -> how often Spark counts a row of it
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
@@ -127,11 +130,12 @@ def _build(
         if vertex is None:
             continue
         if vertex.sink is None:
-            _build_vertex(plan, vertex, job, code)
+            _build_vertex(plan, task, vertex, job, code)
             continue
         plan.sinks += (vertex,)
         if vertex.sink.python is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
+    steady_plans.hold(spark)
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
@@ -140,9 +144,10 @@ def _build(
     for sink in plan.sinks if plan.frame is not None else ():
         _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore
     if plan.frame is not None:
-        _choose_output_mode(session, plan, task)
+        choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
         plan.source_names = operators.source_names(plan.operators)
+        plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice is two sources to Spark
         lines = operators.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
@@ -174,7 +179,7 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def _build_vertex(plan: Plan, vertex: Vertex, job: JobContext, code: JobCode) -> None:
+def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code: JobCode) -> None:
     path = f"vertices.{vertex.id}"
     inputs: dict[str, DataFrame] = {}
     for edge in vertex.inputs:
@@ -184,9 +189,14 @@ def _build_vertex(plan: Plan, vertex: Vertex, job: JobContext, code: JobCode) ->
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
         frame = _attempt(plan, path, lambda: _source(plan.spark, source, job.params, code))
+        if frame is None and any(fault.path == path for fault in plan.faults):
+            frame = _stand_in(plan.spark, source)
+            if frame is None:
+                return
     elif vertex.sql is not None:
         text, path = vertex.sql, f"{path}.sql"
-        frame = _attempt(plan, path, lambda: _sql(plan.spark, text, inputs))
+        known = {other.id for other in task.vertices} | {edge.id for edge in task.inputs}
+        frame = _attempt(plan, path, lambda: _sql(plan.spark, text, inputs, known))
     elif vertex.python is not None:
         reference, path = vertex.python, f"{path}.python"
         frame = _attempt(plan, path, lambda: code.function(reference)(dict(inputs), dict(job.params)))
@@ -207,6 +217,7 @@ def _build_vertex(plan: Plan, vertex: Vertex, job: JobContext, code: JobCode) ->
             GraphFault(path=path, problem="the DataFrame is not a streaming one", hint="read it with spark.readStream")
         )
         return
+    plan.computed[vertex.id] = frame
     if vertex.watermark is not None:
         watermark = vertex.watermark
         marked = _attempt(
@@ -227,10 +238,50 @@ def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: J
     return reader.load(source.path) if source.path is not None else reader.load()
 
 
-def _sql(spark: SparkSession, text: str, inputs: dict[str, DataFrame]) -> DataFrame:
+def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:
+    """Rows of the schema of a source that is at fault, so that what is wrong behind it is named at the same time.
+
+    None where its schema is not known, or is at fault itself.
+    """
+    if source.schema is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="no-source-") as nothing:
+        try:
+            return spark.readStream.format("json").schema(source.schema).load(nothing)
+        except AnalysisException:
+            return None
+
+
+class NotAnInput(MinflinkError):
+    """SQL reads a vertex that is not among the inputs of its own."""
+
+    code = "not-an-input"
+
+
+def _sql(spark: SparkSession, text: str, inputs: dict[str, DataFrame], known: Collection[str]) -> DataFrame:
+    """Views of other vertices are not there. `known`: vertices that could be inputs. Raises NotAnInput."""
     for name, frame in inputs.items():
         frame.createOrReplaceTempView(name)
-    return spark.sql(text)
+    try:
+        return spark.sql(text)
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+            raise
+        name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+        raise _missing(name, list(inputs), known) from None
+    finally:
+        for name in inputs:
+            spark.catalog.dropTempView(name)
+
+
+def _missing(name: str, inputs: list[str], known: Collection[str]) -> NotAnInput:
+    add = f"add it: inputs: [{', '.join([*inputs, name])}]"
+    if any(name.lower() == vertex.lower() for vertex in known):
+        return NotAnInput(f"the SQL reads {name}, which is not among its inputs", hint=add)
+    if (close := nearest(name, inputs)) is not None:
+        return NotAnInput(f"the SQL reads {name}, which is not among its inputs", hint=f"did you mean {close}?")
+    problem = f"the SQL reads {name}, which is neither a table nor among its inputs"
+    return NotAnInput(problem, hint=f"if it is a vertex, {add}")
 
 
 def _join_ends(plan: Plan, task: Task) -> None:
@@ -240,65 +291,3 @@ def _join_ends(plan: Plan, task: Task) -> None:
     else:
         last = task.vertices[-1].id
         plan.faults.append(GraphFault(path=f"vertices.{last}", problem=f"task {task.id} ends in no sink"))
-
-
-def _choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
-    asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
-    if task.exchange_mode is not None:
-        asked.add(task.exchange_mode)
-    if len(asked) > 1:
-        plan.faults.append(
-            GraphFault(
-                path=_mode_path(task),
-                problem=f"what reads {task.end} asks for the output modes {' and '.join(sorted(asked))}",
-                hint="a micro-batch is computed once: give all readers one output mode",
-            )
-        )
-        return
-    if asked:
-        modes = [next(iter(asked))]
-        for other in plan.sinks:  # what one sink asks for all sinks of the task get
-            if other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
-                path = f"vertices.{other.id}.output-mode"
-                plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
-    else:  # the first that the query allows, of those that every sink can be written in
-        modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
-        if task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
-            modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
-    problems = []
-    for mode in modes:
-        try:
-            _check_mode(session, plan, mode)
-        except AnalysisException as error:
-            problems.append(build_failure(error))
-        else:
-            plan.output_mode = mode
-            return
-    plan.faults.append(GraphFault(path=_mode_path(task), problem=problems[0].message, hint=_mode_hint(problems[0])))
-
-
-def _mode_path(task: Task) -> str:
-    asking = next((sink.id for sink in task.sinks if sink.output_mode is not None), None)
-    return f"vertices.{asking}.output-mode" if asking else f"vertices.{task.sinks[0].id if task.sinks else task.end}"
-
-
-def _mode_hint(problem: ErrorInfo) -> str:
-    if "watermark" in problem.message:
-        return "give the event time a watermark, or the sink another output mode"
-    if "multiple" in problem.message.lower() or "chain" in problem.message.lower():
-        return "let the second of them begin a new task: inputs: [{id: ..., exchange: true}]"
-    return ""
-
-
-def _check_mode(session: Session, plan: Plan, mode: OutputMode) -> None:
-    assert plan.frame is not None
-    modes = session.jvm.org.apache.spark.sql.streaming.OutputMode
-    java_mode = {
-        OutputMode.APPEND: modes.Append,
-        OutputMode.UPDATE: modes.Update,
-        OutputMode.COMPLETE: modes.Complete,
-    }[mode]()
-    checker = session.jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    analyzed = plan.frame._jdf.queryExecution().analyzed()
-    checker.checkForStreaming(analyzed, java_mode)
-    checker.checkStreamingQueryGlobalWatermarkLimit(analyzed, java_mode)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.taskmanager.session import metrics
+from minflinkd.taskmanager.session.attempt_rows import AttemptRows
 from minflinkd.taskmanager.session.backpressure import Backpressure
 
 
@@ -25,7 +27,9 @@ class Progress:
         self._received = time.monotonic()
         self._lock = threading.Lock()
         self._metrics = TaskMetrics()
+        self._telling = threading.Lock()
         self._rows_out = 0
+        self._rows = AttemptRows()
         self._finished_epoch = -1
 
     @property
@@ -33,13 +37,47 @@ class Progress:
         """As they were told last."""
         return self._metrics
 
-    def finished(self, epoch: int, rows_out: int) -> None:
+    def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
+        """A micro-batch has written its rows, by vertex."""
         with self._lock:
-            self._rows_out += rows_out
+            self._rows_out += sum(rows_out.values())
+            self._rows.wrote(epoch, rows_out)
             self._finished_epoch = epoch
 
-    def report(self, java_query: Any, source_names: Mapping[int, str], backlog: int) -> None:
-        """Tell what is new: of micro-batches that are finished, and of what holds the next one back."""
+    def rows_at(self, epoch: int) -> RowCounts:
+        """Of the attempt, up to and with this micro-batch."""
+        with self._lock:
+            return self._rows.at(epoch)
+
+    def has_reported(self, epoch: int) -> bool:
+        """Whether Spark has said how many rows were read up to there; True of another attempt's micro-batch."""
+        with self._lock:
+            return not self._rows.is_awaited(epoch)
+
+    def report(
+        self,
+        java_query: Any,
+        source_names: Mapping[int, str],
+        backlog: int,
+        *,
+        exchanges: Collection[str] = (),
+        scans: Mapping[int, int] | None = None,
+    ) -> None:
+        """Tell what is new: of micro-batches that are finished, and of what holds the next one back.
+
+        One at a time, as what is told later must not be older.
+        """
+        with self._telling:
+            self._report(java_query, source_names, backlog, exchanges, scans or {})
+
+    def _report(
+        self,
+        java_query: Any,
+        source_names: Mapping[int, str],
+        backlog: int,
+        exchanges: Collection[str],
+        scans: Mapping[int, int],
+    ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
         reports = _reports_since(java_query, known) if known < finished else []
@@ -48,13 +86,19 @@ class Progress:
             before = self._metrics
             after = before
             for report in reports:
-                if report["batchId"] <= self._finished_epoch:
-                    after = metrics.with_offsets(metrics.advance(after, report), report, source_names)
+                if report["batchId"] <= self._finished_epoch and metrics.is_executed(report):
+                    rows = metrics.rows_by_source(report, source_names, scans)
+                    once = sum(rows.values()) if any(times != 1 for times in scans.values()) else None
+                    after = metrics.advance(after, report, once)
+                    after = metrics.with_offsets(after, report, source_names)
+                    self._rows.has_read(report["batchId"], rows)
+                    after = metrics.with_advance(after, report, source_names, exchanges)
             if after is not before:
                 first = after.first_batch_ms
                 if first is None:
                     first = (time.monotonic() - self._received) * 1000
                 after = metrics.with_output(after, self._rows_out, first)
+                after = msgspec.structs.replace(after, rows=self._rows.latest)
             elif not self._backpressure.is_news(output, before):
                 return
             after = self._metrics = output.within(after)
@@ -62,14 +106,17 @@ class Progress:
 
     @property
     def is_awaited(self) -> bool:
-        """Nobody knows yet whether there are rows to process."""
-        return not self._metrics.rows_in and not self._metrics.waited
+        """Nobody knows yet what the query does with input: it has had none."""
+        return not (self._metrics.rows_in or self._metrics.advanced)
 
-    def waited(self) -> None:
-        """The query has looked for rows, and found none."""
-        with self._lock:
-            told = self._metrics = msgspec.structs.replace(self._metrics, waited=True)
-        self._tell(told)
+    def waits(self, waits: bool) -> None:
+        """Whether the query has looked for rows and found none, or has some now. Told where it is news."""
+        with self._telling:
+            with self._lock:
+                if self._metrics.waited is waits:
+                    return
+                told = self._metrics = msgspec.structs.replace(self._metrics, waited=waits)
+            self._tell(told)
 
 
 def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:

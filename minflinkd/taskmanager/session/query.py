@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -21,12 +22,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.rpc.messages import Collected, TaskMetrics
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.session import bounded, plan, snapshot
 from minflinkd.taskmanager.session.backpressure import Backpressure
+from minflinkd.taskmanager.session.batch_input import failed_input
 from minflinkd.taskmanager.session.batches import MicroBatches
 from minflinkd.taskmanager.session.callback import ATTEMPT_KEY, BatchCallback
 from minflinkd.taskmanager.session.code import NO_CODE, CodeCache
@@ -42,7 +45,7 @@ from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
-from minflinkd.taskmanager.session.watermarks import Watermarks, is_idle
+from minflinkd.taskmanager.session.watermarks import Watermarks, finds_input
 from minflinkd.taskmanager.session_protocol import (
     NothingToDrain,
     RunTask,
@@ -58,6 +61,8 @@ _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _HANDED_OVER = 30.0  # seconds, many times what it takes
 _REOPENED = 0.02  # seconds between two looks at a checkpoint to stop with
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
+_REPORT = 1.0  # seconds that a snapshot waits for Spark's report of its micro-batch, many times what that takes
+_LOOK = 1.0  # seconds between two looks at whether a query that has had no input has found some
 _LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
 
@@ -112,6 +117,7 @@ class RunningTask:
         self._batches: MicroBatches | None = None
         self._backpressure = Backpressure()
         self._progress = Progress(events.batch_finished, self._backpressure)
+        self._look_at = 0.0  # monotonic
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -227,7 +233,7 @@ class RunningTask:
                 if not self._let_end or not self._goes_on():
                     break
             if not self._stopping.is_set():
-                self._failed(self._batch_error or query_failure(java_query))
+                self._failed(self._with_input(self._batch_error or query_failure(java_query)))
         except ExchangeDamaged as error:
             self._failed(error.info())
         except Exception as error:
@@ -316,6 +322,12 @@ class RunningTask:
             self._stopping.set()
         if not stopping:
             self._events.failed(error)
+
+    def _with_input(self, error: ErrorInfo) -> ErrorInfo:
+        """With the files and offsets among which the record is, where it was a record that failed."""
+        if error.hint or error.code not in ("user-code", "spark-query") or self._plan is None:
+            return error
+        return msgspec.structs.replace(error, hint=failed_input(self._checkpoint, self._plan.operators))
 
     def _unforeseen(self, error: Exception) -> None:
         """Nobody would look after the query any more. Not told at once: of a query that has failed `watch` says why,
@@ -428,18 +440,43 @@ class RunningTask:
 
     def _report(self, java_query: Any) -> None:
         names = self._plan.source_names if self._plan is not None else {}
-        self._progress.report(java_query, names, self._channels.backlog())
-        if self._progress.is_awaited:  # where nothing comes, whoever waits for its first micro-batch may go on
+        exchanges = set(self._plan.exchanges.values()) if self._plan is not None else ()
+        scans = self._plan.scans if self._plan is not None else {}
+        backlog = self._channels.backlog()
+        self._progress.report(java_query, names, backlog, exchanges=exchanges, scans=scans)
+        if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):
-                if is_idle(self._execution):
-                    self._progress.waited()
+                self._look_for_input()
+
+    def _look_for_input(self) -> None:
+        """Where nothing comes, whoever waits for the first micro-batch may go on; and is told when there is one."""
+        found = finds_input(self._execution)
+        if found is not None:
+            self._progress.waits(not found)
+        if found is False:  # perhaps for days
+            self._look_at = time.monotonic() + _LOOK
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
         """Raises SnapshotFailed, with nothing left in the target directory."""
         assert self._snapshots is not None
-        return self._snapshots.take(request)
+        taken = self._snapshots.take(request)
+        return msgspec.structs.replace(taken, rows=self._rows_at(taken.batch_id))
+
+    def _rows_at(self, batch_id: int) -> RowCounts:
+        """Spark says what it has read right after the commit of a micro-batch. A checkpoint does not fail for want of
+
+        it: its counts then lack what that micro-batch has read.
+        """
+        assert self._query is not None
+        deadline = time.monotonic() + _REPORT
+        while not self._progress.has_reported(batch_id) and time.monotonic() < deadline:
+            with suppress(PySparkException, Py4JError):
+                self._report(self._query._jsq)
+            if self._stopping.wait(_REOPENED / 4):
+                break
+        return self._progress.rows_at(batch_id)
 
     def abort_snapshot(self, checkpoint_id: int) -> None:
         if self._snapshots is not None:

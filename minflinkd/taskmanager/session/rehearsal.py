@@ -13,23 +13,22 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from minflinkd.checkpoint.matching import StateNotMatched, Verdicts, all_fit, match_nodes
-from minflinkd.jobgraph.model import OutputMode
 from minflinkd.rpc.snapshot import PlanNode
-from minflinkd.taskmanager.session.failures import spark_message
+from minflinkd.taskmanager.session.failures import condition_of, spark_message
+from minflinkd.taskmanager.session.first_batch import plan_first_batch
+from minflinkd.taskmanager.session.operators import USER_STATE
 from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.state_schemas import difference
 
 log = structlog.get_logger(__name__)
 
-_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
-_METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
 _UNFIT = ("STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE")
 _ADVICE = ("Please check number and type of fields.", "If you want to force running")
 
@@ -46,7 +45,8 @@ def verdicts(session: Session, plan: Plan, old: Sequence[PlanNode], described: P
         ).operators
     except StateNotMatched:
         return {}  # whoever matches them says why
-    told = {new: had for new, had in operators.items() if (described / "state" / str(had)).exists()}
+    asked = {node.number for node in plan.operators if node.stateful and not node.kind.startswith(USER_STATE)}
+    told = {new: had for new, had in operators.items() if new in asked and (described / "state" / str(had)).exists()}
     if not told or _refusal(session, plan, described, told) == "":
         return dict.fromkeys(told, "")
     found = {new: _refusal(session, plan, described, {new: had}) for new, had in told.items()}
@@ -59,10 +59,10 @@ def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[i
     try:
         for new, had in operators.items():
             shutil.copytree(described / "state" / str(had), directory / "state" / str(new))
-        _plan_first_batch(session, plan, directory / "state")
+        plan_first_batch(session, plan.spark, plan.require(), plan.output_mode, directory / "state")
     except (PySparkException, Py4JError) as error:
-        if _condition(error) in _UNFIT:
-            return _sentence(spark_message(error))
+        if condition_of(error) in _UNFIT:
+            return _told(error)
         log.warning("state was not compared by Spark", error=str(error)[:2000])
         return None
     finally:
@@ -70,53 +70,18 @@ def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[i
     return ""
 
 
-def _plan_first_batch(session: Session, plan: Plan, state: Path) -> None:
-    """As the query's own thread would, over this directory; whatever it compares or refuses, it does here."""
-    jvm: Any = session.jvm
-    execution = getattr(jvm, f"{_RUNTIME}.IncrementalExecution")
-    no_watermarks = _scala(jvm, f"{_RUNTIME}.WatermarkPropagator$").noop()
-    nothing = _scala(jvm, "scala.collection.immutable.Map$").empty()
-    metadata = _scala(jvm, _METADATA).apply(0, 0, nothing)
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = {
-        OutputMode.APPEND: modes.Append,
-        OutputMode.UPDATE: modes.Update,
-        OutputMode.COMPLETE: modes.Complete,
-    }[plan.output_mode]()
-    new_map = jvm.scala.collection.mutable.HashMap
-    analyzed = plan.require()._jdf.queryExecution().analyzed()
-    first = execution(
-        plan.spark._jsparkSession,
-        analyzed,
-        mode,
-        str(state),
-        jvm.java.util.UUID.randomUUID(),
-        jvm.java.util.UUID.randomUUID(),
-        0,
-        jvm.scala.Option.empty(),
-        metadata,
-        no_watermarks,
-        True,  # the first of its run: only then are types compared
-        new_map(),
-        new_map(),
-        getattr(execution, "$lessinit$greater$default$14")(),
-        False,
-        False,
-    )
-    first.executedPlan()
+def _told(error: PySparkException | Py4JError) -> str:
+    """What changes; Spark's own words where they are not understood."""
+    given = error.java_exception.getMessageParameters() if isinstance(error, Py4JJavaError) else _parameters(error)
+    for part in ("Value", "Key"):
+        stored, new = given.get(f"stored{part}Schema"), given.get(f"new{part}Schema")
+        if stored and new:
+            return difference(part.lower(), str(stored), str(new))
+    return _sentence(spark_message(error))
 
 
-def _scala(jvm: Any, name: str) -> Any:
-    return getattr(getattr(jvm, name), "MODULE$")
-
-
-def _condition(error: PySparkException | Py4JError) -> str:
-    if isinstance(error, PySparkException):
-        return str(error.getCondition())
-    if isinstance(error, Py4JJavaError):  # pyspark converts only what it expects
-        getter = getattr(error.java_exception, "getCondition", None)
-        return str(getter()) if getter is not None else ""
-    return ""
+def _parameters(error: PySparkException | Py4JError) -> Mapping[str, str]:
+    return (error.getMessageParameters() or {}) if isinstance(error, PySparkException) else {}
 
 
 def _sentence(message: str) -> str:

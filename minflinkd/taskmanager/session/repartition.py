@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager.placing import link_or_copy
-from minflinkd.taskmanager.session import snapshot
+from minflinkd.taskmanager.session import schema_paths, snapshot
 from minflinkd.taskmanager.session.failures import spark_message
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -48,6 +48,7 @@ def repartition(spark: SparkSession, checkpoint: Path, batch: int, partitions: i
         if not (target / "state").exists():
             _record(target / "offsets" / str(batch), partitions)
             return batch
+        schema_paths.localize(target)  # Spark reads them
         spark._streamingCheckpointManager.repartition(str(target), partitions)
         return snapshot.read_boundary(target).committed
     except BaseException as error:

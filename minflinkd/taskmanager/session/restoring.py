@@ -14,10 +14,10 @@ import structlog
 from pyspark import SparkContext
 
 from minflinkd.jobgraph.model import RuntimeMode
-from minflinkd.taskmanager.session import continuation, placement, snapshot
+from minflinkd.taskmanager.session import continuation, placement, schema_paths, snapshot
 from minflinkd.taskmanager.session.continuation import Standing
 from minflinkd.taskmanager.session.offsets import start_at
-from minflinkd.taskmanager.session.operators import source_lines
+from minflinkd.taskmanager.session.operators import lines_with_logs
 from minflinkd.taskmanager.session.plan import Plan
 from minflinkd.taskmanager.session.repartition import StateNotRepartitioned, recorded_partitions, repartition
 from minflinkd.taskmanager.session.scheduling import pool, tagged
@@ -54,7 +54,13 @@ class Restoring:
         self._stopping = stopping
 
     def prepare(self, plan: Plan) -> Start:
-        """Raises StateNotMatched, and what Spark raises where it repartitions."""
+        """Raises StateNotMatched, StateNotRestored, and what Spark raises where it repartitions."""
+        start = self._prepare(plan)
+        if not start.continues:
+            schema_paths.localize(start.checkpoint)
+        return start
+
+    def _prepare(self, plan: Plan) -> Start:
         restored = self._request.restored
         if restored is not None and restored.offsets:
             target = self._checkpoint.with_name("at-offsets")
@@ -78,8 +84,7 @@ class Restoring:
         return Start(checkpoint, moved=moved)
 
     def _go_on(self, before: Standing, plan: Plan) -> Start:
-        numbers = {line: node.number for line, node in source_lines(plan.operators).items()}
-        snapshot.cut_off(before.checkpoint, before.batch_id, numbers)
+        snapshot.cut_off(before.checkpoint, before.batch_id, lines_with_logs(plan.operators))
         snapshot.renew_query_id(before.checkpoint)
         return Start(before.checkpoint, continues=True)
 

@@ -6,8 +6,8 @@ on meanwhile. Layout (Spark 4.3, state format v2):
 
     metadata                                     the query's id
     offsets/<batch>  commits/<batch>             one entry each per micro-batch
-    sources/<ordinal>/<entry>[.compact]          a file source's own log, numbered by its `logOffset`
-    state/<operator>/_metadata/...               the operator
+    sources/<log>/<entry>[.compact]              a file source's own log, numbered by its `logOffset`
+    state/<operator>/_metadata/...               the operator; some records name files, see `schema_paths`
     state/<operator>/<partition>/[<store>/]      <version>_<id>.changelog, <version>_<id>.zip; SSTs/; _metadata/
 """
 
@@ -27,6 +27,7 @@ from uuid import uuid4
 import msgspec
 
 from minflinkd.taskmanager.placing import link_or_copy
+from minflinkd.taskmanager.session import schema_paths
 from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile
 
 _VERSION = re.compile(r"(\d+)_([0-9a-f-]{36})\.(changelog|zip)")
@@ -44,7 +45,6 @@ class OffsetEntry(msgspec.Struct, frozen=True):
 
 
 NO_OFFSETS = OffsetEntry({}, ())
-NO_NUMBERS: Mapping[int, int] = {}
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
@@ -130,11 +130,12 @@ def closure(
     offsets: OffsetEntry,
     commit: CommitEntry,
     sst_files: Callable[[str], Iterable[str]],
-    numbers: Mapping[int, int] = NO_NUMBERS,
+    logs: Mapping[int, int] | None = None,
 ) -> set[str]:
     """Exactly what Spark needs to start at `batch + 1`. Pure but for `sst_files`, which reads a zip's list of them.
 
-    `numbers`: line of the offset log -> number of the source, where these differ.
+    `logs`: line of the offset log -> directory below `sources`; a line without one is of a source without a log of its
+    own. None: the two are the same.
 
     Raises SnapshotFailed naming what is missing.
     """
@@ -142,9 +143,8 @@ def closure(
     if batch > 0:
         wanted |= {f"offsets/{batch - 1}", f"commits/{batch - 1}"}  # Spark reads the entry before the last as well
     directories = _by_directory(files)
-    for line, offset in enumerate(offsets.offsets):
-        number = numbers.get(line, line)
-        wanted |= _source_log(directories.get(f"sources/{number}", []), number, offset)
+    for log, offset in _logged(offsets, logs):
+        wanted |= _source_log(directories.get(f"sources/{log}", []), log, offset)
     wanted |= _descriptions(directories, batch)
     stores = _stores(directories)
     for operator, partitions in commit.stores.items():
@@ -165,8 +165,15 @@ def _by_directory(files: set[str]) -> dict[str, list[str]]:
     return found
 
 
-def _source_log(names: list[str], ordinal: int, offset: str | None) -> set[str]:
-    prefix = f"sources/{ordinal}/"
+def _logged(offsets: OffsetEntry, logs: Mapping[int, int] | None) -> Iterator[tuple[int, str | None]]:
+    """Directory below `sources`, and where its source stands. One that is read twice comes twice."""
+    for line, offset in enumerate(offsets.offsets):
+        if logs is None or line in logs:
+            yield line if logs is None else logs[line], offset
+
+
+def _source_log(names: list[str], log: int, offset: str | None) -> set[str]:
+    prefix = f"sources/{log}/"
     position = _log_offset(offset)
     if position is None:  # an initial offset or start time: small, written once
         return {prefix + name for name in names}
@@ -279,9 +286,9 @@ def sst_files(zip_file: Path) -> tuple[str, ...]:
 
 
 def link(
-    checkpoint: Path, batch: int, target: Path, numbers: Mapping[int, int] = NO_NUMBERS
+    checkpoint: Path, batch: int, target: Path, logs: Mapping[int, int] | None = None
 ) -> tuple[list[SnapshotFile], OffsetEntry]:
-    """Link (else copy) the closure at `batch` into the new directory `target`. `numbers`: as in `closure`.
+    """Link (else copy) the closure at `batch` into the new directory `target`. `logs`: as in `closure`.
 
     Raises SnapshotFailed, and OSError where the disk does; nothing is left then.
     """
@@ -290,7 +297,7 @@ def link(
             offsets = read_offsets(checkpoint, batch)
             commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
             files = listing(checkpoint)
-            wanted = closure(files, batch, offsets, commit, lambda path: sst_files(checkpoint / path), numbers)
+            wanted = closure(files, batch, offsets, commit, lambda path: sst_files(checkpoint / path), logs)
             return _link(checkpoint, sorted(wanted), target), offsets
         except (FileNotFoundError, SnapshotFailed) as error:
             remove(target)
@@ -310,22 +317,34 @@ def _link(checkpoint: Path, paths: list[str], target: Path) -> list[SnapshotFile
         if (directory := os.path.dirname(place)) not in made:
             os.makedirs(directory, exist_ok=True)
             made.add(directory)
-        files.append(SnapshotFile(path, link_or_copy(os.path.join(checkpoint, path), place)))
+        source = os.path.join(checkpoint, path)
+        size = _relocatable(Path(source), Path(place)) if schema_paths.is_record(path) else link_or_copy(source, place)
+        files.append(SnapshotFile(path, size))
     return files
+
+
+def _relocatable(source: Path, target: Path) -> int:
+    """Copy a record that says where it lies, without that. Returns its size in bytes."""
+    try:
+        data = schema_paths.relative(source.read_text("utf-8")).encode()
+    except ValueError as error:
+        raise SnapshotFailed(f"Spark's record {source} cannot be read: {error}") from error
+    target.write_bytes(data)
+    return len(data)
 
 
 def remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def cut_off(checkpoint: Path, batch: int, numbers: Mapping[int, int] = NO_NUMBERS) -> None:
-    """Remove what a query has planned behind a micro-batch and not processed. `numbers`: as in `closure`."""
+def cut_off(checkpoint: Path, batch: int, logs: Mapping[int, int] | None = None) -> None:
+    """Remove what a query has planned after a micro-batch and not processed. `logs`: as in `closure`."""
     for entry in (checkpoint / "offsets").iterdir():
         if entry.name.isdigit() and int(entry.name) > batch:
             entry.unlink()
-    for line, offset in enumerate(read_offsets(checkpoint, batch).offsets):
+    for log, offset in _logged(read_offsets(checkpoint, batch), logs):
         if (position := _log_offset(offset)) is not None:
-            for entry in (checkpoint / "sources" / str(numbers.get(line, line))).iterdir():
+            for entry in (checkpoint / "sources" / str(log)).iterdir():
                 if _number(entry.name) > position:
                     entry.unlink()
 

@@ -17,7 +17,7 @@ from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, Checkpoin
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.ledger import Ledger
-from minflinkd.taskmanager.session.operators import source_lines, source_names
+from minflinkd.taskmanager.session.operators import lines_with_logs, source_lines, source_names
 from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile, SnapshotTaken, TakeSnapshot
 
 
@@ -72,8 +72,8 @@ class Snapshotter:
         offsets = snapshot.NO_OFFSETS
         lines = source_lines(self._operators)
         if made.batch_id >= 0:
-            numbers = {line: node.number for line, node in lines.items()}
-            files, offsets = snapshot.link(self._checkpoint, made.batch_id, target, numbers)
+            logs = lines_with_logs(self._operators)
+            files, offsets = snapshot.link(self._checkpoint, made.batch_id, target, logs)
         if made.files:
             target.mkdir(parents=True, exist_ok=True)
             unread.rename(target / UNREAD)

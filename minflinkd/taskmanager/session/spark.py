@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from minflinkd.taskmanager.session import java_classes, local_files
+from minflinkd.taskmanager.session import java_classes, local_files, steady_plans
 from minflinkd.taskmanager.session_protocol import SessionConfig
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -113,6 +113,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": str(config.slots),
+        **steady_plans.SETTINGS,
         # State: versions with unique file names, changelogs per batch, snapshots in the background (C10a).
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",

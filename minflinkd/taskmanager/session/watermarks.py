@@ -44,6 +44,19 @@ def is_idle(execution: Any) -> bool:
     return str(execution.status().message()).startswith("Waiting for data")
 
 
+def finds_input(execution: Any) -> bool | None:
+    """Whether the query processes rows, or has looked for them in vain; None where it looks, or has just processed.
+
+    "Waiting for data" it says for no more than 10 ms, and then that it waits for the next trigger.
+    """
+    status = execution.status()
+    does = str(status.message())
+    if does.startswith("Processing new data"):
+        return True
+    waits = does.startswith("Waiting for next trigger") and not status.isDataAvailable()
+    return False if waits or does.startswith("Waiting for data") else None
+
+
 def mark(frame: DataFrame, column: str) -> tuple[DataFrame, Any]:
     """The frame with `column` as event time, and the key of its watermark in Spark's tracker."""
     quoted = "`" + column.replace("`", "``") + "`"

@@ -215,7 +215,11 @@ async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
         assert point is not None
         assert point.checkpoint_id == 1
         world.run({A: A2, B: B2})
+        shown = to_flink_json(successor.statistics())
+        assert (shown["counts"]["completed"], shown["counts"]["restored"]) == (1, 1)
+        assert shown["latest"]["completed"]["id"] == 1
         assert (await successor.trigger()).checkpoint_id > 9
+        assert successor.statistics().completed == 2
         assert orphan not in world.storage.objects
 
 

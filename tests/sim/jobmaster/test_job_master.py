@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from minflinkd.jobmaster.job_history import FILE, decode
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, job_master
@@ -128,6 +129,27 @@ async def test_a_restart_goes_on_from_the_last_completed_checkpoint(tmp_path: Pa
         assert restore is not None
         assert restore.checkpoint_id == 1
         assert world.master.details().recoveries[0].checkpoint_id == 1
+
+
+async def test_failures_in_a_row_are_known_to_the_next_daemons_job_master(tmp_path: Path) -> None:
+    """A restart of the daemon neither hides nor forgives them; each is on record right after it has come."""
+    record = tmp_path / "checkpoints" / FILE
+    async with running(tmp_path, interval=100.0) as world:
+        await world.master.coordinator.trigger()
+        for failures in (1, 2, 3):
+            await world.tm.report(attempt(world), m.TaskState.FAILED, BOOM)
+            await until(lambda n=failures: len(world.tm.deployed) == n + 1)  # type: ignore[misc]
+            await until(lambda: world.master.status is JobStatus.RUNNING)
+        await until(lambda: record.exists() and decode(record.read_bytes()).restarts == 3)
+        backoff = world.master.history().strategy.backoff
+    async with running(tmp_path, interval=100.0) as world:
+        shown = world.master.details()
+        assert shown.restarts == 3
+        assert shown.repeated is not None
+        assert (shown.repeated.failures, shown.repeated.last.error.message) == (3, BOOM.message)
+        assert [failure.error.code for failure in shown.failures] == [BOOM.code] * 3
+        assert world.master.history().strategy.backoff == backoff > 0.1
+        assert world.master.coordinator.statistics().restored == 4
 
 
 async def test_a_bounded_job_ends_behind_its_final_checkpoint(tmp_path: Path) -> None:

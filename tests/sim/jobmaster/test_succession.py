@@ -3,64 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import JobGraph, Task, Vertex
-from minflinkd.jobmaster.succession import Heritage, NotStoodDown, Trial
+from minflinkd.jobgraph.model import Task, Vertex
+from minflinkd.jobmaster.succession import Heritage, NotStoodDown
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.network import RESOURCE_MANAGER, job_master
+from minflinkd.rpc.network import RESOURCE_MANAGER
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.storage.publication import SinkTransaction
-from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, new_master, running, until
+from tests.sim.jobmaster.successors import succeeded
+from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, running, until
 from tests.unit.checkpoint.builders import completed, snapshot
-from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
-
-
-@dataclass
-class Heard:
-    """What a version on trial had to say."""
-
-    said: list[str] = field(default_factory=list)
-    errors: list[ErrorInfo] = field(default_factory=list)
-
-    @property
-    def trial(self) -> Trial:
-        return Trial(
-            running=lambda: self.said.append("running"),
-            proven=lambda checkpoint_id: self.said.append(f"proven by {checkpoint_id}"),
-            disproved=self._disproved,
-        )
-
-    def _disproved(self, error: ErrorInfo) -> None:
-        self.said.append("disproved")
-        self.errors.append(error)
-
-
-@asynccontextmanager
-async def succeeded(
-    world: World, tmp_path: Path, job: JobGraph, *, base: int, allow: bool = False, heard: Heard | None = None
-) -> AsyncIterator[Heard]:
-    """The next JobMaster, of another version, in the place of the one that has stood down."""
-    heard = heard or Heard()
-    before = world.master
-    estate = before.estate()
-    await before.aclose()
-    storages = untimed_storages()
-    after = new_master(world, job, storages, tmp_path, heritage=Heritage(base, allow), estate=estate, trial=heard.trial)
-    world.master = after
-    async with after:
-        yield heard
-    await storages.aclose()
 
 
 async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_stay(tmp_path: Path) -> None:
@@ -286,34 +246,3 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
         await asyncio.sleep(60)
         assert (world.needs, world.story) == ((), ["deploy 0"])
         assert world.master.status is JobStatus.RUNNING
-
-
-@pytest.mark.parametrize("reports", [m.TaskMetrics(batches=1, rows_in=1), m.TaskMetrics(waited=True)])
-async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
-    tmp_path: Path, reports: m.TaskMetrics
-) -> None:
-    """H7: behind one the version before it could not be brought back; one that finds no rows is not waited for."""
-    async with running(tmp_path) as world:
-        base = await world.master.making_way.stand_down(final=True)
-        world.tm.finds_none = False
-        async with succeeded(world, tmp_path, graph(), base=base) as heard:
-            await until(lambda: heard.said)
-            await asyncio.sleep(5)
-            assert "trigger 17" not in world.story
-            metrics = reports
-            progress = m.TaskProgress(attempt_id=world.tm.deployed[-1].attempt_id, metrics=metrics)
-            world.tm.network.tell(job_master(JOB), progress, fence=world.master.leader_id)
-            async with asyncio.timeout(2):
-                await until(lambda: "trigger 17" in world.story)
-            await until(lambda: len(heard.said) == 2)
-
-
-async def test_a_version_that_does_not_get_through_its_first_micro_batch_is_disproved(tmp_path: Path) -> None:
-    """H7: one that hangs is not taken for one that has nothing to do."""
-    async with running(tmp_path) as world:
-        base = await world.master.making_way.stand_down(final=True)
-        world.tm.finds_none = False
-        async with succeeded(world, tmp_path, graph(), base=base) as heard:
-            await until(lambda: heard.errors)
-            assert heard.errors[0].code == "hot-restart-timeout"
-            assert "trigger 17" not in world.story

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec.structs import replace as copy
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.jobgraph.model import Input, JobGraph, RestartStrategy, Sink, Source, Vertex
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc import messages as m
@@ -23,6 +24,7 @@ from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.units import Duration
 from minflinkd.storage.registry import Storages
 from tests.untimed_storage import untimed_storages
 
@@ -55,7 +57,7 @@ class StandInTaskManager:
         self.cancelled: list[AttemptId] = []
         self.cancel_takes = 0.0
         self.mute = False  # it takes triggers, and acknowledges nothing
-        self.finds_none = True  # its tasks find no rows to process, and say so
+        self.finds = m.TaskMetrics(rows_in=1)  # what its tasks say as they begin to run
         self.free_takes = 0.0
         self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what becomes of a task that is to be drained
         mailbox = Mailbox(task_manager(resource_id))
@@ -87,11 +89,18 @@ class StandInTaskManager:
 
     async def report(self, attempt: AttemptId, state: m.TaskState, error: ErrorInfo | None = None) -> None:
         task = next(d.task for d in self.deployed if d.attempt_id == attempt)
-        metrics = m.TaskMetrics(waited=self.finds_none)
-        status = m.TaskStatus(attempt_id=attempt, task_id=task.id, state=state, metrics=metrics, error=error)
+        status = m.TaskStatus(attempt_id=attempt, task_id=task.id, state=state, metrics=self.finds, error=error)
         self.tasks[attempt] = status
         request = m.TaskStateChanged(resource_id=self.resource_id, status=status)
         await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
+
+    def progress(self, metrics: m.TaskMetrics, task: str | None = None) -> None:
+        """Of the attempt that runs, of all tasks or of one."""
+        for attempt, status in self.tasks.items():
+            if task in (None, status.task_id):
+                self.tasks[attempt] = copy(status, metrics=metrics)
+                notice = m.TaskProgress(attempt_id=attempt, metrics=metrics)
+                self.network.tell(job_master(JOB), notice, fence=self.world.master.leader_id)
 
     async def _deploy(self, request: m.DeployTask) -> m.Done:
         if request.attempt_id not in self.tasks:
@@ -208,7 +217,12 @@ class World:
         return [(d.task.id, d.attempt_number, d.task.parallelism) for d in all_of_them]
 
 
-OPTIONS = JobMasterOptions(resource_wait_timeout=30, cooldown_after_rescaling=5, resource_stabilization_timeout=5)
+OPTIONS = JobMasterOptions(
+    restart_strategy=RestartStrategy(initial_backoff=Duration(0.1)),
+    resource_wait_timeout=30,
+    cooldown_after_rescaling=5,
+    resource_stabilization_timeout=5,
+)
 
 
 def new_master(

@@ -47,6 +47,31 @@ def test_periodic_checkpoints_come_every_interval_without_anybody_asking() -> No
     assert story.state.next_trigger == 20.0
 
 
+def test_tasks_that_run_without_periodic_checkpoints_take_those_that_are_asked_for() -> None:
+    """H7: a version on trial is checkpointed when somebody says so, until checkpoints begin by themselves."""
+    story = Story(interval=10.0)
+    assert story.tell(e.TasksRunning(TASKS, periodic=False)) == []
+    assert story.at(50.0) == []
+    assert next_wakeup(story.state, 50.0) is None
+    assert story.tell(e.TriggerRequested(1, CheckpointKind.SAVEPOINT, forced=True)) == [e.SetUp(1)]
+    story.tell(e.SetUpFailed(1, ERROR))
+    assert story.tell(e.PeriodicBegins()) == []
+    assert story.state.next_trigger == 60.0
+    assert story.at(55.0, e.PeriodicBegins()) == [], "they have begun"
+    [set_up] = story.at(60.0)
+    assert isinstance(set_up, e.SetUp)
+
+
+def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never() -> None:
+    """C20."""
+    story = Story(interval=10.0)
+    story.tell(e.PeriodicBegins())
+    assert story.state.next_trigger is None, "no task runs"
+    story = Story(interval=0.0)
+    story.tell(e.TasksRunning(TASKS, periodic=False), e.PeriodicBegins())
+    assert story.state.next_trigger is None, "they are switched off"
+
+
 def test_periodic_checkpoints_stop_with_the_tasks() -> None:
     """C20: nothing is triggered while the tasks are not running."""
     story = Story(interval=10.0).running()

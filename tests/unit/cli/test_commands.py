@@ -8,15 +8,17 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from minflinkd.cli.client import Client
-from minflinkd.cli.main import COMMANDS, main
+from minflinkd.cli.main import COMMANDS, GROUPS, main
 from minflinkd.rest.schemas import Logs
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.ids import ResourceId
 from tests.unit.cli.conftest import Command, RunningDaemon
-from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting
+from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting, failing
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
@@ -31,6 +33,19 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     for name, lazy in COMMANDS.items():
         assert name in done.stdout
         assert lazy.help.split()[0] in done.stdout
+
+
+def test_help_groups_the_commands_and_begins_with_examples() -> None:
+    """Issue 15, 12: what a newcomer needs first stands first, and no text wraps on 80 columns."""
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    places = [shown.index(f"\n{group}:\n") for group in GROUPS]
+    assert places == sorted(places)
+    assert shown.index("Examples:") < places[0]
+    assert "minflinkd check job.yaml" in shown
+    assert "--help" in shown[: places[0]], "where the options of a command are found"
+    for name, lazy in COMMANDS.items():
+        assert f"  {name} " in shown
+        assert lazy.help in shown
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -58,6 +73,21 @@ def test_list_shows_what_runs_and_all_what_ended(command: Command) -> None:
     assert FAILED in command("list", "--all").output
     jobs = json.loads(command("list", "--all", "--json").output)["jobs"]
     assert {job["jid"] for job in jobs} == {RUNNING, FAILED}
+
+
+def test_a_job_that_restarts_repeatedly_is_marked_with_where_it_fails(daemon: RunningDaemon, command: Command) -> None:
+    """Its state alone says RUNNING."""
+    daemon.dispatcher.jobs[RUNNING] = failing()
+    listed = command("list").output
+    assert "RUNNING, restarting repeatedly" in listed
+    assert [line.split()[6] for line in listed.splitlines()[1:]] == ["7"]
+    shown = command("info", RUNNING).output
+    assert "Restarting repeatedly: 7 failures in a row since" in shown
+    assert f"in task out on {TM}: user-code: ValueError: seven is poison" in shown
+    assert f"minflinkd logs {TM}" in shown
+    assert "Next restart: in" in shown
+    told = json.loads(command("info", RUNNING, "--json").output)["minflinkd"]
+    assert (told["restarts"], told["restarting-repeatedly"]["task"]) == (7, "out")
 
 
 def test_info_without_a_job_is_about_the_cluster(command: Command) -> None:
@@ -177,6 +207,63 @@ def test_logs_chooses_a_file_and_its_last_lines(command: Command) -> None:
     assert command("logs", TM, "none.log").exit_code == 4
     assert "session.log" in command("logs", "--list").output
     assert json.loads(command("logs", "--json").output)["logs"][0]["name"] == "session.log"
+
+
+def of_attempt(attempt: str, event: str, job: str = "") -> bytes:
+    return b'{"attempt": "%s", "event": "%s", "job": "%s"}\n' % (attempt.encode(), event.encode(), job.encode())
+
+
+@pytest.fixture
+def shared_logs(daemon: RunningDaemon) -> None:
+    """Of a TaskManager that runs the job, with two present attempts, and another one."""
+    earlier, other = "e" * 32, "f" * 32
+    daemon.task_manager.logs = {
+        "session.log": of_attempt(earlier, "an earlier attempt's") + of_attempt(other, "theirs") + b"printed, no end",
+        "taskmanager.log": b"".join(
+            [
+                of_attempt(earlier, "a task is deployed", RUNNING),
+                of_attempt(other, "a task is deployed", "9" * 32),
+                of_attempt("c" * 32, "a present attempt's"),
+                b'{"event": "the session is ready"}\n',
+            ]
+        ),
+    }
+
+
+@pytest.mark.usefixtures("shared_logs")
+def test_logs_of_a_job_are_its_lines_in_every_log_of_its_taskmanagers(command: Command) -> None:
+    """Issue 15, 11: a user knows his job, and not where it runs."""
+    shown = command("logs", RUNNING)
+    assert shown.exit_code == 0, shown.output
+    headers = [line for line in shown.stdout.splitlines() if line.startswith("==>")]
+    assert headers == [f"==> {TM} taskmanager.log <==", f"==> {TM} session.log <=="]
+    events = [line.split('"event": "')[1].split('"')[0] for line in shown.stdout.splitlines() if line.startswith("{")]
+    assert events == ["a task is deployed", "a present attempt's", "an earlier attempt's"]
+    assert shown.stdout.endswith("printed, no end\n")
+
+
+@pytest.mark.usefixtures("shared_logs")
+def test_logs_of_a_job_can_be_whole_one_file_or_the_end(command: Command) -> None:
+    whole = command("logs", RUNNING, "taskmanager.log", "--whole").stdout
+    assert whole.count("\n") == 5, "the header and every line"
+    assert command("logs", RUNNING, "session.log", "--tail", "1").stdout.splitlines()[1:] == ["printed, no end"]
+    assert "session.log" in command("logs", RUNNING, "--list").output
+    listed = json.loads(command("logs", "--job", RUNNING, "--json").stdout)
+    assert (listed["job"], [manager["id"] for manager in listed["taskmanagers"]]) == (RUNNING, [TM])
+    assert command("logs", RUNNING, "none.log").exit_code == 4
+    assert command("logs", "no-such-job").exit_code == 4
+    assert command("logs", "tm-none").exit_code == 4
+    assert command("logs", "--job").exit_code == 2
+
+
+def test_logs_of_a_job_whose_taskmanager_is_gone_says_where_they_are(command: Command, daemon: RunningDaemon) -> None:
+    gone = ResourceId("tm-gone00000000")
+    job = daemon.dispatcher.jobs[RUNNING]
+    tasks = tuple(msgspec.structs.replace(task, resource_id=gone) for task in job.tasks)
+    daemon.dispatcher.jobs[RUNNING] = msgspec.structs.replace(job, tasks=tasks)
+    shown = command("logs", RUNNING)
+    assert shown.exit_code == 4
+    assert f"taskmanagers/{gone}/log of the state directory" in shown.stderr
 
 
 def test_plugins_lists_the_backends_of_the_entry_points() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from minflinkd.cli.main import main
+from minflinkd.jobgraph.difference import SettingChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.jobs import HotRestartJob, RescaleJob, RestartState
 from tests.unit.cli.conftest import Command, RunningDaemon
@@ -55,6 +57,77 @@ def test_the_changes_are_shown_before_the_question(command: Command, daemon: Run
     ):
         assert line in shown.output
     assert [request.dry_run for request in sent(daemon)] == [True]
+
+
+def test_the_changes_are_shown_without_a_question_too(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    """H2: a script's log says what was deployed; of an artifact, which is told by a hash, that it is another one."""
+    daemon.dispatcher.changed_artifacts = (
+        SettingChange(path="artifacts.airports.csv", before='"p-111"'),
+        SettingChange(path="artifacts.carriers.csv", after='"p-222"'),
+        SettingChange(path="artifacts.flights.py", before='"p-111"', after='"p-222"'),
+    )
+    shown = command("hot-restart", RUNNING, str(job), "--yes")
+    assert shown.exit_code == 0, shown.output
+    for line in (
+        "~ vertex delays: sql",
+        "~ params.minutes: 60 -> 30",
+        "~ flights.py: content changed",
+        "+ carriers.csv",
+        "- airports.csv",
+        "  state of delays (stateStoreSave) is kept",
+    ):
+        assert line in shown.output.splitlines()
+    assert "p-111" not in shown.output
+    assert [request.dry_run for request in sent(daemon)] == [False]
+
+
+def test_the_changes_are_shown_once(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    arguments = ["hot-restart", RUNNING, str(job)]
+    shown = CliRunner().invoke(main, arguments, input="y\n", env={"MINFLINKD_URL": daemon.url})
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("~ vertex delays: sql") == 1
+
+
+def test_a_version_that_has_found_no_input_is_told_to_be_on_trial_and_is_not_waited_for(
+    command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: it may be days; the version runs, and whoever deploys goes on."""
+    monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.1)
+    daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
+    shown = command("hot-restart", RUNNING, str(job), "--yes")
+    assert shown.exit_code == 0, shown.output
+    assert "The new version runs, and is on trial: no input yet." in shown.output
+    shown = command("rescale", RUNNING, "--parallelism", "4")
+    assert "on trial: no input yet" in shown.output
+    shown = command("info", RUNNING)
+    assert "on trial: no input yet" in shown.output
+    shown = command("list")
+    assert "RUNNING, on trial: no input yet" in shown.output
+
+
+def test_a_trial_that_is_over_soon_is_followed_to_its_end(command: Command, daemon: RunningDaemon, job: Path) -> None:
+    """H7: a job with a row now and then is without input at most moments."""
+    daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
+    later = threading.Timer(0.3, daemon.dispatcher.end_trial, [RestartState.COMPLETED])
+    later.start()
+    shown = command("hot-restart", RUNNING, str(job), "--yes")
+    later.join()
+    assert shown.exit_code == 0, shown.output
+    assert "The new version runs." in shown.output
+
+
+def test_a_trial_is_waited_for_on_request(
+    command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: for who wants to know."""
+    monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.0)
+    daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
+    later = threading.Timer(0.3, daemon.dispatcher.end_trial, [RestartState.ROLLED_BACK])
+    later.start()
+    shown = command("hot-restart", RUNNING, str(job), "--yes", "--wait-trial")
+    later.join()
+    assert shown.exit_code == 1
+    assert "The job goes on as it was (rolled-back)" in shown.output
 
 
 def test_a_dry_run_is_json_for_programs(command: Command, daemon: RunningDaemon, job: Path) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
+from fcntl import ioctl
 from pathlib import Path
 
 import msgspec
@@ -150,6 +156,32 @@ def test_a_param_without_a_value_is_a_usage_error(command: Command, job: Path) -
     shown = command("run", str(job), "-p", "minutes")
     assert shown.exit_code == 2
     assert "KEY=VALUE" in shown.output
+
+
+def test_the_live_line_is_one_row_of_a_narrow_terminal(daemon: RunningDaemon, job: Path) -> None:
+    """Issue 15, 11: with 60 columns as well; a row that wrapped was left behind at each refresh."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]
+    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")} | {"TERM": "xterm"}
+    running = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+            if shown.count(b"RUNNING") >= 3:
+                daemon.dispatcher.become(daemon.dispatcher.submissions[0].job_id, JobStatus.FINISHED)
+    except OSError:  # EIO: the command has ended
+        pass
+    finally:
+        os.close(ours)
+        running.kill()
+    assert running.wait(10) == 0
+    rows = [row.strip() for row in re.split(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]", shown.decode())]
+    live = [row for row in rows if "tasks " in row or "rows " in row or "cp " in row or "checkpoints" in row]
+    assert live
+    assert all(row.startswith(("RUNNING", "FINISHED")) and len(row) <= 60 for row in live), live
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")

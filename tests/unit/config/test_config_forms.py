@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from minflinkd.config import Config
 from minflinkd.config.combinations import impossible
 from minflinkd.config.declaration import Option, Reload
-from minflinkd.config.directories import blob_directory, checkpoint_uri, ha_storage_uri, secret_file, state_directory
+from minflinkd.config.directories import (
+    blob_directory,
+    checkpoint_uri,
+    ha_storage_uri,
+    savepoint_uri,
+    secret_file,
+    state_directory,
+)
 from minflinkd.config.load import parse_config
 from minflinkd.config.options import options
 from minflinkd.config.reload import changes
@@ -180,10 +187,12 @@ def test_what_has_no_place_of_its_own_lies_in_the_state_directory() -> None:
     """E20: empty directories have a defined meaning."""
     state = Path("/state")
     assert checkpoint_uri(Config(), state) == "file:///state/checkpoints"
+    assert savepoint_uri(Config(), state) == "file:///state/savepoints"
     assert ha_storage_uri(Config(), state) == "file:///state/ha"
     assert blob_directory(Config(), state) == Path("/state/blobs")
     assert secret_file(Config(), state) == Path("/state/cluster.secret")
     text = "execution.checkpointing.dir: s3://b/c\nhigh-availability.storageDir: s3://b/h\nblob.storage.directory: /b"
     config = parse_config(text, {}, {})
     assert (checkpoint_uri(config, state), ha_storage_uri(config, state)) == ("s3://b/c", "s3://b/h")
+    assert savepoint_uri(config, state) == "s3://b/c/savepoints", "in a storage that outlives the machine, too"
     assert blob_directory(config, state) == Path("/b")

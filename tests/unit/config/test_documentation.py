@@ -17,7 +17,7 @@ from minflinkd.cli.main import main
 from minflinkd.jobgraph.document import parse_yaml
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
-from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.storage.recording import RequestStatistics
 
@@ -212,6 +212,7 @@ def a_whole_cluster() -> ClusterSample:
             JobSample(
                 job_id="a" * 32,
                 restarts=0,
+                repeated=RepeatedSample(failures=3, task="out", task_manager="tm-0123456789ab"),
                 hot_restarts={"completed": 1},
                 hot_restart_phases={"running": 0.3},
                 tasks=(task,),

@@ -140,6 +140,7 @@ class Cluster:
             rng=random.Random(1),
             options=DispatcherOptions(
                 checkpoint_root=f"file://{self.directory}/checkpoints",
+                savepoint_dir=f"file://{self.directory}/savepoints",
                 session_timeout=1.0,
                 job_master=JobMasterOptions(
                     restart_strategy=RestartStrategy(),

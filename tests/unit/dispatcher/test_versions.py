@@ -122,6 +122,88 @@ def test_a_version_that_takes_the_place_of_one_on_trial_falls_back_behind_that_o
     assert job.counts == "version 0"
 
 
+def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_stored(job: Job) -> None:
+    """H7: it has shown nothing yet; hours later a failure still brings the version before it back."""
+    starting(job)
+    job.feed(v.Running())
+    assert job.feed(v.Idle()) is None
+    assert v.shown(job.state)[0].state is RestartState.ON_TRIAL
+    assert not RestartState.ON_TRIAL.over
+    assert job.feed(v.Idle()) is None, "also under another JobMaster"
+    job.now += 6 * 3_600_000
+    assert job.feed(v.Disproved(BOOM)) is Command.STAND_DOWN
+    assert job.feed(v.StoodDown(7)) is Command.BRING_UP
+    assert (job.counts, job.last) == ("version 0", RestartState.ROLLED_BACK)
+
+
+def test_a_version_on_trial_without_input_is_proven_by_its_first_checkpoint(job: Job) -> None:
+    """H7."""
+    starting(job)
+    job.feed(v.Idle())
+    assert job.feed(v.Proven(7)) is None, "that one is of the version before it"
+    assert v.shown(job.state)[0].state is RestartState.ON_TRIAL
+    job.feed(v.Proven(8))
+    assert (job.counts, job.last) == ("version 1", RestartState.COMPLETED)
+
+
+def test_another_version_takes_the_place_of_one_that_waits_for_input(job: Job) -> None:
+    """H9: a job without input may be changed as often as one likes, and goes back to what was proven last."""
+    starting(job)
+    job.feed(v.Idle())
+    assert job.feed(v.Requested(graph(2))) is Command.STAND_DOWN
+    assert job.last is RestartState.REPLACED
+    job.feed(v.StoodDown(7))
+    job.feed(v.Idle())
+    assert job.counts == "version 2"
+    job.feed(v.Disproved(BOOM))
+    job.feed(v.StoodDown(7))
+    assert job.counts == "version 0"
+
+
+def test_a_request_that_comes_as_the_trial_is_won_goes_back_to_the_version_that_won_it(job: Job) -> None:
+    """H7, H9: its checkpoint was complete before it stood down."""
+    starting(job)
+    job.feed(v.Idle())
+    job.feed(v.Requested(graph(2)))
+    job.feed(v.StoodDown(8))
+    job.feed(v.Disproved(BOOM))
+    job.feed(v.StoodDown(8))
+    assert job.counts == "version 1"
+
+
+def test_a_trial_goes_on_under_another_daemon(job: Job) -> None:
+    """H8."""
+    starting(job)
+    job.feed(v.Idle())
+    assert v.durable(job.state).restart is not None
+    assert job.feed(v.Recovered(7)) is None
+    assert v.shown(job.state)[0].state is RestartState.ON_TRIAL
+    job.feed(v.Recovered(8))
+    assert job.last is RestartState.COMPLETED
+
+
+def test_only_a_version_that_has_never_run_is_overdue(job: Job) -> None:
+    """H7: hot-restart.timeout; a version on trial that comes up again may take as long as the cluster does."""
+    starting(job)
+    assert job.feed(v.Overdue(BOOM)) is Command.STAND_DOWN
+    job = Job()
+    starting(job)
+    job.feed(v.Running())
+    assert job.feed(v.Overdue(BOOM)) is None
+    job.feed(v.Idle())
+    job.state = v.durable(job.state)
+    assert job.feed(v.Overdue(BOOM)) is None, "under another daemon, too"
+
+
+def test_a_job_that_ends_in_a_version_on_trial_ends_its_hot_restart(job: Job) -> None:
+    """H3a: cancelled, the version has shown nothing; stopped with a savepoint it has completed a checkpoint."""
+    for finished, outcome in ((False, RestartState.ABANDONED), (True, RestartState.COMPLETED)):
+        starting(job)
+        job.feed(v.Idle())
+        assert job.feed(v.Ended(finished=finished)) is None
+        assert job.last is outcome
+
+
 def test_a_hot_restart_that_the_daemon_did_not_survive_leaves_the_version_that_counts(job: Job) -> None:
     """H8: before the switch the old one goes on; after it the new one is on trial still."""
     job.feed(v.Requested(graph(1)))
@@ -228,6 +310,11 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(dies=deaths)
     def fail(self, dies: str) -> None:
         self.feed(v.Disproved(BOOM), dies=dies)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(dies=deaths)
+    def find_no_input(self, dies: str) -> None:
+        self.feed(v.Idle(), dies=dies)
 
     @rule()
     def die(self) -> None:

@@ -72,6 +72,16 @@ def test_a_refusal_has_a_code_a_consequence_and_names_all_faults(document: Docum
     assert all(fault.path in info.message for fault in refused.value.faults)
 
 
+def test_ids_that_differ_in_case_only_are_refused(document: Document, faults: FindFaults) -> None:
+    """J1: views in SQL have names without case, so that one source would be read for the other."""
+    document["vertices"]["Flights"] = document["vertices"]["flights"] | {"source": {"format": "rate"}}
+    document["vertices"]["delays"]["inputs"] = ["flights", "Flights"]
+    found = faults(document)
+    assert list(found) == ["vertices.Flights"]
+    assert "Flights and flights differ in upper and lower case only" in found["vertices.Flights"].problem
+    assert "rename one" in found["vertices.Flights"].hint
+
+
 KAFKA = {"format": "kafka", "options": {"kafka.bootstrap.servers": "host:9092", "topic": "out"}}
 
 
@@ -336,6 +346,11 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         lambda d: d.update(spark={"spark.sql.shuffle.partitions": 4}),
         'spark["spark.sql.shuffle.partitions"]',
         "set `parallelism`",
+    ),
+    "a setting with which rows are lost": (
+        lambda d: d.update(spark={"spark.sql.exchange.reuse": "true"}),
+        'spark["spark.sql.exchange.reuse"]',
+        "would lose rows",
     ),
     "an artifact that cannot be loaded": (
         lambda d: d.update(artifacts=["native.so"]),

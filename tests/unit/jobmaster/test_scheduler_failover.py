@@ -134,3 +134,19 @@ def test_a_job_that_is_cancelled_before_its_jobmaster_is_up_ends() -> None:
     assert job.feed(ev.Started()) == []
     job.feed(ev.SinksSettled())
     assert job.state.status is JobStatus.CANCELED
+
+
+def test_a_failure_while_the_job_is_drained_stops_every_task() -> None:
+    """C24: those of other regions are at the end of time, and would read nothing that comes later."""
+    job = Job("a", "b").run()
+    job.feed(ev.DrainBegun())
+    job.report(TaskState.FAILED, "a")
+    assert job.state.executions[TaskId("b")].state is ExecutionState.CANCELING
+    job.report(TaskState.CANCELED, "b")
+    job.now = job.state.restart_at or 0.0
+    job.feed(ev.Tick())
+    job.feed(ev.RestorePointFound(job.state.round, 3, {}))
+    for name in ("a", "b"):
+        job.report(TaskState.RUNNING, name)
+    job.report(TaskState.FAILED, "a")
+    assert job.state.executions[TaskId("b")].state is ExecutionState.RUNNING, "the drain was over"

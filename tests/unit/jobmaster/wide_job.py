@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.chance import Chance
@@ -14,6 +15,7 @@ from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotNeed, SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.units import Duration
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
 BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
@@ -31,7 +33,8 @@ class WideJob:
         rng = random.Random(7)
         self.chance = Chance(IdSource(rng), rng)
         self.options = JobMasterOptions(
-            restart_strategy=RestartStrategy(jitter_factor=0.0),
+            restart_strategy=RestartStrategy(initial_backoff=Duration(0.1), jitter_factor=0.0),
+            checkpoints=CheckpointOptions(interval=10.0),
             resource_wait_timeout=30,
             resource_stabilization_timeout=10,
             cooldown_after_rescaling=20,

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
-from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.storage.recording import RequestStatistics
 
@@ -18,6 +18,8 @@ SAMPLE = ClusterSample(
         JobSample(
             job_id="a" * 32,
             restarts=3,
+            on_trial=True,
+            repeated=RepeatedSample(failures=3, task="out", task_manager="tm-0123456789ab"),
             tasks=(
                 TaskSample(
                     task_id="out",
@@ -72,6 +74,8 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_jobs", ("RUNNING",)] == 2
     assert found["minflinkd_jobs_not_shown", ()] == 1
     assert found["minflinkd_job_restarts_total", (job,)] == 3
+    assert found["minflinkd_job_on_trial", (job,)] == 1
+    assert found["minflinkd_job_restarting_repeatedly", (job, "out", "tm-0123456789ab")] == 3
     assert found["minflinkd_checkpoints_total", (job, "completed")] == 7
     assert found["minflinkd_checkpoint_failures_total", ("expired", job)] == 1
     assert found["minflinkd_checkpoint_last_duration_seconds", (job,)] == 0.3

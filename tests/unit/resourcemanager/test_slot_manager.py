@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from minflinkd.resourcemanager import events as ev
@@ -391,3 +392,28 @@ def test_ids_of_started_taskmanagers_come_from_the_injected_source() -> None:
     ids = IdSource(random.Random(1))
     _, commands = step(Setting(replace(NO_STANDBY, standby=1), ids.resource), Resources(), ev.Tick(), 0.0)
     assert commands == (ev.StartTaskManager(IdSource(random.Random(1)).resource()),)
+
+
+def test_a_session_that_gets_on_is_waited_for_beyond_its_timeout() -> None:
+    """R5: on a busy machine a start takes many times as long, and to kill it only begins the same work anew."""
+    manager = Manager()
+    manager.needs(a=1)
+    manager.register(TM1, STARTING)
+    for steps in range(1, 8):
+        manager.tick(100)
+        manager.feed(ev.Reported(msgspec.structs.replace(manager.report_with(TM1, STARTING), session_steps=steps)))
+        assert TM1 in manager.state.task_managers
+    commands = manager.tick(120)
+    assert any(isinstance(command, ev.StopTaskManager) for command in commands)
+    assert "its session was not ready for 820 s" in manager.state.starts.reason
+
+
+def test_a_session_that_fails_again_and_again_gets_no_more_time() -> None:
+    """R5: each of its starts does something."""
+    manager = Manager()
+    manager.needs(a=1)
+    manager.register(TM1, STARTING)
+    manager.tick(100)
+    report = manager.report_with(TM1, STARTING, session_error="no Java")
+    manager.feed(ev.Reported(msgspec.structs.replace(report, session_steps=9)))
+    assert any(isinstance(command, ev.StopTaskManager) for command in manager.tick(20))

@@ -25,6 +25,7 @@ from minflinkd.rpc.jobs import (
     JsonAnswer,
     ListJobs,
     RecoveryRecord,
+    RepeatedFailures,
     RescaleJob,
     RestartAnswer,
     RestartState,
@@ -58,6 +59,7 @@ from minflinkd.rpc.messages import (
     TaskMetrics,
 )
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, task_manager
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Conflict, ErrorInfo, NotFound
 from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
 
@@ -107,6 +109,7 @@ def details(
         start_ms=STARTED + 500,
         end_ms=-1,
         metrics=TaskMetrics(batch_id=41, batches=42, rows_in=1000, rows_out=10, batch_ms=120.0, watermark_ms=STARTED),
+        rows=RowCounts(read={"flights": 5000}, written={"delays": 50}),
         phases={"build": 0.2},
     )
     second = TaskDetails(
@@ -117,6 +120,7 @@ def details(
         resource_id=TM,
         start_ms=STARTED + 600,
         end_ms=-1,
+        rows=RowCounts(read={"delays": 50}, written={"out": 20}),
     )
     return JobDetails(
         job_id=job_id,
@@ -132,6 +136,19 @@ def details(
         submission={"stored": 0.01, "running": 0.7},
         waiting=("2 slots of one TaskManager are needed; 1 TaskManager is registered",),
     )
+
+
+def failing() -> JobDetails:
+    """The running job after seven failures in a row, of which the next restart is due."""
+    last = FailureRecord(
+        timestamp_ms=STARTED + 8000,
+        error=ErrorInfo(code="user-code", message="ValueError: seven is poison"),
+        task_id=TaskId("out"),
+        task_name="out",
+        resource_id=TM,
+    )
+    repeated = RepeatedFailures(failures=7, since_ms=STARTED + 1000, last=last)
+    return msgspec.structs.replace(details(), restarts=7, repeated=repeated, next_restart_ms=STARTED + 9000)
 
 
 def collecting() -> JobDetails:
@@ -202,6 +219,7 @@ class Dispatcher:
         self.submissions: list[SubmitJob] = []
         self.restarts: list[HotRestartJob | RescaleJob] = []
         self.restart_ends = RestartState.COMPLETED
+        self.changed_artifacts: tuple[SettingChange, ...] = ()
         self.no_session = False
         self.patience = 10.0  # seconds that the server waits for a submission
         self.questions = 0
@@ -232,6 +250,9 @@ class Dispatcher:
                 end_ms=job.end_ms,
                 last_modification_ms=job.start_ms + 700,
                 tasks={ExecutionState.RUNNING: 2},
+                on_trial=job.on_trial,
+                restarts=job.restarts,
+                repeated=job.repeated is not None,
             )
             for job in self.jobs.values()
         )
@@ -242,17 +263,18 @@ class Dispatcher:
         return self.jobs[question.job_id]
 
     async def restart_job(self, request: HotRestartJob | RescaleJob) -> RestartAnswer:
-        """Over as soon as it is accepted."""
+        """Over, or on trial, as soon as it is accepted."""
         job = await self.get_job(GetJob(job_id=request.job_id))
         self.restarts.append(request)
         changes = VersionChanges(
             vertices=(VertexChange(vertex="delays", change=Change.CHANGED, fields=("sql",)),),
-            settings=(SettingChange(path="params.minutes", before="60", after="30"),),
+            settings=(*self.changed_artifacts, SettingChange(path="params.minutes", before="60", after="30")),
             state=(StateChange(vertex="delays", kind="stateStoreSave", fate=StateFate.KEPT),),
         )
         if self.faults or request.dry_run:
             return RestartAnswer(job_id=job.job_id, faults=self.faults, changes=changes)
-        error = None if self.restart_ends is RestartState.COMPLETED else FAILURE.error
+        well = (RestartState.COMPLETED, RestartState.ON_TRIAL)
+        error = None if self.restart_ends in well else FAILURE.error
         ended = HotRestart(
             number=len(job.hot_restarts) + 1,
             state=self.restart_ends,
@@ -263,6 +285,12 @@ class Dispatcher:
         )
         self.jobs[job.job_id] = msgspec.structs.replace(job, hot_restarts=(ended, *job.hot_restarts))
         return RestartAnswer(job_id=job.job_id, number=ended.number, changes=changes)
+
+    def end_trial(self, outcome: RestartState) -> None:
+        """Of the last hot restart of the job that runs."""
+        job = self.jobs[RUNNING]
+        last = msgspec.structs.replace(job.hot_restarts[0], state=outcome)
+        self.jobs[RUNNING] = msgspec.structs.replace(job, hot_restarts=(last, *job.hot_restarts[1:]))
 
     async def get_checkpoints(self, question: GetCheckpoints) -> JsonAnswer:
         await self.get_job(GetJob(job_id=question.job_id))

@@ -79,8 +79,9 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
     """E1: MultipleJobsDetails."""
     first = (await get(http, "/jobs/overview"))["jobs"][0]
     assert first.keys() == {
-        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks",
+        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "minflinkd",
     }  # fmt: skip
+    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": False}
     assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
     assert (first["end-time"], first["state"]) == (-1, "RUNNING")
     assert first["duration"] > 0
@@ -112,7 +113,8 @@ async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
         "start-time", "end-time", "duration", "tasks", "metrics", "minflinkd",
     }  # fmt: skip
     assert (vertex["name"], vertex["parallelism"], vertex["status"]) == ("flights -> delays", 2, "RUNNING")
-    assert vertex["metrics"]["read-records"] == 1000
+    assert vertex["metrics"]["read-records"] == 5000
+    assert vertex["minflinkd"]["attempt-read-records"] == 1000
     assert vertex["metrics"].keys() == {
         "read-bytes", "read-bytes-complete", "write-bytes", "write-bytes-complete", "read-records",
         "read-records-complete", "write-records", "write-records-complete", "accumulated-backpressured-time",
@@ -120,6 +122,12 @@ async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
     }  # fmt: skip
     assert vertex["minflinkd"]["task-id"] == "flights"
     assert vertex["minflinkd"]["batch-id"] == 41
+
+
+async def test_a_jobs_rows_are_those_of_its_sources_and_sinks(http: Http) -> None:
+    """Rows that go from one task to the next through an exchange are not counted again."""
+    extras = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]
+    assert (extras["source-records"], extras["sink-records"]) == (5000, 20)
 
 
 async def test_the_plan_has_an_edge_where_a_task_reads_an_exchange(http: Http) -> None:

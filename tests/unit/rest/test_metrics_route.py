@@ -24,7 +24,7 @@ async def test_a_scrape_has_jobs_tasks_checkpoints_and_slots(http: Http) -> None
     found = await scrape(http)
     assert found["minflinkd_jobs", ("RUNNING",)] == 1
     assert found["minflinkd_jobs", ("CANCELED",)] == 0
-    assert found["minflinkd_task_rows_in", (RUNNING, "flights")] == 1000
+    assert found["minflinkd_task_rows_in", (RUNNING, "flights")] == 5000
     assert found["minflinkd_checkpoints_total", (RUNNING, "failed")] == 1
     assert found["minflinkd_checkpoint_last_duration_seconds", (RUNNING,)] == 0.3
     assert found["minflinkd_checkpoint_failures_total", ("expired", RUNNING)] == 1

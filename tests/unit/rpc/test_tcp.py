@@ -20,6 +20,7 @@ from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachable, task_manager
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+from minflinkd.runtime.listening import PortTaken
 
 SECRET, ANOTHER = b"s" * 64, b"t" * 64
 TM = task_manager(ResourceId("tm-1"))
@@ -251,7 +252,7 @@ async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() 
     async with daemon() as other:
         async with RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port, 0, other.port)) as server:
             assert server.endpoint[1] != other.port
-        with pytest.raises(OSError, match="already in use"):
+        with pytest.raises(PortTaken, match=str(other.port)):
             await RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port,)).start()
 
 

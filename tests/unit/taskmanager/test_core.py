@@ -161,19 +161,28 @@ def test_a_taskmanager_of_one_job() -> None:
 # --- tasks -------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_needs_slots_that_the_present_leader_accepted() -> None:
+def test_a_task_needs_slots_that_are_bound_to_its_job() -> None:
     """m12."""
     world = CoreWorld()
     with pytest.raises(SlotNotBound, match="not bound"):
         world.jm(deploy(A))
     world.rm(allocate(A, 0))
-    with pytest.raises(SlotNotBound, match="ALLOCATED"):
-        world.jm(deploy(A, 1))
     world.accept(A)
     with pytest.raises(SlotNotBound, match="not bound"):
         world.jm(deploy(A, job=OTHER))
     world.jm(deploy(A, 2))
     assert len(world.take(StartTask)) == 1
+
+
+def test_a_deployment_that_overtakes_the_answer_to_the_offer_accepts_the_slots() -> None:
+    """m10, m12: both are under way at once, and a JobMaster deploys only on what it has accepted."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    world.jm(deploy(A, 1))
+    assert len(world.take(StartTask)) == 1
+    assert world.state(A) is S.ACTIVE
+    world.accept(A)
+    assert world.state(A) is S.ACTIVE
 
 
 def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:

@@ -157,10 +157,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data(), job=JOBS, older=st.sampled_from([0, 0, 0, 1]), task=st.sampled_from("tu"))
     def deploy(self, data: st.DataObject, job: JobId, older: int, task: str) -> None:
-        """Each attempt is another one, or one that came before."""
+        """Each attempt is another one, or one that came before. Who deploys on slots of its job has accepted them."""
         self.attempts += 1 - older
-        jm = self.some_jm(data, job)
-        self.from_jm(job, deploy(self.some_key(data, job), self.attempts, job=job, jm=jm, task=task), jm)
+        jm, key = self.some_jm(data, job), self.some_key(data, job)
+        if key in self.world.core.slots.table.of_job(job):
+            self.accepted[key] = (job, leader(jm))
+        self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=task), jm)
 
     @rule(data=st.data(), job=JOBS)
     def cancel(self, data: st.DataObject, job: JobId) -> None:

@@ -65,7 +65,8 @@ class Attempt:
 
     def batch(self, epoch: int) -> None:
         """A micro-batch of ten rows, and Spark's report of it."""
-        self.query.reports.append({"batchId": epoch, "numInputRows": 10})
+        read = {"numInputRows": 10, "sources": [{"numInputRows": 10}]}
+        self.query.reports.append({"batchId": epoch, "durationMs": {"addBatch": 7}, **read})
         assert self.task._batches is not None
         self.task._batches.process(None, epoch)  # type: ignore[arg-type]
 
@@ -97,8 +98,8 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     task = RunningTask(SimpleNamespace(session=None), request, events)  # type: ignore[arg-type]
     java_query = JavaQuery()
     task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
-    task._plan = Plan(spark=None)  # type: ignore[arg-type]
-    sinks = SimpleNamespace(write=lambda frame, epoch: 10, ledgers=())
+    task._plan = Plan(spark=None, source_names={0: "numbers"})  # type: ignore[arg-type]
+    sinks = SimpleNamespace(write=lambda frame, epoch: {"out": 10}, ledgers=())
     task._batches = task._micro_batches(task._plan, sinks, None)  # type: ignore[arg-type]
     return Attempt(task, java_query, told)
 
@@ -115,6 +116,21 @@ def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: At
     attempt.query.recentProgress = slow  # type: ignore[method-assign]
     told = attempt.look()
     assert (told.batches, told.rows_in, told.rows_out) == (2, 20, 20)
+
+
+def test_a_look_for_rows_that_found_none_is_not_taken_for_the_micro_batch_that_came_later(attempt: Attempt) -> None:
+    """Spark reports it under the number of the micro-batch that is to come, without rows."""
+    idle = {"batchId": 0, "numInputRows": 0, "sources": [{"numInputRows": 0}], "durationMs": {"latestOffset": 1}}
+    attempt.query.reports.append(idle)
+    attempt.batch(0)
+    *_, executed = attempt.query.reports
+    attempt.query.reports = [idle]  # it has written its rows, and Spark has not said yet what it read
+    attempt.task._progress.report(attempt.query, {0: "numbers"}, 0)
+    assert attempt.told.finished == []
+    assert not attempt.task._progress.has_reported(0)
+    attempt.query.reports = [idle, executed]
+    told = attempt.look()
+    assert (told.batches, told.rows_in, told.rows.read) == (1, 10, {"numbers": 10})
 
 
 def test_no_batch_is_lost_to_a_late_look_and_none_is_read_twice(attempt: Attempt) -> None:

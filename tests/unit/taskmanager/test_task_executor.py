@@ -74,6 +74,8 @@ class Session:
     phases: dict[str, float] = field(default_factory=dict)
     aged: str = ""
     start_error: str = ""
+    slow: str = ""
+    steps: int = 0
     refuses: bool = False
     heirs: dict[AttemptId, AttemptId] = field(default_factory=dict)
     unloading: asyncio.Event | None = None  # until when that takes

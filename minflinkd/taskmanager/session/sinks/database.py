@@ -24,6 +24,10 @@ class DatabaseFailed(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+class NoDriver(DatabaseFailed):
+    """The session has no JDBC driver for a URL."""
+
+
 def quoted(name: str) -> str:
     """An identifier, exactly as it is written."""
     return '"' + name.replace('"', '""') + '"'
@@ -46,10 +50,13 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Raises DatabaseFailed."""
+        """Raises NoDriver, DatabaseFailed."""
         try:
             connection = self._connect()
         except Py4JJavaError as error:
+            if _is_no_driver(error):
+                name = self._options.get("driver", "for " + ":".join(self._options["url"].split(":")[:2]))
+                raise NoDriver(f"the JDBC driver {name} is not there") from error
             raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
         try:
             connection.setAutoCommit(False)
@@ -119,6 +126,11 @@ class Transaction:
             else:
                 statement.setLong(position, value)
         return statement
+
+
+def _is_no_driver(error: Py4JJavaError) -> bool:
+    kind = str(error.java_exception.getClass().getSimpleName())
+    return kind == "ClassNotFoundException" or "No suitable driver" in _said(error)
 
 
 def _said(error: Py4JJavaError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,8 +32,6 @@ from minflinkd.taskmanager.session_protocol import RunTask
 
 log = structlog.get_logger(__name__)
 
-_EXCHANGE = VertexId("")  # no vertex has this id
-
 
 class SinkGone(MinflinkError):
     """A restored checkpoint promised rows of a sink that the job does not have any more, or that is of another kind."""
@@ -55,19 +53,19 @@ class TaskSinks:
     do so; and a frame that is not read in full fails a stateful query, so what they leave is read behind them.
     """
 
-    def __init__(self, sinks: dict[VertexId, BatchSink]) -> None:
+    def __init__(self, sinks: Mapping[VertexId, BatchSink]) -> None:
         self._sinks = sinks
         self._persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
         self._committing = threading.Lock()
         self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        """Returns the rows written by the sinks that know."""
+    def write(self, frame: DataFrame, epoch: int) -> dict[str, int]:
+        """Returns the rows written, by vertex; 0 for a sink that does not know."""
         if not self._persist:
-            return sum(sink.write(frame, epoch) for sink in self._sinks.values())
+            return {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
         frame.persist()
         try:
-            rows = sum(sink.write(frame, epoch) for sink in self._sinks.values())
+            rows: dict[str, int] = {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
             if not _is_read(frame):
                 frame.count()
             return rows
@@ -157,7 +155,7 @@ def make_sinks(
 ) -> TaskSinks:
     """`exchange`: what feeds other tasks. Raises what importing a Python sink raises, and UnfitSink."""
     sinks = {vertex.id: _make(session, vertex, plan, request, code) for vertex in plan.sinks}
-    return TaskSinks(sinks if exchange is None else {**sinks, _EXCHANGE: exchange})
+    return TaskSinks(sinks if exchange is None else {**sinks, request.task.end: exchange})
 
 
 def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: JobCode) -> BatchSink:

@@ -1,0 +1,47 @@
+"""Whose rows are whose in another version of a job: counts stay with the vertices that read or wrote them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from minflinkd.jobgraph.model import Task
+from minflinkd.rpc.snapshot import NO_ROWS, RowCounts, TaskSnapshot
+from minflinkd.runtime.ids import TaskId
+
+
+def row_counts(snapshots: Iterable[TaskSnapshot], tasks: Mapping[TaskId, Task]) -> dict[TaskId, RowCounts]:
+    """With what each task begins. Those of a vertex that the job no longer has are forgotten.
+
+    A source, a sink and the vertex at a task's end are in one task only, whichever that is now. An exchange may be read
+    by several: its rows stay with the task that has the id of the one that read them.
+    """
+    by_task = {snapshot.task_id: snapshot for snapshot in snapshots}
+    everything = sum((_without_exchanges(snapshot) for snapshot in by_task.values()), NO_ROWS)
+    found = {}
+    for task_id, task in tasks.items():
+        own = {vertex.id for vertex in task.vertices}
+        inputs = {edge.id for edge in task.inputs}
+        before = by_task[task_id].rows if task_id in by_task else NO_ROWS
+        read = {vertex: rows for vertex, rows in everything.read.items() if vertex in own}
+        read |= {vertex: rows for vertex, rows in before.read.items() if vertex in inputs}
+        ends = {vertex.id for vertex in task.sinks} | ({task.end} if task.readers else set())
+        found[task_id] = RowCounts(read, {v: rows for v, rows in everything.written.items() if v in ends})
+    return found
+
+
+def _without_exchanges(snapshot: TaskSnapshot) -> RowCounts:
+    """Of its inputs the task that wrote them has counted the rows, under the same vertex."""
+    read = {vertex: rows for vertex, rows in snapshot.rows.read.items() if vertex not in snapshot.inputs}
+    return RowCounts(read, snapshot.rows.written)
+
+
+def source_rows(task: Task, rows: RowCounts) -> int:
+    """What the task has read from outside the job."""
+    inputs = {edge.id for edge in task.inputs}
+    return sum(count for vertex, count in rows.read.items() if vertex not in inputs)
+
+
+def sink_rows(task: Task, rows: RowCounts) -> int:
+    """What the task has written to outside the job."""
+    sinks = {vertex.id for vertex in task.sinks}
+    return sum(count for vertex, count in rows.written.items() if vertex in sinks)

@@ -1,0 +1,155 @@
+"""`minflinkd check`: a dry run that needs no daemon."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.exits import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from minflinkd.jobgraph.faults import GraphFault
+
+FAULTS = 1  # the exit code
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
+@click.option(
+    "--spark/--no-spark",
+    default=True,
+    show_default=True,
+    help="Have a Spark session that is started for this analyse SQL, schemas and functions; or look at the file alone.",
+)
+@click.option(
+    "-c",
+    "--config",
+    "config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration whose sessions the job is for (taskmanager.spark.conf, ...), as `serve` finds it.",
+)
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
+@click.option(
+    "--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For the Spark session to be ready."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def check(
+    file: Path,
+    params: tuple[str, ...],
+    spark: bool,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Check the job in FILE without a daemon: every fault that `minflinkd run --dry-run` would name, with its line.
+
+    A Spark session is started for it and ended again, some ten seconds on an idle machine. Sources are looked at and
+    functions of the job are called, as at a submission; nothing is started or written. With --no-spark neither Spark
+    nor Java is needed, and what only Spark finds (SQL, columns, paths) is not found.
+
+    \b
+    Exit codes: 0 no faults; 1 faults, each on a line of stderr (with --json on stdout); 2 a wrong command line or
+    configuration; 6 it could not be checked (no Java, no memory for a session), which says nothing of the job.
+
+    \b
+    Examples:
+      minflinkd check job.yaml
+      minflinkd check job.yaml -p minutes=30 --json | jq -r '.faults[].problem'
+      minflinkd check job.yaml --no-spark
+      for job in jobs/*.yaml; do minflinkd check "$job" || exit 1; done
+    """
+    from minflinkd.cli.run import params_of
+
+    began = time.monotonic()
+    values, settings = params_of(params), parse_overrides(overrides)
+    faults = _by_spark(file, values, config, settings, timeout) if spark else _by_the_file(file, values)
+    _print(file, faults, spark=spark, seconds=time.monotonic() - began, as_json=as_json)
+    if faults:
+        raise SystemExit(FAULTS)
+
+
+def _by_the_file(file: Path, params: Mapping[str, object]) -> tuple[GraphFault, ...]:
+    from minflinkd.jobgraph.document import read_job_file
+    from minflinkd.jobgraph.faults import InvalidJobGraph
+
+    try:
+        read_job_file(file).with_params(params).job()
+    except InvalidJobGraph as error:
+        return tuple(error.faults)
+    return ()
+
+
+def _by_spark(
+    file: Path, params: Mapping[str, object], config: Path | None, overrides: Mapping[str, str], timeout: float
+) -> tuple[GraphFault, ...]:
+    import stamina
+
+    from minflinkd.cli.private_daemon import private_daemon, until_told_to_end
+    from minflinkd.cli.submission import RefusedJob, submit
+    from minflinkd.config import ConfigError
+    from minflinkd.config.load import configuration_file
+    from minflinkd.runtime.errors import MinflinkError
+    from minflinkd.runtime.log import warnings_only
+
+    stamina.instrumentation.set_on_retry_hooks([])
+
+    async def checked() -> tuple[GraphFault, ...]:
+        found = config or configuration_file(os.environ)
+        async with private_daemon(found, overrides, start_timeout=timeout) as client:
+            try:
+                await submit(client, file, params=params, dry_run=True, tell=lambda _: None)
+            except RefusedJob as error:
+                return error.faults
+            return ()
+
+    try:
+        with warnings_only("ERROR"):  # the daemon's own story is nobody's business here
+            return until_told_to_end(checked)
+    except ConfigError as error:
+        raise Failure(str(error), ExitCode.REFUSED) from error
+    except (MinflinkError, OSError) as error:
+        known = _lines(file, _by_the_file(file, params))
+        why = error.info() if isinstance(error, MinflinkError) else error
+        raise Failure("\n".join([*known, f"The job could not be checked: {why}"]), ExitCode.DAEMON_FAILED) from error
+    except KeyboardInterrupt:
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def _print(file: Path, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        found = [
+            {
+                "path": fault.path,
+                "problem": fault.problem,
+                "hint": fault.hint,
+                "line": fault.line,
+                "traceback": fault.traceback,
+            }
+            for fault in faults
+        ]
+        document = {"valid": not faults, "file": str(file), "spark": spark, "faults": found}
+        click.echo(msgspec.json.encode(document))
+    elif faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        click.echo("\n".join([f"{file} has {count}", *_lines(file, faults)]), err=True)
+    else:
+        looked = f"Spark analysed it, {seconds:.0f} s" if spark else "by the file alone; Spark was not asked"
+        click.echo(f"{file} has no faults ({looked}).")
+
+
+def _lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
+    from minflinkd.cli.submission import fault_lines
+
+    return fault_lines(file, faults)

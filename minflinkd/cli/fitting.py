@@ -1,0 +1,58 @@
+"""One line that fits a terminal: what matters least is shortened first, then left out.
+
+`RUNNING  tasks 2/2  rows in 1,234,567, out 123,456 (9,876/s)` in 40 columns is `RUNNING  tasks 2/2  rows 1.2M in, 123k
+out`, which never wraps; a line that wraps is drawn again and again below itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some words of the line, from the longest form to the shortest; `rank`: the lower, the sooner it gives way."""
+
+    forms: tuple[str, ...]
+    rank: int
+
+
+def fit(parts: Sequence[Part], width: int | None) -> str:
+    """The parts in their order, in at most `width` columns; None: as they are."""
+    chosen = [part.forms[0] for part in parts]
+    if width is None:
+        return _joined(chosen)
+    order = sorted(range(len(parts)), key=lambda i: parts[i].rank)
+    shortenings = [(i, form) for i in order for form in parts[i].forms[1:]] + [(i, "") for i in order[:-1]]
+    for i, form in shortenings:
+        if len(_joined(chosen)) <= width:
+            break
+        chosen[i] = form
+    return _joined(chosen)[: max(width, 0)]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return GAP.join(filter(None, texts))
+
+
+def short(count: float) -> str:
+    """`950`, `12k`, `1.2M`, `3.4G`."""
+    for unit in ("", "k", "M"):
+        if count < 999.5:
+            return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
+        count /= 1000
+    return f"{count:.1f}G"
+
+
+def stderr_width() -> int | None:
+    """Columns of what stderr is shown in: of the terminal, else $COLUMNS, else None: a log file has no edge."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or None
+    except (OSError, ValueError):  # no terminal, or not even a file
+        columns = os.environ.get("COLUMNS", "")
+        return int(columns) if columns.isdecimal() and int(columns) > 0 else None

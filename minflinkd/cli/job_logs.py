@@ -1,0 +1,120 @@
+"""The logs of a job: of the TaskManagers that run its tasks, or that its last failures were on, as far as they live."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import click
+
+from minflinkd.cli.client import Client
+from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.job_lines import JobLines
+from minflinkd.rest.schemas import JobInfo, Log
+
+_MAIN = "taskmanager"  # how the name of the supervisor's log begins: it says whose the attempts are, and is read first
+PAUSE = 0.5  # seconds between two looks at logs that are followed
+
+
+@dataclass
+class _File:
+    """One log, as far as it was read."""
+
+    resource_id: str
+    name: str
+    lines: JobLines | None  # None: every line is wanted
+    offset: int = 0
+    rest: bytes = b""  # of a line whose end is not there yet
+
+    async def news(self, client: Client, size: int, *, last: bool) -> list[bytes]:
+        """The lines that came since the last look and are wanted; with `last` also one whose end is missing."""
+        if size < self.offset:  # it was rotated
+            self.offset, self.rest = 0, b""
+        found = [line async for line in self._lines(client)] if size > self.offset else []
+        if last and self.rest:
+            found.append(self.rest + b"\n")
+        return list(self.lines.concern(found)) if self.lines is not None else found
+
+    async def _lines(self, client: Client) -> AsyncIterator[bytes]:
+        async for piece in client.read_log(self.resource_id, self.name, offset=self.offset):
+            self.offset += len(piece)
+            *whole, self.rest = (self.rest + piece).split(b"\n")
+            for line in whole:
+                yield line + b"\n"
+
+
+@dataclass
+class JobLogs:
+    """`name`: of one file on each TaskManager, else all. `whole`: also what concerns other jobs."""
+
+    client: Client
+    job_id: str
+    name: str | None
+    whole: bool
+    _files: dict[tuple[str, str], _File] = field(default_factory=dict)
+    _shown: tuple[str, str] | None = None
+    _gone: set[str] = field(default_factory=set)
+    _attempts: tuple[str, ...] = ()  # that the job has now; those before are known by their deployments
+
+    async def listed(self) -> dict[str, tuple[Log, ...]]:
+        """The files by TaskManager. What has ended is told once, on stderr."""
+        job = await self.client.job(self.job_id)
+        wanted = await self._task_managers(job)
+        living = {manager.id for manager in (await self.client.task_managers()).taskmanagers}
+        for resource_id in wanted:
+            if resource_id not in living and resource_id not in self._gone:
+                self._gone.add(resource_id)
+                place = f"taskmanagers/{resource_id}/log of the state directory"
+                click.echo(f"{resource_id} has ended; its logs are in {place}, on its host", err=True)
+        found = {}
+        for resource_id in wanted:
+            if resource_id in living:
+                logs = (await self.client.logs(resource_id)).logs
+                of_name = [log for log in logs if self.name in (None, log.name)]
+                found[resource_id] = tuple(sorted(of_name, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
+        self._attempts = tuple(a for vertex in job.vertices if (a := vertex.minflinkd.attempt_id) is not None)
+        return found
+
+    async def print(self, *, tail: int | None, follow: bool) -> None:
+        """`tail`: only so many of the last lines of each file."""
+        found = await self.listed()
+        if not any(found.values()):
+            named = f" named {self.name}" if self.name is not None else ""
+            why = "" if found else ": no TaskManager that runs, or ran, its tasks is there"
+            raise Failure(f"The job has no logs{named}{why}.", ExitCode.NOT_FOUND)
+        while True:
+            for resource_id, logs in found.items():
+                for log in logs:
+                    await self._print(resource_id, log, tail, last=not follow)
+            if not follow:
+                return
+            await asyncio.sleep(PAUSE)
+            tail, found = None, await self.listed()
+
+    async def _task_managers(self, job: JobInfo) -> list[str]:
+        running = [vertex.minflinkd.taskmanager_id for vertex in job.vertices]
+        failures = (await self.client.exceptions(self.job_id)).history.entries
+        return list(dict.fromkeys(filter(None, (*running, *(failure.task_manager_id for failure in failures)))))
+
+    async def _print(self, resource_id: str, log: Log, tail: int | None, *, last: bool) -> None:
+        key = (resource_id, log.name)
+        if key not in self._files:
+            known = (*self._attempts, *self._known_attempts(resource_id))
+            self._files[key] = _File(resource_id, log.name, None if self.whole else JobLines(self.job_id, known))
+        lines = await self._files[key].news(self.client, log.size, last=last)
+        if tail is not None:
+            lines = lines[-tail:] if tail else []
+        if not lines:
+            return
+        if self._shown != key:
+            click.echo(f"{'' if self._shown is None else chr(10)}==> {resource_id} {log.name} <==")
+            self._shown = key
+        sys.stdout.buffer.write(b"".join(lines))
+        sys.stdout.buffer.flush()
+
+    def _known_attempts(self, resource_id: str) -> set[str]:
+        """Spark's log names attempts alone; the supervisor's, which is read first, says whose they are."""
+        files = (file for (of, _), file in self._files.items() if of == resource_id)
+        return {attempt for file in files if file.lines is not None for attempt in file.lines.attempts}

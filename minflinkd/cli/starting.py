@@ -1,0 +1,47 @@
+"""How a daemon or a TaskManager that cannot run says so: to somebody at a terminal, or in a journal of JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import structlog
+
+from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.runtime.errors import ErrorInfo, MinflinkError
+
+
+@contextmanager
+def told(
+    sentence: str, *, as_json: bool, codes: tuple[tuple[type[BaseException], ExitCode], ...] = ()
+) -> Iterator[None]:
+    """End the command, where the block raises MinflinkError or OSError, with the exit code of the first type that fits,
+    else DAEMON_FAILED.
+
+    `sentence`: such as "The daemon cannot run". On a terminal it is followed by the code, what is wrong and what to do;
+    in a log of JSON lines (`as_json`) it is one more line, so that nothing there is to be parsed in another way.
+    """
+    try:
+        yield
+    except (MinflinkError, OSError) as error:
+        code = next((code for kind, code in codes if isinstance(error, kind)), ExitCode.DAEMON_FAILED)
+        info = error.info() if isinstance(error, MinflinkError) else _of_system(error)
+        if as_json:
+            structlog.get_logger().error(sentence, code=info.code, error=info.message, hint=info.hint, exit_code=code)
+            raise SystemExit(code) from error
+        raise Failure(
+            "\n".join(filter(None, (f"{sentence}: [{info.code}] {info.message}", info.hint))), code
+        ) from error
+
+
+def _of_system(error: OSError) -> ErrorInfo:
+    """An error of the operating system that nobody foresaw."""
+    where = f"{error.filename}: " if error.filename else ""
+    return ErrorInfo(code="internal", message=f"{where}{error.strerror or error}")
+
+
+def announce(text: str, *, as_json: bool) -> None:
+    """For whoever watches a terminal; a log of JSON lines has said it already."""
+    if not as_json:
+        click.echo(text, err=True)

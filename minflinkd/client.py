@@ -1,0 +1,162 @@
+"""Jobs from a Python script: built as in `minflinkd.jobgraph.api`, checked and submitted as by `minflinkd run`.
+
+from minflinkd.client import Job
+
+job = Job("clicks", params={"minutes": 60})
+clicks = job.source("clicks", format="json", path="/data/clicks", schema="user STRING, time TIMESTAMP")
+clicks.sink("out", format="parquet", path="/data/out")
+job.dry_run()                    # raises InvalidJobGraph with every fault
+running = job.submit()           # the daemon at $MINFLINKD_URL, else at http://127.0.0.1:8081
+running.wait(timeout=600)        # until it has ended; raises JobEndedBadly
+
+Calls block, and may be made where an event loop runs already (a notebook).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import stamina
+
+from minflinkd.cli.client import Client
+from minflinkd.cli.connection import DEFAULT_URL
+from minflinkd.cli.submission import submit_document
+from minflinkd.cli.watch import follow
+from minflinkd.jobgraph import api
+from minflinkd.jobgraph.document import JobDocument
+from minflinkd.rest.schemas import JobInfo, Submitted
+from minflinkd.runtime.errors import Consequence, MinflinkError
+
+__all__ = ["Job", "JobEndedBadly", "NotEndedYet", "SubmittedJob"]
+
+R = TypeVar("R")
+REQUEST_TIMEOUT = 30.0  # seconds, of one request; a submission waits for its analysis
+
+
+class JobEndedBadly(MinflinkError):
+    """The job that was waited for is FAILED or CANCELED; the message has the cause."""
+
+    code = "job-ended-badly"
+
+
+class NotEndedYet(MinflinkError):
+    """The job that was waited for still runs when the time is over."""
+
+    code = "job-not-ended"
+    consequence = Consequence.RETRYABLE
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A job that a daemon has accepted. Every call raises DaemonUnreachable, and Refused where the daemon says no."""
+
+    id: str
+    url: str  # of the daemon
+
+    def info(self) -> JobInfo:
+        """As `GET /jobs/:jobid` has it."""
+        return _carried_out(self.url, lambda client: client.job(self.id))
+
+    @property
+    def state(self) -> str:
+        """RUNNING, FINISHED, ..."""
+        return self.info().state
+
+    def wait(self, timeout: float | None = None) -> JobInfo:
+        """Until the job is FINISHED; `timeout` in seconds. A daemon that is away for less than a minute is waited for.
+
+        Raises JobEndedBadly, and NotEndedYet when the time is over.
+        """
+
+        async def ended(client: Client) -> JobInfo:
+            try:
+                async with asyncio.timeout(timeout):
+                    job = await follow(client, self.id, lambda _: None)
+            except TimeoutError as error:
+                raise NotEndedYet(
+                    f"job {self.id} has not ended within {timeout:g} s", hint="it runs on; wait again, or cancel() it"
+                ) from error
+            if job.state != "FINISHED":
+                cause = (await client.exceptions(self.id)).root_exception if job.state == "FAILED" else None
+                raise JobEndedBadly(f"job {self.id} ({job.name}) is {job.state}" + (f": {cause}" if cause else ""))
+            return job
+
+        return _carried_out(self.url, ended)
+
+    def cancel(self) -> None:
+        """Returns when the cancellation has begun; `wait` then raises JobEndedBadly."""
+        _carried_out(self.url, lambda client: client.cancel(self.id))
+
+
+class Job(api.Job):
+    """A job that a daemon can be asked about. `url`: of the daemon; without it $MINFLINKD_URL, else this machine's.
+
+    `base`: the directory to which paths of artifacts are relative; without it the present one.
+    """
+
+    def dry_run(self, *, url: str | None = None, base: Path | str | None = None) -> None:
+        """Have the job checked as `submit` does, its SQL and schemas by Spark; nothing is started.
+
+        Raises InvalidJobGraph with every fault, DaemonUnreachable, Refused.
+        """
+        self._submit(url, base, dry_run=True)
+
+    def submit(
+        self,
+        *,
+        url: str | None = None,
+        base: Path | str | None = None,
+        wait: bool = False,
+        timeout: float | None = None,
+    ) -> SubmittedJob:
+        """Check the job, upload its artifacts, and return when it is accepted; with `wait` when it is FINISHED.
+
+        Raises as `dry_run`, and with `wait` as SubmittedJob.wait, which `timeout` is for. A refused job leaves nothing.
+        """
+        accepted = self._submit(url, base, dry_run=False)
+        job = SubmittedJob(accepted.jobid, _url(url))
+        if wait:
+            job.wait(timeout)
+        return job
+
+    def _submit(self, url: str | None, base: Path | str | None, *, dry_run: bool) -> Submitted:
+        document = JobDocument(self.document(), base=Path(base or ".").absolute())
+        return _carried_out(
+            _url(url), lambda client: submit_document(client, document, dry_run=dry_run, tell=lambda _: None)
+        )
+
+
+def _url(given: str | None) -> str:
+    return given or os.environ.get("MINFLINKD_URL") or DEFAULT_URL
+
+
+def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
+    async def connected() -> R:
+        async with Client(url, timeout=REQUEST_TIMEOUT) as client:
+            return await body(client)
+
+    with _silent_retries():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(connected())
+        with ThreadPoolExecutor(1, thread_name_prefix="minflinkd client") as beside:  # the loop here is somebody else's
+            return beside.submit(asyncio.run, connected()).result()
+
+
+@contextmanager
+def _silent_retries() -> Iterator[None]:
+    """stamina writes a line for each; a script is told of what was in vain by an exception."""
+    before = stamina.instrumentation.get_on_retry_hooks()
+    stamina.instrumentation.set_on_retry_hooks([])
+    try:
+        yield
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(before)

@@ -1,0 +1,58 @@
+"""`GET /`: what a person finds who opens the endpoint in a browser, until there is a page of its own.
+
+Static text and relative links: no script, no style, nothing of a job, so that there is nothing to inject.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from aiohttp import web
+
+_LINKS = (
+    ("overview", "TaskManagers, slots and jobs by outcome"),
+    ("jobs/overview", "the jobs"),
+    ("taskmanagers", "TaskManagers and who holds their slots"),
+    ("blobs", "what the BlobServer holds"),
+    ("jobmanager/config", "the options in force"),
+    ("health", "whether the daemon would take a submission"),
+    ("metrics", "metrics, for Prometheus"),
+)
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>minflinkd</title>
+<h1>minflinkd {version}</h1>
+<p>This daemon runs PySpark streaming jobs. It speaks Flink's REST API, in JSON:
+<ul>
+{links}
+</ul>
+<p>On the command line: <code>minflinkd list</code>, <code>minflinkd info JOB</code>, <code>minflinkd run FILE</code>;
+<code>minflinkd --help</code> names the rest.
+<p>In the checkout, <code>docs/http.md</code> has all paths, and <code>docs/jobs.md</code> says how jobs are written.
+</html>
+"""
+
+
+class HomeRoutes:
+    """`blobs`: whether the endpoint lists them."""
+
+    def __init__(self, *, version: str, blobs: bool) -> None:
+        links = "\n".join(
+            f'<li><a href="{path}">/{path}</a>: {escape(what)}' for path, what in _LINKS if blobs or path != "blobs"
+        )
+        self._page = _PAGE.format(version=escape(version), links=links)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/", self.home)]
+
+    async def home(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._page, content_type="text/html", charset="utf-8", headers=_HEADERS)

@@ -1,0 +1,126 @@
+"""What Spark refuses, in a user's words: a sentence, and an example of what would be right. Pure.
+
+Spark's own sentence stays where it is as good; then only the example is added.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """`problem`: "" for Spark's own words. It may name groups of the pattern, as `{name}`."""
+
+    pattern: str
+    problem: str
+    hint: str
+
+
+_IN_TIME = "ON a.key = b.key AND b.time BETWEEN a.time AND a.time + INTERVAL 1 HOUR"
+
+REFUSALS = (
+    # What Spark says only when it plans a micro-batch
+    Refusal(
+        r"Redefining watermark is disallowed",
+        "this is a second watermark: the rows have one already, from a vertex before this one",
+        "keep one of the two: a query has one watermark on each way from a source to a sink",
+    ),
+    Refusal(
+        r"Stream-stream join without equality predicate is not supported",
+        "a join of two streams needs an equality of their columns, and has none",
+        f"such as {_IN_TIME}",
+    ),
+    Refusal(
+        r"Streaming aggregation doesn't support group aggregate pandas UDF",
+        "a pandas function that aggregates a group cannot be used over a stream",
+        "built-in aggregates, or groupBy(...).applyInPandasWithState(...), which keeps the state itself",
+    ),
+    Refusal(
+        r"STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY",
+        "state cannot be kept by a text with a collation, in which different texts are equal",
+        "GROUP BY lower(name), without COLLATE",
+    ),
+    # What Spark refuses of a streaming query
+    Refusal(
+        r"Distinct aggregations are not supported",
+        "count(DISTINCT ...) and other DISTINCT aggregates cannot be kept up over a stream",
+        "approx_count_distinct(x); or exactly: SELECT DISTINCT window(time, '1 minute') AS w, x FROM ... in a vertex "
+        "before this one, and here SELECT w, count(*) AS n FROM ... GROUP BY w",
+    ),
+    Refusal(
+        r"NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING\] Window function is not supported in (?P<name>\w+)",
+        "{name}() OVER (...) needs all rows, and a stream has no end",
+        "aggregates in time windows: SELECT window(time, '1 hour') AS w, k, max_by(value, time) AS latest ... "
+        "GROUP BY 1, 2; or dropDuplicates",
+    ),
+    Refusal(
+        r"Sorting is not supported on streaming",
+        "a stream cannot be sorted: it has no end",
+        "leave ORDER BY out, and sort where the result is read",
+    ),
+    Refusal(
+        r"INVALID_SUBQUERY_EXPRESSION\.STREAMING_QUERY",
+        "a subquery in an expression (IN, EXISTS, a single value) cannot read a stream",
+        f"join it: FROM a LEFT SEMI JOIN b {_IN_TIME}",
+    ),
+    Refusal(
+        r"Stream-stream (?P<kind>\w+) join between two streaming .* is not supported without a watermark",
+        "a {kind} join of two streams must know when a row will find no partner any more, and cannot",
+        f"give both inputs a watermark, and join within a time: {_IN_TIME}",
+    ),
+    Refusal(
+        r"LeftAnti joins with a streaming .* on the right are not supported",
+        "",
+        f"FROM a LEFT JOIN b {_IN_TIME} WHERE b.key IS NULL",
+    ),
+    Refusal(r"(Except|Intersect) (on|of) .*stream", "", f"LEFT SEMI JOIN for INTERSECT: {_IN_TIME}"),
+    Refusal(r"Sampling is not supported on streaming", "", "WHERE rand() < 0.1"),
+    Refusal(r"monotonically_increasing_id\(\) is not supported with streaming", "", "uuid()"),
+    Refusal(
+        r"Multiple time/session window expressions would result in a cartesian product",
+        "two different time windows stand in one SELECT",
+        "one window a vertex: the second one in a vertex that reads this one",
+    ),
+    # What Spark cannot resolve
+    Refusal(
+        r"Invalid call to \w+ on unresolved object",
+        "Spark cannot resolve an expression: mostly window(...).start in a place where it takes columns only",
+        "name it in a vertex before this one: SELECT *, window(time, '1 minute') AS w FROM ..., and here w.start",
+    ),
+    Refusal(
+        r"DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<name>[\w.$-]+?)\.?(\s|$)",
+        "there is no source format {name} in this session",
+        "format: json, csv, parquet, orc, text or rate; other formats come with a .jar artifact",
+    ),
+    Refusal(
+        r"KAFKA_DATA_SOURCE_NOT_ENABLED",
+        "Spark's Kafka connector is not there, so that the format kafka cannot be read",
+        "bring spark-sql-kafka-0-10 and what it needs as jar artifacts, or in spark.jars of TaskManagers",
+    ),
+    Refusal(
+        r"Data source (?P<name>\S+) does not support streamed reading",
+        "the format {name} cannot be read as a stream",
+        "read it as a table, and join it: spark.read.format('{name}') in a python vertex",
+    ),
+    Refusal(
+        r"PATH_NOT_FOUND\] Path does not exist: (?P<path>.*?)\.? (SQLSTATE|$)",
+        "there is nothing at {path}",
+        "make the directory before the job starts; it may be empty",
+    ),
+    Refusal(
+        r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(?P<name>\w+)",
+        "Spark has no client for this kind of path ({name})",
+        "a directory that TaskManagers mount, or a path of HDFS; other clients come in spark.jars of TaskManagers",
+    ),
+)
+_PATTERNS = [(re.compile(refusal.pattern, re.DOTALL), refusal) for refusal in REFUSALS]
+
+
+def in_users_words(message: str) -> tuple[str, str]:
+    """A problem and a hint for what Spark says: its own sentence, and "", where it is not known here."""
+    for pattern, refusal in _PATTERNS:
+        if (match := pattern.search(message)) is not None:
+            names = match.groupdict()
+            return refusal.problem.format(**names) or message, refusal.hint.format(**names)
+    return message, ""

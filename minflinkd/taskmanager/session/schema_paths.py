@@ -1,0 +1,93 @@
+"""Where Spark looks for the schemas of `transformWithState`: by absolute paths, in the records beside its state.
+
+    state/<operator>/_metadata/v2/<batch>     "stateSchemaFilePaths": ["file:/.../state/0/_stateSchema/default/0_<id>"]
+
+A restore has its files elsewhere: in the directory of another attempt, perhaps on another host. So a snapshot says
+these paths relative to the directory of the operator, and whoever starts a query from it makes them absolute again.
+Older snapshots hold absolute paths, which become right in the same way.
+
+A relative path is the same in the snapshots of all attempts, and so is the file: it is uploaded once, and an own copy
+of a snapshot is known by its checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from minflinkd.runtime.errors import MinflinkError
+
+_RECORD = re.compile(r"state/[^/]+/_metadata/v2/[^/]+")
+_SCHEMAS = "_stateSchema"
+_PATHS = "stateSchemaFilePaths"
+
+
+class StateNotRestored(MinflinkError):
+    """What a snapshot says of its state cannot be read."""
+
+    code = "state-not-restored"
+
+
+def is_record(path: str) -> bool:
+    """By its path in the checkpoint directory."""
+    return _RECORD.fullmatch(path) is not None
+
+
+def relative(text: str) -> str:
+    """A record with its schemas relative to the directory of the operator. Pure.
+
+    Raises ValueError for a record in a form that is not known here.
+    """
+    return _with_paths(text, "")
+
+
+def absolute(text: str, operator: Path) -> str:
+    """A record that names its schemas in this directory of the operator, whatever it named before. Pure.
+
+    Raises ValueError for a record in a form that is not known here.
+    """
+    return _with_paths(text, f"file:{operator}/")
+
+
+def _with_paths(text: str, directory: str) -> str:
+    version, separator, body = text.partition("\n")
+    record: Any = json.loads(body)
+    if version != "v2" or not isinstance(record, dict):
+        raise ValueError(f"it has the unknown version {version!r}")
+    for store in record.get("stateStoreInfo", ()):
+        if _PATHS in store:
+            store[_PATHS] = [_within(path, directory) for path in store[_PATHS]]
+    return f"{version}{separator}{json.dumps(record, separators=(',', ':'), ensure_ascii=False)}"
+
+
+def _within(path: str, directory: str) -> str:
+    _, found, name = path.rpartition(f"{_SCHEMAS}/")
+    if not found:
+        raise ValueError(f"it names {path}, which is no state schema of Spark")
+    return f"{directory}{_SCHEMAS}/{name}"
+
+
+def localize(checkpoint: Path) -> None:
+    """Let all records in a query's checkpoint directory name their schemas there.
+
+    Files are replaced, never written to: they may be links into a snapshot. Raises StateNotRestored, OSError.
+    """
+    for path in sorted(checkpoint.glob("state/*/_metadata/v2/*")):
+        if path.name.startswith("."):
+            continue
+        text = path.read_text("utf-8")
+        try:
+            local = absolute(text, path.parents[2])
+        except ValueError as error:
+            raise StateNotRestored(f"Spark's record {path.relative_to(checkpoint)} cannot be read: {error}") from error
+        if local != text:
+            _replace(path, local)
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, "utf-8")
+    new.replace(path)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum, of what was there

@@ -1,0 +1,70 @@
+"""Whether what a sink writes to is there, and lets itself be written, before anything starts (J4).
+
+Looked at when a job is submitted, on one TaskManager, and with nothing left behind. Directories of other storages are
+the supervisor's to look at (`taskmanager/sink_paths.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.model import Sink
+from minflinkd.taskmanager.session.plan import Plan
+from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
+from minflinkd.taskmanager.session.sinks.files import local_path
+from minflinkd.taskmanager.session.spark import Session
+
+_PATIENCE = {"connectTimeout": "5"}  # seconds, of PostgreSQL's driver: somebody waits for the answer
+_BRING = "bring it as a .jar artifact of the job (postgresql-42.7.7.jar), or in spark.jars of TaskManagers"
+_THERE = "is the server up, and are url, user and password right? A database that is down at the moment: submit later"
+
+
+def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
+    """Of all sinks of a task. Blocks: for a server that does not answer some seconds."""
+    for vertex in plan.sinks:
+        assert vertex.sink is not None
+        path = f"vertices.{vertex.id}.sink"
+        if vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None:
+            local = local_path(vertex.sink.path)
+            if local is not None and (problem := unwritable(Path(local))) is not None:
+                hint = f"make it writable for {_user()}, as which the TaskManager runs, or name another directory"
+                yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
+        elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
+            yield GraphFault(path=path, problem=found[0], hint=found[1])
+
+
+def unwritable(directory: Path) -> str | None:
+    """What keeps a directory from being written, or from being made; None where nothing does."""
+    there = directory
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is not a directory" + (f", so that {directory} cannot be made" if there != directory else "")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # root may write where no permission says so
+    except OSError as error:
+        what = f"{directory} cannot be written" if there == directory else f"{directory} cannot be made in {there}"
+        return f"{what}: {error.strerror}"
+    return None
+
+
+def _user() -> str:
+    return f"the user with the id {os.geteuid()}"
+
+
+def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
+    if (url := sink.options.get("url")) is None:
+        return None  # a fault of its own, which the job file shows
+    options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
+    try:
+        with Database(session, options).transaction():
+            return None
+    except NoDriver as error:
+        return error.message, _BRING
+    except DatabaseFailed as error:
+        return " ".join(error.message.split()), _THERE

@@ -1,0 +1,37 @@
+"""Settings with which the physical plan of a query is the same in every micro-batch.
+
+Spark plans each micro-batch anew, and may plan one without rows in another way. But it finds state by the place of its
+operator in the physical plan, and derives the watermarks of a micro-batch from the plan of the one before. So what
+makes a plan depend on the rows is off for every query:
+
+- Reuse of exchanges. Say two vertices read one aggregate: Spark does not look for watermarks into an exchange that is
+  reused, so the second copy of the aggregate gets none, and never fires. Sources of files suffer after each micro-batch
+  without rows, Kafka after each one.
+- Rules of the optimizer that move a join past an aggregate, a union or another join. Say an aggregate is semi-joined
+  with its own source: with rows the join was moved below the aggregate, without rows it was not. The two then looked
+  for each other's state, and the query failed.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+_REUSE = "spark.sql.exchange.reuse"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer"
+_MOVING_JOINS = ("PushDownLeftSemiAntiJoin", "PushLeftSemiLeftAntiThroughJoin", "PushDownJoinThroughUnion")
+_RULES = tuple(f"{_OPTIMIZER}.{rule}" for rule in _MOVING_JOINS)
+
+SETTINGS = {_REUSE: "false", _EXCLUDED: ",".join(_RULES)}
+
+
+def hold(spark: SparkSession) -> None:
+    """Whatever the administrator's settings say, those of the job, or the code of a vertex has set since."""
+    spark.conf.set(_REUSE, "false")
+    spark.conf.set(_EXCLUDED, excluded(spark.conf.get(_EXCLUDED) or ""))
+
+
+def excluded(already: str) -> str:
+    """The rules that are excluded by others, and ours, separated by commas. Pure."""
+    rules = [rule.strip() for rule in already.split(",") if rule.strip()]
+    return ",".join([*rules, *(rule for rule in _RULES if rule not in rules)])

@@ -1,0 +1,135 @@
+"""What Spark refuses of a whole query, and which vertex that comes from (J4, J8a).
+
+A query is refused in the output mode of its sinks, in any output mode, or when Spark plans a micro-batch of it. What
+has nothing to do with the mode comes from the first vertex that is refused in the same words by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+
+from minflinkd.jobgraph.delivery import refused_mode
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import OutputMode, Task, Vertex
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.taskmanager.session import first_batch
+from minflinkd.taskmanager.session.failures import build_failure, condition_of, session_is_lost, session_lost
+from minflinkd.taskmanager.session.operators import USER_STATE
+from minflinkd.taskmanager.session.spark import Session
+
+if TYPE_CHECKING:
+    from minflinkd.taskmanager.session.plan import Plan
+
+_NO_RECORD = "STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of its state, where Spark is not to compare types
+_MODE = re.compile(r"output mode|Detected pattern of possible 'correctness' issue")  # what another mode may mend
+
+
+def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
+    """Set the plan's output mode, or add what keeps it from having one to its faults."""
+    asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
+    if task.exchange_mode is not None:
+        asked.add(task.exchange_mode)
+    if len(asked) > 1:
+        plan.faults.append(
+            GraphFault(
+                path=_mode_path(task),
+                problem=f"what reads {task.end} asks for the output modes {' and '.join(sorted(asked))}",
+                hint="a micro-batch is computed once: give all readers one output mode",
+            )
+        )
+        return
+    if asked:
+        modes = [next(iter(asked))]
+        for other in plan.sinks:  # what one sink asks for all sinks of the task get
+            if other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
+                path = f"vertices.{other.id}.output-mode"
+                plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
+    else:  # the first that the query allows, of those that every sink can be written in
+        modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
+        if task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
+            modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
+    assert plan.frame is not None
+    problems = []
+    for mode in modes:
+        problem = _refusal(session, plan.frame, mode)
+        if problem is None:
+            plan.output_mode = mode
+            return
+        problems.append(problem)
+    problem = problems[0]
+    if _MODE.search(problem.message):
+        path = _mode_path(task)
+    else:
+        path = _origin(plan, task, lambda frame: _says(_refusal(session, frame, modes[0]), problem))
+    plan.faults.append(GraphFault(path=path, problem=problem.message, hint=problem.hint or _mode_hint(problem)))
+
+
+def _mode_path(task: Task) -> str:
+    asking = next((sink.id for sink in task.sinks if sink.output_mode is not None), None)
+    return f"vertices.{asking}.output-mode" if asking else f"vertices.{task.sinks[0].id if task.sinks else task.end}"
+
+
+def _mode_hint(problem: ErrorInfo) -> str:
+    if "watermark" in problem.message:
+        return "give the event time a watermark, or the sink another output mode"
+    if "multiple" in problem.message.lower() or "chain" in problem.message.lower():
+        return "let the second of them begin a new task: inputs: [{id: ..., exchange: true}]"
+    return ""
+
+
+def _refusal(session: Session, frame: DataFrame, mode: OutputMode) -> ErrorInfo | None:
+    checker = session.jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    analyzed, java_mode = frame._jdf.queryExecution().analyzed(), first_batch.java_mode(session, mode)
+    try:
+        checker.checkForStreaming(analyzed, java_mode)
+        checker.checkStreamingQueryGlobalWatermarkLimit(analyzed, java_mode)
+    except AnalysisException as error:
+        return build_failure(error)
+    return None
+
+
+def when_planned(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
+    """What Spark says only when it plans a micro-batch of a plan without faults. Raises SessionLost."""
+    if plan.frame is None:  # what it reads has a fault, which the task upstream names
+        return
+    compares = not any(node.kind.startswith(USER_STATE) for node in plan.operators)
+
+    def refused(frame: DataFrame) -> ErrorInfo | None:
+        try:
+            first_batch.plan_without_state(session, plan.spark, frame, plan.output_mode, compares=compares)
+        except (PySparkException, Py4JError) as error:
+            if session_is_lost(error):
+                raise session_lost(error) from error
+            if not compares and condition_of(error) == _NO_RECORD:
+                return None  # the last thing that is looked at: there is no state yet
+            return build_failure(error)
+        return None
+
+    if (problem := refused(plan.frame)) is not None:
+        path = _origin(plan, task, lambda frame: _says(refused(frame), problem))
+        yield GraphFault(path=path, problem=problem.message, hint=problem.hint)
+
+
+def _says(found: ErrorInfo | None, problem: ErrorInfo) -> bool:
+    return found is not None and found.message == problem.message
+
+
+def _origin(plan: Plan, task: Task, refused: Callable[[DataFrame], bool]) -> str:
+    """The place of the first vertex, in the direction of the rows, that is at fault by itself."""
+    for vertex in task.vertices:
+        if (frame := plan.frames.get(vertex.id)) is not None and refused(frame):
+            return _place(plan, vertex, refused)
+    return _mode_path(task)
+
+
+def _place(plan: Plan, vertex: Vertex, refused: Callable[[DataFrame], bool]) -> str:
+    """Of the watermark that a vertex has in the job file, or of what it computes."""
+    computed = plan.computed.get(vertex.id)
+    own = vertex.watermark is not None and computed is not None and not refused(computed)
+    return f"vertices.{vertex.id}.{'watermark' if own else vertex.kind}"

@@ -1,0 +1,47 @@
+"""Directories of sinks in storages other than the local one, looked at before a job starts (J4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from urllib.parse import urlsplit
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.params import resolve
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.storage.registry import Storages
+
+PATIENCE = 10.0  # seconds for a storage to answer; backends try again by themselves
+
+
+async def sink_path_faults(
+    storages: Storages, job: JobContext, tasks: Iterable[Task], patience: float = PATIENCE
+) -> tuple[GraphFault, ...]:
+    """Faults of sinks whose storage is not known here, refuses, or does not answer. Nothing is written."""
+    return tuple([fault async for fault in _faults(storages, job, tasks, patience)])
+
+
+async def _faults(
+    storages: Storages, job: JobContext, tasks: Iterable[Task], patience: float
+) -> AsyncIterator[GraphFault]:
+    for vertex in (vertex for task in tasks for vertex in task.sinks):
+        try:
+            sink = resolve(vertex, job.params).sink
+        except MinflinkError:
+            continue  # a param without a value is a fault of its own
+        if sink is None or sink.format not in FILE_FORMATS or not sink.path:
+            continue
+        if urlsplit(sink.path).scheme in ("", "file"):
+            continue
+        where, here = f"vertices.{vertex.id}.sink.path", f"{sink.path} cannot be written"
+        try:
+            async with asyncio.timeout(patience):
+                await anext(storages.at(sink.path).list(), None)
+        except TimeoutError:
+            hint = "is the storage up, and are the settings storage.* of this cluster right?"
+            yield GraphFault(path=where, problem=f"{here}: no answer within {patience:g} s", hint=hint)
+        except MinflinkError as error:
+            yield GraphFault(path=where, problem=f"{here}: {error.message}", hint=error.hint)

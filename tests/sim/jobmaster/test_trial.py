@@ -1,0 +1,215 @@
+"""A version on trial, until it has processed rows and completed a checkpoint behind them (H7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import job_master
+from minflinkd.storage.location import Location
+from tests.sim.jobmaster.successors import Heard, succeeded
+from tests.sim.jobmaster.world import BOOM, JOB, TM, TM2, World, graph, running, until
+from tests.untimed_storage import untimed_storages
+
+pytestmark = pytest.mark.looptime
+
+FINDS_NONE = m.TaskMetrics(waited=True)
+LONG = 15 * 60.0  # seconds, many times hot-restart.timeout
+
+
+@asynccontextmanager
+async def idle(
+    world: World, tmp_path: Path, job: JobGraph | None = None, patience: float | None = None
+) -> AsyncIterator[Heard]:
+    """A version that has found no input, behind checkpoint 1."""
+    base = await world.master.making_way.stand_down(final=True)
+    world.tm.finds = FINDS_NONE
+    heard = Heard(patience=patience)
+    async with succeeded(world, tmp_path, job or graph(), base=base, heard=heard, interval=10.0):
+        await until(lambda: heard.said == ["running", "idle"])
+        yield heard
+
+
+@pytest.mark.parametrize("reports", [m.TaskMetrics(batches=1, rows_in=1), m.TaskMetrics(batches=1, advanced=True)])
+async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
+    tmp_path: Path, reports: m.TaskMetrics
+) -> None:
+    """H7: behind one the version before it could not be brought back. Spark cannot count the rows of every source."""
+    async with running(tmp_path) as world:
+        base = await world.master.making_way.stand_down(final=True)
+        world.tm.finds = m.TaskMetrics()
+        async with succeeded(world, tmp_path, graph(), base=base) as heard:
+            await until(lambda: heard.said)
+            await asyncio.sleep(5)
+            assert "trigger 17" not in world.story
+            world.tm.progress(reports)
+            await until(lambda: "trigger 17" in world.story)
+            await until(lambda: heard.said == ["running", "proven by 17"])
+
+
+async def test_a_version_without_input_is_on_trial_until_it_has_processed_rows(tmp_path: Path) -> None:
+    """H7: for hours, without a checkpoint; one comes at once behind the first rows, and then as always."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await asyncio.sleep(LONG)
+        assert (heard.said, "trigger 17" in world.story) == (["running", "idle"], False)
+        world.tm.progress(m.TaskMetrics(rows_in=3))
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+        await until(lambda: "trigger 18" in world.story)
+
+
+async def test_a_version_that_fails_with_its_first_rows_is_disproved_hours_later(tmp_path: Path) -> None:
+    """H7: nothing of it was published, so that the version before it goes on from its own checkpoint."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await asyncio.sleep(LONG)
+        await world.tm.report(world.tm.deployed[-1].attempt_id, m.TaskState.FAILED, BOOM)
+        await until(lambda: heard.errors == [BOOM])
+        assert await world.master.making_way.stand_down(final=False) == 1
+        assert "trigger 17" not in world.story
+
+
+async def test_a_version_that_hangs_with_its_first_rows_is_disproved(tmp_path: Path) -> None:
+    """H7: hours after it was RUNNING; what it has found it must get through within hot-restart.timeout."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await asyncio.sleep(LONG)
+        world.tm.progress(m.TaskMetrics())
+        await until(lambda: heard.errors)
+        assert heard.errors[0].code == "hot-restart-timeout"
+        assert "trigger 17" not in world.story
+
+
+async def test_a_version_that_looks_for_rows_in_vain_again_is_still_on_trial(tmp_path: Path) -> None:
+    """H7: a micro-batch without rows shows nothing."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        for _ in range(20):
+            world.tm.progress(m.TaskMetrics(batches=1))
+            await asyncio.sleep(10)
+            world.tm.progress(m.TaskMetrics(batches=1, waited=True))
+            await asyncio.sleep(60)
+        assert heard.said == ["running", "idle"]
+
+
+async def test_a_source_in_which_nothing_comes_does_not_hold_back_what_the_others_yield(tmp_path: Path) -> None:
+    """H7: their rows wait for the checkpoint; and it may be days until there is a row in each."""
+    job = graph("numbers", "letters")
+    async with running(tmp_path, job) as world, idle(world, tmp_path, job) as heard:
+        world.tm.progress(m.TaskMetrics(batches=1, rows_in=1), "numbers")
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+
+
+async def test_a_task_that_is_busy_with_its_first_rows_is_waited_for(tmp_path: Path) -> None:
+    """H7: whatever becomes of them is not known yet."""
+    job = graph("numbers", "letters")
+    async with running(tmp_path, job) as world, idle(world, tmp_path, job) as heard:
+        world.tm.progress(m.TaskMetrics(), "letters")
+        await asyncio.sleep(1)
+        world.tm.progress(m.TaskMetrics(batches=1, rows_in=1), "numbers")
+        await asyncio.sleep(10)
+        assert heard.said == ["running", "idle"]
+        world.tm.progress(m.TaskMetrics(batches=1, rows_in=1), "letters")
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+
+
+async def test_output_that_comes_without_input_ends_the_trial(tmp_path: Path) -> None:
+    """H7: timers run the user's code as well, and what they yield would not be published before there is input."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        world.tm.progress(m.TaskMetrics(batches=1, waited=True, rows_out=5))
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+
+
+async def test_a_trial_that_may_not_last_for_ever_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    """H7: hot-restart.trial."""
+    async with running(tmp_path) as world, idle(world, tmp_path, patience=600.0) as heard:
+        await asyncio.sleep(590)
+        assert heard.said == ["running", "idle"]
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+
+
+def place(path: Path) -> Location:
+    return untimed_storages().at(str(path))
+
+
+async def test_whoever_asks_for_a_savepoint_ends_the_trial(tmp_path: Path) -> None:
+    """H7, C24: it is of the new version, and starts jobs of it; what is behind it only that version can read."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await asyncio.sleep(LONG)
+        await world.master.savepoints.take(place(tmp_path / "savepoints"))
+        await until(lambda: heard.said[2:] == ["proven by 17"])
+        await until(lambda: "trigger 18" in world.story)
+
+
+async def test_a_checkpoint_that_was_asked_for_and_failed_leaves_the_version_on_trial(tmp_path: Path) -> None:
+    """H7."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        world.tm.mute = True
+        asking = asyncio.ensure_future(world.master.savepoints.take(place(tmp_path / "savepoints")))
+        await until(lambda: "trigger 17" in world.story)
+        world.tm.mute = False
+        world.master.coordinator.decline(world.tm.deployed[-1].attempt_id, 17, BOOM)
+        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], Exception)
+        await asyncio.sleep(LONG)
+        assert (heard.said, heard.errors) == (["running", "idle"], [])
+        assert "trigger 18" not in world.story
+
+
+async def test_a_version_on_trial_can_be_stopped_with_a_savepoint(tmp_path: Path) -> None:
+    """C24: it is FINISHED."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await world.master.savepoints.stop(place(tmp_path / "savepoints"))
+        await until(lambda: world.ended)
+        assert world.ended[0].status is JobStatus.FINISHED
+        assert heard.errors == []
+
+
+async def test_a_version_on_trial_can_be_drained(tmp_path: Path) -> None:
+    """C24: its final checkpoint ends the trial."""
+    async with running(tmp_path) as world, idle(world, tmp_path) as heard:
+        await world.master.savepoints.drain(place(tmp_path / "savepoints"))
+        await until(lambda: world.ended)
+        assert world.ended[0].status is JobStatus.FINISHED
+        assert heard.errors == []
+
+
+async def test_a_version_on_trial_can_be_cancelled(tmp_path: Path) -> None:
+    """H3a."""
+    async with running(tmp_path) as world, idle(world, tmp_path):
+        world.master.cancel()
+        await until(lambda: world.ended)
+        assert world.ended[0].status is JobStatus.CANCELED
+
+
+async def test_a_lost_taskmanager_does_not_end_a_trial(tmp_path: Path) -> None:
+    """H7: the version comes up elsewhere, has found no input there, either, and is proven by its first rows."""
+    async with running(tmp_path, slots={TM: 1, TM2: 1}) as world, idle(world, tmp_path) as heard:
+        other = world.task_managers[TM2]
+        other.finds = FINDS_NONE
+        await asyncio.sleep(LONG)
+        lost = m.TaskManagerLost(resource_id=TM, reason="killed")
+        world.wire.party("rm").tell(job_master(JOB), lost, fence=world.master.leader_id)
+        await until(lambda: other.deployed and world.master.status is JobStatus.RUNNING)
+        await asyncio.sleep(LONG)
+        assert (heard.errors, set(heard.said)) == ([], {"running", "idle"})
+        assert not any("trigger 17" in told for told in world.story)
+        other.progress(m.TaskMetrics(rows_in=1))
+        await until(lambda: heard.said[-1] == "proven by 17")
+
+
+async def test_a_version_grows_when_it_is_no_longer_on_trial(tmp_path: Path) -> None:
+    """H7, R20: the checkpoint from which it goes on wider would end the trial."""
+    wide = graph(parallelism=2)
+    async with running(tmp_path, wide, {TM: 1}) as world, idle(world, tmp_path, wide) as heard:
+        before = len(world.tm.deployed)
+        world.slots[TM] = 1
+        await until(lambda: sum(map(len, world.tm.held.values())) == 2)
+        await asyncio.sleep(LONG)
+        assert (heard.said, len(world.tm.deployed)) == (["running", "idle"], before)
+        world.tm.finds = m.TaskMetrics(rows_in=1)
+        world.tm.progress(world.tm.finds)
+        await until(lambda: len(world.tm.deployed) > before and world.master.status is JobStatus.RUNNING)
+        assert world.tm.deployed[-1].task.parallelism == 2

@@ -1,0 +1,163 @@
+"""Tasks that read exchanges beside other sources: the log of each source is cut, restored and moved (C11, C26)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.model import Input, JobGraph, Source, Task, Vertex
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager import session_protocol as p
+from tests.files import files_below
+from tests.spark.deployment import Cuts, Run
+from tests.spark.session_child import Child, call, job, source, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+SINK = """
+import json
+def write(batch, epoch):
+    with open(%r, "a") as out:
+        for row in batch.collect():
+            out.write(json.dumps([epoch, row.side, row.value]) + "\\n")
+"""
+
+
+class Sides:
+    """A union of exchanges (x, y), directories of files (f, g) and a clock (r), in an order that a test chooses."""
+
+    def __init__(self, child: Child, directory: Path) -> None:
+        self.child = child
+        self.directory = directory
+        self.out = directory / "out.jsonl"
+        self.out.touch()
+        (directory / "sides.py").write_text(SINK % str(self.out))
+        self.context = job("sides", trigger_interval=0.1)
+        for name in "fg":
+            (directory / name).mkdir()
+
+    def tasks(self, *order: str) -> tuple[Task, ...]:
+        read = sorted(set(order))
+        vertices = [self._source(name) for name in read]
+        text = " UNION ALL ".join(
+            f"SELECT '{name}' AS side, CAST(value AS LONG) AS value FROM {name}" for name in order
+        )
+        edges = tuple(Input(id=VertexId(name), exchange=name in "xy") for name in read)
+        union = Vertex(id=VertexId("all"), inputs=edges, sql=text)
+        graph = JobGraph(name="sides", parallelism=2, vertices=(*vertices, union, call("sides:write", "all")))
+        return chain(graph)
+
+    def _source(self, name: str) -> Vertex:
+        if name in "fg":
+            files = Source(format="json", path=str(self.directory / name), schema="value LONG")
+            return Vertex(id=VertexId(name), source=files)
+        if name == "r":
+            return source("r", "rate", rowsPerSecond="5")
+        return source(name, "rate-micro-batch", rowsPerBatch="10", numPartitions="1")
+
+    def run(self, *order: str) -> Run:
+        return Run(self.child, self.context, self.tasks(*order), {"sides.py": str(self.directory / "sides.py")})
+
+    def feed(self, value: int) -> None:
+        """A row with this value for each directory of files."""
+        for name in "fg":
+            hidden = self.directory / name / f".{value}.json"
+            hidden.write_text(json.dumps({"value": value}) + "\n")
+            hidden.rename(hidden.with_name(f"{value}.json"))
+
+    def rows(self) -> list[tuple[int, str, int]]:
+        return [tuple(json.loads(line)) for line in self.out.read_text().splitlines()]
+
+    async def seen(self, value: int, order: Iterable[str]) -> None:
+        """Wait until the row has come through each directory of files, and whatever else there is as well."""
+        wanted = {(side, value) if side in "fg" else (side, None) for side in order}
+
+        def there() -> bool:
+            rows = self.rows()
+            return wanted <= {(side, seen if side in "fg" else None) for _, side, seen in rows}
+
+        if not await until(there):
+            failed = [notice.error for notice in self.child.notices if isinstance(notice, p.TaskFailed)]
+            raise AssertionError(f"{wanted} did not all come, only {self.rows()}; {failed}")
+
+    def logs(self, taken: Path) -> list[str]:
+        """Directories of source logs in a snapshot."""
+        return sorted({path.relative_to(taken / "sources").parts[0] for path in files_below(taken / "sources")})
+
+
+def exact(rows: list[tuple[int, str, int]], order: tuple[str, ...], fed: list[int]) -> None:
+    """Each row is there as often as its side is in the union."""
+    for side in set(order):
+        values = sorted(value for _, name, value in rows if name == side)
+        times = order.count(side)
+        wanted = fed if side in "fg" else list(range(values[0], values[-1] + 1))
+        assert values == sorted(wanted * times), side
+
+
+@pytest.mark.parametrize(
+    ("order", "logs"),
+    [
+        pytest.param("xf", 1, id="an exchange first"),
+        pytest.param("fxg", 2, id="an exchange between", marks=pytest.mark.slow),
+        pytest.param("xyf", 1, id="two exchanges first", marks=pytest.mark.slow),
+        pytest.param("xrfygfx", 3, id="several kinds, and two that are read twice"),
+    ],
+)
+async def test_a_task_with_exchanges_and_other_sources_goes_on_where_it_was_cut(
+    child: Child, tmp_path: Path, order: str, logs: int
+) -> None:
+    """C11, C25, C26: Spark does not count exchanges where it numbers source logs, but does in the offset log.
+
+    Restored as it was, then with the order of the sources turned round, then at the offsets alone.
+    """
+    sides, names = Sides(child, tmp_path), tuple(order)
+    run = sides.run(*order)
+    all_of_it = next(task.id for task in run.tasks if not task.readers)
+    await run.start()
+    sides.feed(1)
+    await sides.seen(1, order)
+    cuts = await run.checkpoint(1)
+    await run.stop()
+    taken, files = cuts[all_of_it]
+    assert len(sides.logs(files)) == logs
+    kept = [row for row in sides.rows() if row[0] <= taken.batch_id]
+
+    sides.feed(2)
+    run = await restored(sides, order, cuts)
+    await sides.seen(2, order)
+    cuts = await run.checkpoint(2)
+    await run.stop()
+    kept += [row for row in sides.rows() if row[0] <= cuts[all_of_it][0].batch_id]
+    exact(kept, names, [1, 2])
+
+    sides.feed(3)
+    run = await restored(sides, order[::-1], cuts)
+    await sides.seen(3, order)
+    cuts = await run.checkpoint(3)
+    await run.stop()
+    turned, files = cuts[all_of_it]
+    kept += [row for row in sides.rows() if row[0] <= turned.batch_id]
+    exact(kept, names, [1, 2, 3])
+
+    sides.feed(4)
+    sides.out.write_text("")
+    run = sides.run(*order)
+    offsets = {name: offset for name, offset in turned.source_offsets.items() if name not in "xy"}
+    at = p.Restored(checkpoint_id=0, batch_id=-1, operators=turned.operators, offsets=offsets)
+    shutil.copytree(files / "sources", run.directories[all_of_it] / "checkpoint" / "sources")
+    await run.start(at={all_of_it: at})
+    await sides.seen(4, order)
+    await run.stop()
+    exact(sides.rows(), tuple(name for name in names if name in "fg"), [4])
+
+
+async def restored(sides: Sides, order: str, cuts: Cuts) -> Run:
+    sides.out.write_text("")
+    run = sides.run(*order)
+    await run.start(cuts)
+    return run

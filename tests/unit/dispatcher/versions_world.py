@@ -1,0 +1,222 @@
+"""A Dispatcher with one job and its versions; the TaskManager is a mailbox that runs what is deployed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from minflinkd.dispatcher.dispatcher import Dispatcher
+from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.network import DISPATCHER, Mailbox, job_master, task_manager
+from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime.crash_points import CrashPoint
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+
+JOB, RUNNER = JobId("1" * 32), ResourceId("tm-2")
+BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
+COUNT = PlanNode(number=0, stateful=True, vertex="numbers", kind="stateStoreSave", fingerprint="long")
+NOBODY = LeaderId("")
+HAS_ROWS = m.TaskMetrics(batches=1, rows_in=1)
+FINDS_NONE = m.TaskMetrics(waited=True)
+T = TypeVar("T")
+
+
+@dataclass
+class Runner:
+    """A TaskManager with slots for everybody, which outlives the daemon."""
+
+    cluster: Cluster
+    leader: LeaderId = NOBODY
+    held: dict[AllocationId, tuple[int, ...]] = field(default_factory=dict)
+    running: dict[AttemptId, m.DeployTask] = field(default_factory=dict)
+    deployed: list[m.DeployTask] = field(default_factory=list)
+    fails: str = ""  # the params' version whose tasks do
+    finds: m.TaskMetrics = HAS_ROWS  # what tasks tell
+    errands: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        mailbox = Mailbox(task_manager(RUNNER))
+        mailbox.on(m.DeployTask, self._deploy)
+        mailbox.on(m.CancelTask, self._cancel)
+        mailbox.on(m.FreeSlots, self._free)
+        mailbox.on(m.HeartbeatFromJobMaster, self._beat)
+        mailbox.on(m.TriggerCheckpoint, self._trigger)
+        mailbox.on(m.NotifyCheckpointComplete, self._done)
+        mailbox.on(m.NotifyCheckpointAborted, self._done)
+        self.cluster.network.attach(mailbox)
+        self.cluster.resource_manager.on(m.DeclareNeeds, self._declare)
+
+    @property
+    def versions(self) -> list[str]:
+        """Whose tasks run."""
+        return [str(d.job.params["version"]) for d in self.running.values()]
+
+    def _errand(self, ask: Awaitable[Any]) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(Exception):  # whom it was for is gone
+                await ask
+
+        task = asyncio.create_task(quietly())
+        self.errands.add(task)
+        task.add_done_callback(self.errands.discard)
+
+    async def _declare(self, request: m.DeclareNeeds) -> m.NeedsAnswer:
+        self._follow(request.leader_id)
+        for need in request.needs:
+            first = sum(map(len, self.held.values()))
+            self.held.setdefault(need.allocation_id, tuple(range(first, first + need.slots - need.held)))
+            self._offer()
+        return m.NeedsAnswer()
+
+    def _follow(self, leader: LeaderId) -> None:
+        """R13."""
+        if leader > self.leader:
+            self.leader = leader
+            self.running.clear()
+            if self.held:
+                self._offer()
+
+    def _offer(self) -> None:
+        offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
+        request = m.OfferSlots(resource_id=RUNNER, address=task_manager(RUNNER), offers=offers)
+        self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+
+    async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
+        self._follow(request.leader_id)
+        tasks = tuple(
+            m.TaskStatus(attempt_id=a, task_id=d.task.id, state=m.TaskState.RUNNING, metrics=self.finds)
+            for a, d in self.running.items()
+        )
+        return m.JobHeartbeatAnswer(allocations=tuple(self.held), tasks=tasks)
+
+    async def _deploy(self, request: m.DeployTask) -> m.Done:
+        if request.attempt_id not in self.running:
+            self.running[request.attempt_id] = request
+            self.deployed.append(request)
+            fails = request.job.params["version"] == self.fails
+            if fails:
+                self.running.pop(request.attempt_id)
+            self._errand(self._run(request, fails=fails))
+        return m.Done()
+
+    async def _run(self, deployed: m.DeployTask, *, fails: bool) -> None:
+        """Its first micro-batch comes behind what was said of its state."""
+        fence = self.leader
+        await self._tell(deployed, m.TaskState.RUNNING, fence)
+        if fails:
+            await self._tell(deployed, m.TaskState.FAILED, fence)
+        self.progress(self.finds)
+
+    def progress(self, metrics: m.TaskMetrics) -> None:
+        self.finds = metrics
+        for attempt in self.running:
+            notice = m.TaskProgress(attempt_id=attempt, metrics=metrics)
+            self.cluster.network.tell(job_master(JOB), notice, fence=self.leader)
+
+    async def fail(self) -> None:
+        """The tasks that run."""
+        for attempt in list(self.running):
+            await self._tell(self.running.pop(attempt), m.TaskState.FAILED, self.leader)
+
+    async def _tell(self, deployed: m.DeployTask, state: m.TaskState, fence: LeaderId) -> None:
+        error = BOOM if state is m.TaskState.FAILED else None
+        status = m.TaskStatus(attempt_id=deployed.attempt_id, task_id=deployed.task.id, state=state, error=error)
+        request = m.TaskStateChanged(resource_id=RUNNER, status=status)
+        await self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=fence)
+
+    async def _cancel(self, request: m.CancelTask) -> m.Done:
+        self.running.pop(request.attempt_id, None)
+        return m.Done()
+
+    async def _free(self, request: m.FreeSlots) -> m.Done:
+        for allocation in list(self.held) if request.job_ended else request.allocations:
+            self.held.pop(allocation, None)
+        return m.Done()
+
+    async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:
+        deployed = self.running.get(request.attempt_id)
+        if deployed is not None:
+            snapshot = TaskSnapshot(
+                task_id=deployed.task.id,
+                attempt_id=request.attempt_id,
+                resource_id=RUNNER,
+                checkpoint_id=request.checkpoint_id,
+                batch_id=0,
+                operators=(COUNT,),
+                parallelism=deployed.task.parallelism,
+            )
+            acknowledgement = m.AcknowledgeCheckpoint(job_id=JOB, attempt_id=request.attempt_id, snapshot=snapshot)
+            self._errand(self.cluster.network.ask(job_master(JOB), acknowledgement, timeout=2, fence=self.leader))
+        return m.Done()
+
+    async def _done(self, _: Any) -> m.Done:
+        return m.Done()
+
+
+@asynccontextmanager
+async def a_runner(cluster: Cluster) -> AsyncIterator[Runner]:
+    one = Runner(cluster)
+    cluster.operators = {TaskId("numbers"): (COUNT,)}
+    yield one
+    for errand in list(one.errands):
+        errand.cancel()
+
+
+@dataclass
+class Bug:
+    """At a point of the hot restart it crashes the JobMaster that is up."""
+
+    dispatcher: Dispatcher
+    point: CrashPoint
+    times: int = 1
+    struck: list[JobMaster] = field(default_factory=list)
+
+    def __call__(self, here: CrashPoint) -> None:
+        master = self.dispatcher.job_master(JOB)
+        if here is self.point and master is not None and len(self.struck) < self.times:
+            self.struck.append(master)
+            master.crash(ValueError("a bug"))
+
+
+def document(version: str, **changes: Any) -> bytes:
+    return msgspec.json.encode({**DOCUMENT, "params": {"version": version}, **changes})
+
+
+async def restart(cluster: Cluster, version: str, **options: Any) -> j.RestartAnswer:
+    request = j.HotRestartJob(job_id=JOB, document=options.pop("document", document(version)), **options)
+    return await cluster.network.ask(DISPATCHER, request, timeout=5)
+
+
+async def seen(cluster: Cluster, condition: Callable[[j.JobDetails], T | None]) -> T:
+    async with asyncio.timeout(10):
+        while not (found := condition(await cluster.job(JOB))):  # noqa: ASYNC110 - it is asked for
+            await asyncio.sleep(0.002)
+        return found
+
+
+def runs(runner: Runner, version: str) -> Callable[[j.JobDetails], bool]:
+    return lambda job: job.status is JobStatus.RUNNING and runner.versions == [version]
+
+
+def over(number: int) -> Callable[[j.JobDetails], j.HotRestart | None]:
+    return lambda job: next((r for r in job.hot_restarts if r.number == number and r.state.over), None)
+
+
+@asynccontextmanager
+async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[Dispatcher]:
+    """Version 1, under a Dispatcher."""
+    async with cluster.serving() as dispatcher:
+        await cluster.submit(JOB, msgspec.json.decode(document("1")))
+        await seen(cluster, runs(runner, "1"))
+        yield dispatcher

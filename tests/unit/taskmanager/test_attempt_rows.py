@@ -1,0 +1,72 @@
+"""How many rows an attempt had read and written at the end of each micro-batch."""
+
+from __future__ import annotations
+
+from minflinkd.rpc.snapshot import PlanNode, RowCounts
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.attempt_rows import KEPT, AttemptRows
+from minflinkd.taskmanager.session.metrics import rows_by_source
+from minflinkd.taskmanager.session.operators import scans
+
+
+def test_the_rows_of_a_cut_are_those_up_to_its_micro_batch() -> None:
+    """What comes after the cut is processed again by the next attempt, and counted then."""
+    rows = AttemptRows()
+    for epoch in (7, 8, 9):
+        rows.wrote(epoch, {"out": 1})
+        rows.has_read(epoch, {"a": 10, "b": epoch})
+    assert rows.at(8) == RowCounts(read={"a": 20, "b": 15}, written={"out": 2})
+    assert rows.latest == RowCounts(read={"a": 30, "b": 24}, written={"out": 3})
+    assert rows.at(6) == RowCounts()
+
+
+def test_what_spark_has_not_reported_is_awaited_only_of_the_attempts_own_micro_batches() -> None:
+    """A restored attempt may be cut before its first micro-batch, or behind one that a repartition has made."""
+    rows = AttemptRows()
+    assert not rows.is_awaited(4)
+    rows.wrote(5, {"out": 1})
+    assert not rows.is_awaited(4)
+    assert rows.is_awaited(5)
+    rows.has_read(5, {"a": 3})
+    assert not rows.is_awaited(5)
+
+
+def test_a_report_that_is_seen_twice_counts_once() -> None:
+    rows = AttemptRows()
+    for _ in range(2):
+        rows.has_read(0, {"a": 3})
+    assert rows.latest.read == {"a": 3}
+
+
+def test_totals_go_on_when_old_micro_batches_are_forgotten() -> None:
+    rows = AttemptRows()
+    for epoch in range(3 * KEPT):
+        rows.wrote(epoch, {"out": 2})
+    assert rows.latest.written == {"out": 6 * KEPT}
+    assert rows.at(3 * KEPT - 2).written == {"out": 6 * KEPT - 2}
+
+
+def test_rows_are_told_by_the_vertex_that_reads_them() -> None:
+    """A second source in a vertex has the name `<vertex>#2`, and is the same vertex."""
+    progress = {"sources": [{"numInputRows": 5}, {"numInputRows": 7}, {"numInputRows": None}]}
+    assert rows_by_source(progress, {0: "a", 1: "a#2", 2: "b"}) == {"a": 12, "b": 0}
+
+
+def test_rows_of_a_source_that_is_read_in_several_places_count_once() -> None:
+    """J2: Spark counts them in each place; of two sources with the same rows the first counts."""
+    progress = {"sources": [{"numInputRows": 24}, {"numInputRows": 5}, {"numInputRows": 5}]}
+    names = {0: "a", 1: "b", 2: "b#2"}
+    assert rows_by_source(progress, names, {0: 2, 1: 1, 2: 0}) == {"a": 12, "b": 5}
+
+
+def test_how_often_spark_counts_a_row_is_seen_in_the_plan() -> None:
+    """J2: a function may unite several sources, which are all its own."""
+    nodes = (
+        PlanNode(number=0, stateful=False, vertex="a", kind="FileSource", lines=(0, 2)),
+        PlanNode(number=1, stateful=False, vertex="b", kind="FileSource", lines=(1,)),
+        PlanNode(number=2, stateful=False, vertex="b", kind="FileSource", lines=(3,)),
+        PlanNode(number=0, stateful=True, vertex="b", kind="Aggregate"),
+        PlanNode(number=3, stateful=False, vertex="f", kind="FileSource", lines=(4,)),
+        PlanNode(number=4, stateful=False, vertex="f", kind="FileSource", lines=(5,)),
+    )
+    assert scans(nodes, [VertexId("a"), VertexId("b")]) == {0: 2, 1: 1, 2: 0, 3: 1, 4: 1}

@@ -1,0 +1,84 @@
+"""What an attempt tells of its input: rows, how far its sources are, and that there is none yet (H7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.backpressure import Backpressure
+from minflinkd.taskmanager.session.progress import Progress
+
+NAMES = {0: "events", 1: "totals"}
+TOTALS = frozenset({VertexId("totals")})
+
+
+@dataclass
+class Report:
+    """Of Spark, for one micro-batch."""
+
+    value: dict[str, Any]
+
+    def batchId(self) -> int:  # noqa: N802
+        return int(self.value["batchId"])
+
+    def json(self) -> str:
+        return json.dumps(self.value)
+
+
+class Query:
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+
+    def recentProgress(self) -> list[Report]:  # noqa: N802
+        return self.reports
+
+
+class Attempt:
+    def __init__(self) -> None:
+        self.told: list[TaskMetrics] = []
+        self.progress = Progress(self.told.append, Backpressure())
+        self.query = Query()
+
+    def batch(self, rows: int, *offsets: tuple[int | None, int | None]) -> TaskMetrics:
+        number = len(self.query.reports)
+        sources = [{"startOffset": start, "endOffset": end} for start, end in offsets]
+        value = {"batchId": number, "numInputRows": rows, "sources": sources, "durationMs": {"addBatch": 1}}
+        self.query.reports.append(Report(value))
+        self.progress.finished(number, {})
+        self.progress.report(self.query, NAMES, 0, exchanges=TOTALS)
+        return self.told[-1]
+
+
+def test_a_source_that_is_further_than_it_was_has_had_input_though_spark_counts_no_rows() -> None:
+    """It counts none where it cannot match the leaves of the executed plan with the query's sources, and only warns."""
+    attempt = Attempt()
+    assert not attempt.batch(0, (4, 4)).advanced, "a restored query begins with a micro-batch that has none"
+    assert attempt.progress.is_awaited
+    assert attempt.batch(0, (4, 5)).advanced
+    assert not attempt.progress.is_awaited
+    assert attempt.batch(0, (5, 5)).advanced, "it is not forgotten"
+
+
+def test_a_source_that_is_read_for_the_first_time_has_had_input_once_it_has_an_offset() -> None:
+    attempt = Attempt()
+    assert not attempt.batch(0, (None, None)).advanced
+    assert attempt.batch(0, (None, 0)).advanced
+
+
+def test_an_exchange_is_further_also_with_nothing_but_a_watermark() -> None:
+    """Whoever writes to it has had input, or not."""
+    attempt = Attempt()
+    assert not attempt.batch(0, (4, 4), (7, 8)).advanced
+    assert attempt.batch(3, (4, 4), (8, 9)).rows_in == 3
+    assert not attempt.progress.is_awaited
+
+
+def test_a_query_that_waits_and_then_finds_input_waits_no_more() -> None:
+    """Whether it gets through that is open; each is told once."""
+    attempt = Attempt()
+    for waits in (True, True, False, False, True):
+        attempt.progress.waits(waits)
+    assert [metrics.waited for metrics in attempt.told] == [True, False, True]

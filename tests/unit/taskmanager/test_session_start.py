@@ -1,0 +1,57 @@
+"""When a session child that is not ready yet is given up."""
+
+from __future__ import annotations
+
+from minflinkd.taskmanager.session_start import LONGEST, Starting, Work, begun, observed, slow, unwatched, verdict
+
+
+def working(start: Starting, until: int) -> Starting:
+    """One second of processor time each ten seconds."""
+    for now in range(int(start.began) + 10, until + 1, 10):
+        start = observed(start, Work(cpu=now / 10), now)
+    return start
+
+
+def test_a_child_that_does_nothing_is_given_up_after_the_timeout() -> None:
+    """R5."""
+    start = begun(90, 0, now=0)
+    assert verdict(start, 0.5, 89) is None
+    assert verdict(start, 0.5, 90) == "the session was not ready within 90 s, and did nothing for 90 s"
+
+
+def test_a_child_that_gets_on_is_waited_for_and_told_of() -> None:
+    """R5: to start it anew would only make a busy machine busier."""
+    start = working(begun(90, 0, now=0), until=300)
+    assert verdict(start, 1.0, 300) is None
+    assert slow(start, 1.0, 89) == ""
+    assert "starts for 300 s, which is longer than 90 s" in slow(start, 3.2, 300)
+    assert "3.2 processes want each processor" in slow(start, 3.2, 300)
+
+
+def test_a_child_that_is_busy_for_ever_is_given_up_in_the_end() -> None:
+    """R5: it may run in a circle."""
+    start = working(begun(90, 0, now=0), until=900)
+    assert verdict(start, 1.0, int(90 * LONGEST) - 1) is None
+    assert "busy all the time" in str(verdict(start, 1.0, 90 * LONGEST))
+
+
+def test_reading_is_progress_and_a_process_that_ended_is_none() -> None:
+    """R5: a cold disk keeps the processor idle; a worker that is gone takes its time with it."""
+    start = observed(begun(90, 0, now=0), Work(cpu=0.1, read=1 << 20), 50)
+    assert (start.got_on, start.steps) == (50, 1)
+    start = observed(start, Work(cpu=0.05, read=0), 60)
+    assert (start.got_on, start.steps) == (50, 1)
+
+
+def test_load_and_failed_starts_lengthen_the_timeout_within_bounds() -> None:
+    """R5: where processes queue for the processors, each of them does nothing for longer."""
+    assert verdict(begun(90, 0, now=0), 2.0, 179) is None
+    assert verdict(begun(90, 0, now=0), 2.0, 180) is not None
+    assert verdict(begun(90, 0, now=0), 50.0, 360) is not None
+    assert begun(90, 1, now=0).timeout == 180
+    assert begun(90, 20, now=0).timeout == 720
+
+
+def test_a_time_in_which_nobody_looked_is_not_the_childs() -> None:
+    """R5: as when the supervisor itself was stopped."""
+    assert verdict(unwatched(begun(90, 0, now=0), 60), 1.0, 140) is None

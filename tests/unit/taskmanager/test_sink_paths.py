@@ -1,0 +1,72 @@
+"""Directories of sinks in other storages, looked at before a job starts (J4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minflinkd.jobgraph.model import Checkpointing, Input, RuntimeMode, Sink, Task, Vertex
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.ids import JobId, TaskId, VertexId
+from minflinkd.storage.interface import PermissionDenied
+from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager.sink_paths import sink_path_faults
+from tests.unit.storage.memory import Memory
+
+REFUSED = PermissionDenied("no access", hint="look at the keys")
+JOB = JobContext(
+    job_id=JobId("1" * 32),
+    name="job",
+    mode=RuntimeMode.STREAMING,
+    params={"place": "bucket"},
+    checkpointing=Checkpointing(),
+    checkpoint_root="file:///nowhere",
+)
+
+
+def task(path: str, *, format: str = "parquet") -> Task:
+    read = (Input(id=VertexId("a")),)
+    return Task(
+        id=TaskId("a"),
+        vertices=(Vertex(id=VertexId("out"), inputs=read, sink=Sink(format=format, path=path)),),
+        parallelism=1,
+    )
+
+
+def storages(*script: str | Exception) -> Storages:
+    """What its only backend, `mem`, does with the next requests."""
+    found, memory = Storages(), Memory()
+    memory.script = list(script)
+    found.add(memory)
+    return found
+
+
+async def test_a_storage_that_answers_is_no_fault() -> None:
+    """J4: whether or not anything lies there."""
+    assert await sink_path_faults(storages(), JOB, [task("mem://${place}/out")]) == ()
+
+
+async def test_local_directories_and_sinks_without_one_are_not_looked_at() -> None:
+    """J4: the session does that."""
+    for path in ("/data/out", "file:///data/out"):
+        assert await sink_path_faults(storages(REFUSED), JOB, [task(path)]) == ()
+    assert await sink_path_faults(storages(REFUSED), JOB, [task("mem://x/out", format="console")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(REFUSED, "no access"), ("hang", "no answer within 0.05 s")],
+    ids=["refuses", "does not answer"],
+)
+async def test_a_storage_that_fails_is_a_fault_of_the_path(answer: str | Exception, words: str) -> None:
+    """J4: with the params filled in, and what to look at."""
+    (found,) = await sink_path_faults(storages(answer), JOB, [task("mem://${place}/out")], patience=0.05)
+    assert found.path == "vertices.out.sink.path"
+    assert found.problem == f"mem://bucket/out cannot be written: {words}"
+    assert found.hint
+
+
+async def test_an_unknown_scheme_is_a_fault_of_the_path() -> None:
+    """J4: the hint names the package that brings it."""
+    (found,) = await sink_path_faults(storages(), JOB, [task("gopher://bucket/out")])
+    assert found.path == "vertices.out.sink.path"
+    assert "no storage backend for gopher://" in found.problem
