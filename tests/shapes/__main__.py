@@ -1,0 +1,135 @@
+"""`python -m tests.shapes --seeds 0-29`: jobs of every shape, each compared with its batch (docs/development.md)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.shapes.campaign import play
+from tests.shapes.drawing import draw
+from tests.shapes.planted import FAULTS, find
+from tests.shapes.playing import Verdict
+from tests.shapes.reduction import reduced
+from tests.shapes.shape import Shape
+
+PER_CLUSTER = 30  # shapes
+REDUCED = 3  # of those that went wrong, so many are made smaller
+REDUCTION = 300.0  # seconds for each
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.shapes", description=__doc__)
+    parser.add_argument("--seeds", type=_seeds, default=range(30), help="first-last, or some: 3,17 (default: 0-29)")
+    parser.add_argument("--no-reduction", action="store_true", help="do not look for the smallest job that goes wrong")
+    parser.add_argument("--show", action="store_true", help="show the job files of the seeds, and run nothing")
+    parser.add_argument("--keep", type=Path, help="a directory in which everything of what went wrong stays")
+    parser.add_argument(
+        "--planted", nargs="?", const="", metavar="NAME", help="break minflinkd on purpose (faults named like this)"
+    )
+    chosen = parser.parse_args()
+    if chosen.planted is not None:
+        return planted(chosen.planted)
+    if chosen.show:
+        for seed in chosen.seeds:
+            print(told(draw(seed)))
+        return 0
+    if chosen.keep is not None:
+        chosen.keep.mkdir(parents=True, exist_ok=True)
+    return run(chosen.seeds, chosen.keep, reduce=not chosen.no_reduction)
+
+
+def planted(wanted: str) -> int:
+    missed = 0
+    for name, fault in FAULTS.items():
+        if wanted not in name:
+            continue
+        seed = asyncio.run(find(fault))
+        missed += seed is None
+        print(f"{name:60} {'NOT FOUND' if seed is None else f'seed {seed}'}", flush=True)
+    return int(bool(missed))
+
+
+def run(wanted: Sequence[int], keep: Path | None, *, reduce: bool) -> int:
+    began, verdicts = time.monotonic(), list[Verdict]()
+
+    def note(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        _tell(verdict)
+
+    try:
+        for first in range(0, len(wanted), PER_CLUSTER):
+            seeds = wanted[first : first + PER_CLUSTER]
+            base = Path(tempfile.mkdtemp(prefix="shapes-", dir=keep))
+            try:
+                asyncio.run(play([draw(seed) for seed in seeds], base, note))
+            finally:
+                if keep is None:
+                    shutil.rmtree(base, ignore_errors=True)
+    except KeyboardInterrupt:
+        print(f"interrupted; {len(wanted) - len(verdicts)} seeds were not played to their end")
+        reduce = False
+    code = summary(verdicts, time.monotonic() - began)
+    if reduce:
+        for verdict in [v for v in verdicts if not v.good][:REDUCED]:
+            found = asyncio.run(smallest(verdict, keep))
+            print(f"--- the smallest of seed {verdict.shape.seed}, {found.kind}: {found.why}")
+            print(told(found.shape), "\n".join(found.story), sep="\n", flush=True)
+    return code
+
+
+async def smallest(wrong: Verdict, keep: Path | None = None) -> Verdict:
+    async def attempt(shapes: list[Shape]) -> list[Verdict]:
+        base = Path(tempfile.mkdtemp(prefix="smaller-", dir=keep))
+        try:
+            return await play(shapes, base, lambda _: None)
+        finally:
+            shutil.rmtree(base, ignore_errors=True)
+
+    return await reduced(wrong, attempt, seconds=REDUCTION)
+
+
+def summary(verdicts: list[Verdict], took: float) -> int:
+    kinds = Counter(verdict.kind for verdict in verdicts)
+    refused = Counter(verdict.why for verdict in verdicts if verdict.kind == "refused")
+    print(f"{len(verdicts)} seeds in {took:.0f} s: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()))
+    for why, count in refused.most_common():
+        print(f"  {count} refused: {why}")
+    wrong = sorted((v for v in verdicts if not v.good), key=lambda v: v.shape.seed)
+    for verdict in wrong:
+        print(f"  seed {verdict.shape.seed} {verdict.kind}: {verdict.why[:300]}")
+    return int(bool(wrong))
+
+
+def told(shape: Shape) -> str:
+    document = json.dumps(shape.document(Path("/data")), indent=1)
+    done = ", ".join(shape.done) or "nothing"
+    why = f"; to be refused: {shape.refused}" if shape.refused else ""
+    return f"seed {shape.seed}: {done} is done to it{why}\n{document}\n# shape.py\n{shape.module()}"
+
+
+def _tell(verdict: Verdict) -> None:
+    name = f"seed {verdict.shape.seed}"
+    if verdict.good:
+        print(f"{name}: {verdict.kind} {verdict.why} {verdict.took:.1f} s", flush=True)
+        return
+    print(f"--- {name} {verdict.kind}: {verdict.why[:800]}", flush=True)
+    print("\n".join(verdict.story), flush=True)
+
+
+def _seeds(text: str) -> Sequence[int]:
+    if "," in text:
+        return [int(seed) for seed in text.split(",")]
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

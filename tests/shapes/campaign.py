@@ -1,0 +1,149 @@
+"""Many shapes on one cluster, several at a time; those that are stopped with a savepoint go on under another daemon.
+
+A kill strikes every job that runs, so the shapes that are killed run together, after the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.cluster import Cluster, running_cluster
+from tests.servers.kafka import Tansu
+from tests.shapes.playing import Play, Verdict
+from tests.shapes.shape import Shape
+from tests.shapes.sources import Source
+
+AT_ONCE = 4  # jobs
+STRUCK_AT_ONCE = 6
+KILLS = ("kill session", "kill taskmanager")
+SETTINGS: dict[str, object] = {
+    "resourcemanager.standby-taskmanagers": 1,
+    "resourcemanager.max-taskmanagers": 1,
+    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session beside all that runs
+    "taskmanager.numberOfTaskSlots": 100,
+    "taskmanager.session.stopped-timeout": "2 s",
+    "heartbeat.timeout": "30 s",
+    "hot-restart.timeout": "3 min",  # a shape that never runs is stuck before
+}
+Told = Callable[[Verdict], None]
+
+
+async def play(
+    shapes: Iterable[Shape], base: Path, told: Told, *, environ: Mapping[str, str] | None = None, longest: float = 150.0
+) -> list[Verdict]:
+    """Verdicts in the order in which they were found. `environ`: of the daemons; `longest`: see Play.
+
+    Where there is no broker to be had, what would be read from one is read from files.
+    """
+    shapes = list(shapes)
+    wanted = any(shape.reads_kafka for shape in shapes)
+    if wanted and Tansu.missing():
+        shapes, wanted = [_from_files(shape) for shape in shapes], False
+    async with contextlib.AsyncExitStack() as stack:
+        broker = await _broker(stack, base) if wanted else None
+        plays = [Play(shape, base / f"shape-{shape.seed}-{n}", longest, broker) for n, shape in enumerate(shapes)]
+        return await _play(plays, base, told, environ, broker)
+
+
+async def _play(
+    plays: Sequence[Play], base: Path, told: Told, environ: Mapping[str, str] | None, broker: Tansu | None
+) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    settings = dict(SETTINGS)
+    if broker is not None:
+        settings["taskmanager.spark.conf"] = {"spark.jars": broker.jars}
+
+    def note(play: Play, verdict: Verdict | None) -> None:
+        if verdict is not None:
+            verdicts.append(verdict)
+            told(verdict)
+            if verdict.good:
+                shutil.rmtree(play.base, ignore_errors=True)
+
+    def struck(play: Play) -> bool:
+        return any(what in KILLS for what in play.shape.done)
+
+    async with running_cluster(base / "one", environ=environ, **settings) as cluster:
+        await cluster.await_ready(1, timeout=300)
+        await _calm(cluster, [p for p in plays if not struck(p)], note)
+        killed = [p for p in plays if struck(p)]
+        for first in range(0, len(killed), STRUCK_AT_ONCE):
+            await _struck(cluster, killed[first : first + STRUCK_AT_ONCE], note)
+    if waiting := [p for p in plays if p.over is None]:
+        shutil.rmtree(base / "one/state", ignore_errors=True)  # of the host that is no more
+        async with running_cluster(base / "another", environ=environ, **settings) as cluster:
+            await cluster.await_ready(1, timeout=300)
+            await _each(waiting, AT_ONCE, lambda p: p.second(cluster), note)
+    return verdicts
+
+
+async def _broker(stack: contextlib.AsyncExitStack, base: Path) -> Tansu:
+    broker = Tansu(base / "kafka")
+    await broker.start()
+    stack.push_async_callback(broker.kill)
+    return broker
+
+
+def _from_files(shape: Shape) -> Shape:
+    nodes = [
+        replace(node, operator=replace(node.operator, format="json"))
+        if isinstance(node.operator, Source) and node.operator.format == "kafka"
+        else node
+        for node in shape.nodes
+    ]
+    return replace(shape, nodes=tuple(nodes))
+
+
+Note = Callable[[Play, Verdict | None], None]
+
+
+async def _calm(cluster: Cluster, plays: Sequence[Play], note: Note) -> None:
+    await _each(plays, AT_ONCE, lambda p: p.first(cluster), note)
+
+
+async def _each(plays: Sequence[Play], at_once: int, action: Callable[[Play], object], note: Note) -> None:
+    places = asyncio.Semaphore(at_once)
+
+    async def one(play: Play) -> None:
+        async with places:
+            note(play, await action(play))  # type: ignore[misc]
+
+    async with asyncio.TaskGroup() as group:
+        for play in plays:
+            group.create_task(one(play))
+
+
+async def _struck(cluster: Cluster, plays: Sequence[Play], note: Note) -> None:
+    """A kill comes when all that have not ended wait for one; those whose turn it is not are struck as well."""
+
+    async def strike() -> None:
+        while running := [p for p in plays if p.over is None]:
+            if all(p.waits for p in running):
+                what = running[0].waits
+                for p in running:
+                    p.tell(f"{what}, of {len(running)} jobs")
+                await _kill(cluster, what)
+                for p in running:
+                    p.waits = ""
+                    p.struck.set()
+            await asyncio.sleep(0.05)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(strike())
+        group.create_task(_each(plays, len(plays), lambda p: p.first(cluster), note))
+
+
+async def _kill(cluster: Cluster, what: str) -> None:
+    (taskmanager,) = await cluster.task_managers(ready=False)
+    if what == "kill taskmanager":
+        pid = taskmanager.minflinkd.pid
+    else:
+        pid = int((await cluster.measured(taskmanager.id)).minflinkd.metrics["session.pid"])
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,179 @@
+"""Faults that the shapes are to find: minflinkd, broken on purpose in every process of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.shapes.drawing import draw
+from tests.shapes.shape import Shape
+from tests.shapes.sources import Source
+
+WITHIN = 1_000  # seeds of which those are taken that have what a fault takes
+AT_A_TIME = 6  # shapes on one cluster
+TIMEOUT = 420.0  # seconds for each fault
+ROOT = Path(__file__).parents[2]
+
+_SITE = '''\
+import importlib.abc
+import importlib.util
+import sys
+
+MODULE = {module!r}
+PATCH = {patch!r}
+
+
+class Planting(importlib.abc.MetaPathFinder):
+    """Runs the patch in the module's own namespace when it has been loaded."""
+
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_patch(module):
+            execute(module)
+            exec(compile(PATCH, "planted", "exec"), module.__dict__)
+
+        spec.loader.exec_module = execute_and_patch
+        return spec
+
+
+sys.meta_path.insert(0, Planting())
+'''
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`fits`: the shapes that may show it."""
+
+    module: str
+    patch: str
+    fits: Callable[[Shape], bool]
+
+
+def _source_beside_exchange(shape: Shape) -> bool:
+    """A vertex reads an exchange first, and then a source of files in its own query."""
+    return any(
+        any(given in node.exchanges for given in node.inputs)
+        and any(isinstance(shape.node(given).operator, Source) for given in node.inputs if given not in node.exchanges)
+        for node in shape.nodes
+    )
+
+
+def _joined_with_itself(shape: Shape) -> bool:
+    """An aggregate with an aggregate of itself, in one query."""
+    return shape.features["Greatest"] > 0 and shape.features["Join inner"] > 0
+
+
+def _state_of_transform(shape: Shape) -> bool:
+    names = " ".join(shape.features)
+    return "transformWithState" in names and any(what in shape.done for what in ("raise", "savepoint", "kill session"))
+
+
+def _raises_in_a_part(shape: Shape) -> bool:
+    """A function raises, probably while the job is drained, and another part of the job has nothing to do with it."""
+    if shape.done != ("raise",) or not shape.arriving or shape.refused:
+        return False
+    first = next(iter(shape.sources))
+    reached = {first}
+    for _ in shape.nodes:
+        for node in shape.nodes:
+            if reached & {node.id, *node.inputs}:
+                reached |= {node.id, *node.inputs}
+    return len(reached) < len(shape.nodes)
+
+
+def _behind_a_range(shape: Shape) -> bool:
+    """A stateful vertex reads a join by a range of time through an exchange."""
+    return any(
+        node.operator.stateful and any(shape.node(given).operator.name.endswith("range") for given in node.exchanges)
+        for node in shape.nodes
+    )
+
+
+FAULTS = {
+    "a source of files is numbered as if exchanges had logs": Fault(
+        "minflinkd.taskmanager.session.operators",
+        "def source_logs(found):\n    return {node.number: node.number for node in found if not node.stateful}\n",
+        _source_beside_exchange,
+    ),
+    "Spark reuses exchanges": Fault(
+        "minflinkd.taskmanager.session.steady_plans",
+        '_REUSE = "spark.sql.exchange.reuse.no"\nSETTINGS = {}\n',
+        _joined_with_itself,
+    ),
+    "records of transformWithState hold the paths of another attempt": Fault(
+        "minflinkd.taskmanager.session.schema_paths",
+        "def localize(checkpoint):\n    pass\n\n\ndef relative(text):\n    return text\n",
+        _state_of_transform,
+    ),
+    "no micro-batch is planned when a job is submitted": Fault(
+        "minflinkd.taskmanager.session.first_batch",
+        "def plan_first_batch(*given, **named):\n    pass\n",
+        lambda shape: shape.refused == "a second watermark",
+    ),
+    "a drain that failed leaves the other tasks as they are": Fault(
+        "minflinkd.jobmaster.failover",
+        "def _stop_regions(state, tasks, now):\n"
+        "    return stop(state, frozenset(t for task in tasks for t in state.regions[task]), now)\n",
+        _raises_in_a_part,
+    ),
+    "ids may differ in case only": Fault(
+        "minflinkd.jobgraph.rules",
+        "def _check_ids(graph, faults):\n    pass\n",
+        lambda shape: shape.refused == "ids that differ only in case",
+    ),
+    "an exchange promises more than a join lets out": Fault(
+        "minflinkd.taskmanager.session.watermarks",
+        "def _output_watermark(session, plan, processed_ms):\n    return processed_ms\n",
+        _behind_a_range,
+    ),
+    "time does not go to its end": Fault(
+        "minflinkd.taskmanager.session.bounded",
+        "def _end_time(session, execution):\n    pass\n",
+        lambda shape: shape.features["Window tumbling"] > 0 and not shape.refused,
+    ),
+}
+
+
+async def find(fault: Fault) -> int | None:
+    """The first seed that shows it; the others are not waited for."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as directory:
+        Path(directory, "sitecustomize.py").write_text(_SITE.format(module=fault.module, patch=fault.patch))
+        seeds = [str(seed) for seed in range(WITHIN) if fault.fits(draw(seed))][:AT_A_TIME]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.shapes", "--no-reduction", "--seeds", ",".join(seeds)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([directory, os.environ.get("PYTHONPATH", "")])},
+            cwd=ROOT,
+        )
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await _first_wrong(process)
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+                await process.communicate()
+
+
+async def _first_wrong(process: asyncio.subprocess.Process) -> int | None:
+    """Raises AssertionError where the shapes cannot be played at all."""
+    assert process.stdout is not None
+    told = ""
+    async for line in process.stdout:
+        told += line.decode(errors="replace")
+        if wrong := re.match(r"--- seed (\d+) (?!not played)", told.splitlines()[-1]):
+            return int(wrong.group(1))
+    assert re.search(r"^\d+ seeds in ", told, re.MULTILINE), told[-3000:]
+    return None

@@ -1,0 +1,176 @@
+"""A shape: a graph of vertices with its settings and what is done to it; its job file, and its result as a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.shapes import keyed, sinks
+from tests.shapes.rows import EPOCH, SECOND, Context, Operator, Row, function
+from tests.shapes.sinks import Sink
+from tests.shapes.sources import DAY, Source
+
+LARGEST = 4_000  # rows of a vertex
+EARLIEST = EPOCH * SECOND - DAY // 2  # what is before comes a day late
+
+
+@dataclass(frozen=True)
+class Node:
+    """`exchanges`: those of its inputs that are to be exchanges."""
+
+    id: str
+    operator: Operator
+    inputs: tuple[str, ...] = ()
+    exchanges: frozenset[str] = frozenset()
+    parallelism: int | None = None
+    group: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the vertex, for what is to be refused
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Nodes in topological order; in the job file they come in the order of `order`.
+
+    `done`: what happens to the job, by the names of `tests.shapes.playing`. `arriving`: part of the input comes while
+    it runs. `refused`: why it is to be refused. `allowed`: it may be refused, or be right.
+    """
+
+    seed: int
+    nodes: tuple[Node, ...]
+    sinks: tuple[Sink, ...]
+    order: int = 0
+    parallelism: int = 1
+    pace: str = ""  # trigger-interval
+    alignment: str = ""
+    arriving: bool = False
+    done: tuple[str, ...] = ()
+    refused: str = ""
+    may_be_refused: bool = False
+
+    def node(self, vertex: str) -> Node:
+        return next(node for node in self.nodes if node.id == vertex)
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        return {node.id: node.operator for node in self.nodes if isinstance(node.operator, Source)}
+
+    @property
+    def reads_kafka(self) -> bool:
+        return any(source.format == "kafka" for source in self.sources.values())
+
+    @property
+    def features(self) -> Counter[str]:
+        """What occurs in it."""
+        found = Counter(node.operator.name for node in self.nodes)
+        found.update(sink.name for sink in self.sinks)
+        found.update(f"done: {what}" for what in self.done or ("nothing",))
+        found["exchange forced"] += sum(len(node.exchanges) for node in self.nodes) + sum(
+            s.exchange for s in self.sinks
+        )
+        read = Counter(vertex for node in self.nodes for vertex in node.inputs)
+        read.update({sink.input for sink in self.sinks})
+        found["read twice"] += sum(1 for count in read.values() if count > 1)
+        found["source read twice"] += sum(1 for vertex in self.sources if read[vertex] > 1)
+        found["slot sharing group"] += sum(1 for node in self.nodes if node.group)
+        found["parallelism by vertex"] += sum(1 for node in self.nodes if node.parallelism)
+        found["input arrives" if self.arriving else "input is there"] += 1
+        found[f"{len(self.sources)} sources"] += 1
+        found[f"{len(self.sinks)} sinks"] += 1
+        found["unaligned"] += bool(self.alignment)
+        found["chain of stateful operators"] += any(
+            node.operator.stateful and self.node(given).operator.stateful
+            for node in self.nodes
+            for given in node.inputs
+        )
+        if self.refused:
+            found[f"refused: {self.refused}"] += 1
+        return Counter({name: count for name, count in found.items() if count})
+
+    def module(self) -> str:
+        """The job's artifact."""
+        parts = [keyed.HEADER]
+        names = {node.operator.name for node in self.nodes}
+        if any(name.startswith("Numbered transform") for name in names):
+            parts.append(keyed.NUMBERED)
+        if any(name.startswith("Buckets transform") for name in names):
+            parts.append(keyed.BUCKETS)
+        if any(sink.format == "python" for sink in self.sinks):
+            parts.append(sinks.SINK)
+        for node in self.nodes:
+            context = Context(node.id, node.inputs)
+            if (body := node.operator.python(context)) is not None and node.operator.sql(context) is None:
+                given = "spark" if isinstance(node.operator, Source) else "inputs"
+                if "arrow_udf" in body:
+                    body = "    from pyspark.sql.functions import arrow_udf\n\n" + body
+                parts.append(f"\n\ndef {function(node.id)}({given}, params):\n{body}\n")
+        return "".join(parts)
+
+    def document(self, base: Path, *, version: int = 1, kafka: str = "", **changes: Any) -> dict[str, Any]:
+        """The job file. `base`: its directory, with `in` and `out`; `kafka`: the address of a broker."""
+        vertices: dict[str, Any] = {node.id: self._vertex(node, version) for node in self.nodes}
+        vertices |= {sink.id: sink.vertex() for sink in self.sinks}
+        names = list(vertices)
+        turned = names[self.order % len(names) :] + names[: self.order % len(names)]
+        checkpointing = {"interval": "1 s"} | ({"alignment-timeout": self.alignment} if self.alignment else {})
+        return {
+            "name": f"shape-{self.seed}",
+            "mode": "streaming" if self.arriving else "batch",
+            "parallelism": self.parallelism,
+            "params": {
+                "input": str(base / "in"),
+                "output": str(base / "out"),
+                "table": str(base / "table"),
+                "marker": str(base / "raised"),
+                **({"kafka": kafka, "topics": f"{base.name}-"} if self.reads_kafka else {}),
+            },
+            "artifacts": ["shape.py"],
+            "checkpointing": checkpointing,
+            "restart-strategy": {"kind": "fixed-delay", "attempts": 4 + 3 * len(self.done), "delay": "200 ms"},
+            "spark": {"spark.sql.session.timeZone": "UTC"},
+            **({"trigger-interval": self.pace} if self.pace else {}),
+            "vertices": {name: vertices[name] for name in turned},
+            **changes,
+        }
+
+    def _vertex(self, node: Node, version: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if node.inputs:
+            given = dict.fromkeys(node.inputs)
+            found["inputs"] = [{"id": v, "exchange": True} if v in node.exchanges else v for v in given]
+        found |= node.operator.vertex(Context(node.id, node.inputs, version))
+        if node.parallelism is not None:
+            found["parallelism"] = node.parallelism
+        if node.group:
+            found["slot-sharing-group"] = node.group
+        return found | dict(node.changes)
+
+    def batch(self, files: Mapping[str, int] | None = None) -> dict[str, Counter[Row]]:
+        """What each sink has to hold when all is over. `files`: how many of each source there were in the end."""
+        rows: dict[str, list[Row]] = {}
+        for node in self.nodes:
+            if isinstance(source := node.operator, Source):
+                count = source.files if files is None else files[node.id]
+                rows[node.id] = [row for number in range(count) for row in source.file(number)]
+            else:
+                given = [rows[vertex] for vertex in node.inputs]
+                if node.operator.stateful:  # drops what is late
+                    given = [[r for r in found if r.ts >= EARLIEST] for found in given]
+                rows[node.id] = node.operator.rows(*given)
+            if len(rows[node.id]) > LARGEST:
+                raise TooLarge(node.id)
+        return {sink.id: sink.wanted(rows[sink.input]) for sink in self.sinks}
+
+    def without_unread(self) -> Shape:
+        """Only what leads to a sink."""
+        wanted = {sink.input for sink in self.sinks}
+        for node in reversed(self.nodes):
+            if node.id in wanted:
+                wanted |= set(node.inputs)
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id in wanted))
+
+
+class TooLarge(Exception):
+    """A vertex with more rows than a test is to carry."""

@@ -1,0 +1,139 @@
+"""What a shape writes, and what any reader of it sees."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.dataset
+
+from tests.shapes.rows import COLUMNS, SECOND, Row
+
+FILES = ("parquet", "json", "csv", "orc")
+
+SINK = '''
+class Files:
+    """A sink that takes part in checkpoints: a file for each micro-batch, which a commit renames."""
+
+    def __init__(self, context):
+        self.context = context
+        self.base = Path(context.params["output"]) / context.sink
+        self.staging = self.base / "_staged"
+        self.staging.mkdir(parents=True, exist_ok=True)
+
+    def stage(self, batch, epoch):
+        rows = batch.selectExpr("id", "k", "unix_micros(ts) AS ts", "v").collect()
+        name = f"{self.context.attempt_id}-{epoch}-{uuid.uuid4().hex}.json"
+        (self.staging / name).write_text("".join(json.dumps(row.asDict()) + "\\n" for row in rows))
+        return {"name": name}
+
+    def commit(self, checkpoint_id, tokens):
+        for token in tokens:
+            if (staged := self.staging / token["name"]).exists():
+                staged.rename(self.base / ("part-" + token["name"]))
+
+    def abort(self, tokens):
+        wanted = None if tokens is None else {token["name"] for token in tokens}
+        for staged in self.staging.iterdir():
+            if wanted is None or staged.name in wanted:
+                staged.unlink(missing_ok=True)
+'''
+
+
+@dataclass(frozen=True)
+class Sink:
+    """`mode`: None is append. `update` and `complete` are of `Totals`, and of python sinks."""
+
+    id: str
+    input: str
+    format: str  # of FILES, or python
+    partitioned: bool = False
+    mode: str | None = None
+    exchange: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"Sink {self.format}" + (f" {self.mode}" if self.mode else "") + (" partitioned" * self.partitioned)
+
+    def vertex(self) -> dict[str, Any]:
+        edge: Any = {"id": self.input, "exchange": True} if self.exchange else self.input
+        if self.exchange and self.mode:
+            edge["output-mode"] = self.mode
+        found: dict[str, Any] = {"inputs": [edge]}
+        if self.format == "python":
+            found["sink"] = {"python": "shape:Files", "delivery": "exactly-once"}
+        else:
+            found["sink"] = {"format": self.format, "path": f"${{output}}/{self.id}"}
+            if self.partitioned:
+                found["sink"]["partition-by"] = ["k"]
+        if self.mode is not None:
+            found["output-mode"] = self.mode
+        return found
+
+    def wanted(self, rows: Sequence[Row]) -> Counter[Row]:
+        return Counter(_coarse(r) for r in rows)
+
+    def found(self, output: Path) -> Counter[Row]:
+        rows = self._read(output / self.id)
+        if self.mode in ("update", "complete"):  # the last change of each key
+            last: dict[str, Row] = {}
+            for row in rows:
+                last[row.k] = max(row, last.get(row.k, row))
+            rows = list(last.values())
+        return Counter(_coarse(r) for r in rows)
+
+    def _read(self, directory: Path) -> list[Row]:
+        if self.format == "python":
+            lines = (line for file in sorted(directory.glob("part-*")) for line in file.read_text().splitlines())
+            return [Row(**json.loads(line)) for line in lines]
+        if not directory.exists():
+            return []
+        options: dict[str, Any] = {"format": self.format, "partitioning": "hive" if self.partitioned else None}
+        if self.format == "csv":
+            names = [name for name in COLUMNS if name != "k" or not self.partitioned]
+            reading = pyarrow.csv.ReadOptions(column_names=names)
+            options["format"] = pyarrow.dataset.CsvFileFormat(read_options=reading)
+        files = [path for path in directory.rglob("part-*") if path.stat().st_size]
+        if not files:
+            return []
+        found = pyarrow.dataset.dataset(directory, exclude_invalid_files=True, **options).to_table().to_pylist()
+        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
+
+
+def leftovers(output: Path) -> list[str]:
+    """Staged and temporary files that are still there."""
+    found = (path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-"))
+    return [str(path.relative_to(output)) for path in found if "manifests" not in path.parts]
+
+
+def differences(found: Counter[Row], wanted: Counter[Row]) -> str:
+    """Empty where the two are equal; else how many rows are missing or too many, and some of them."""
+    told = []
+    for what, rows in (("missing", wanted - found), ("surplus", found - wanted)):
+        if rows:
+            some = "; ".join(f"{count} x {tuple(row)}" for row, count in sorted(rows.items())[:3])
+            told.append(f"{rows.total()} of {wanted.total()} rows {what}, such as {some}")
+    return ", ".join(told)
+
+
+def total(rows: Iterable[Counter[Row]]) -> int:
+    return sum(counted.total() for counted in rows)
+
+
+def _coarse(row: Row) -> Row:
+    """Text formats write milliseconds."""
+    return row._replace(ts=row.ts // 1000)
+
+
+def _micros(value: Any) -> int:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return int(value.timestamp()) * SECOND + value.microsecond

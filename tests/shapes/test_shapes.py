@@ -1,0 +1,30 @@
+"""Jobs of every shape run, or are refused with a reason: the first seeds of `python -m tests.shapes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.shapes.__main__ import told
+from tests.shapes.campaign import play
+from tests.shapes.drawing import draw
+from tests.shapes.playing import Verdict
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="function")]
+
+SEEDS = range(30)
+
+
+@pytest.mark.timeout(1500)
+async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_with_a_reason(tmp_path: Path) -> None:
+    """Whatever is done to them meanwhile: functions that raise, kills, hot restarts, savepoints that go elsewhere."""
+    verdicts = await play([draw(seed) for seed in SEEDS], tmp_path, _tell)
+    assert len(verdicts) == len(SEEDS)
+    wrong = [verdict for verdict in verdicts if not verdict.good]
+    stories = ["\n".join([f"{v.kind}: {v.why}", *v.story, told(v.shape)]) for v in wrong]
+    assert not wrong, "\n\n".join(stories)
+
+
+def _tell(verdict: Verdict) -> None:
+    print(f"seed {verdict.shape.seed}: {verdict.kind} {verdict.why}", flush=True)
