@@ -162,9 +162,9 @@ def usable(state: Path) -> Iterator[None]:
 
 
 def _why(path: Path, error: OSError) -> str:
-    """The part of the path that is in the way, where one is."""
+    """The part of the path that is in the way, where one is. `os.path` raises nothing where this user may not look."""
     for above in (*reversed(path.parents), path):
-        if above.exists() and not above.is_dir() and (above != path or error.errno in _NO_DIRECTORY):
+        if os.path.exists(above) and not os.path.isdir(above) and (above != path or error.errno in _NO_DIRECTORY):
             return f"{above} is a file"
     failed = str(error.filename or path)
     return f"{failed}: {error.strerror or error}"

@@ -43,7 +43,7 @@ def unwritable(directory: Path) -> str | None:
     there = directory
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
-    if not there.is_dir():
+    if not os.path.isdir(there):  # a link may lead where this user may not look
         return f"{there} is not a directory" + (f", so that {directory} cannot be made" if there != directory else "")
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # root may write where no permission says so

@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,27 @@ from minflinkd.ha.embedded import (
     UnusableClusterId,
     UnusableEpoch,
     UnusableSecret,
+    UnusableStateDirectory,
     cluster_id,
     cluster_secret,
 )
+
+NOBODY = 65534
+
+
+@contextmanager
+def closed(directory: Path) -> Iterator[None]:
+    """A directory that this process may not enter. Root may enter any, and is somebody else meanwhile."""
+    directory.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(user)
+        directory.chmod(0o700)
 
 
 def test_a_second_daemon_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
@@ -130,3 +150,19 @@ def test_a_damaged_cluster_id_is_refused_rather_than_replaced(tmp_path: Path, da
     (tmp_path / "cluster.id").write_text(damaged)
     with pytest.raises(UnusableClusterId):
         cluster_id(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("take", "error"),
+    [
+        (lambda state: StateDirectory(state).take(), UnusableStateDirectory),
+        (cluster_id, UnusableStateDirectory),
+        (lambda state: cluster_secret(state / "secret"), UnusableSecret),
+    ],
+)
+def test_a_directory_in_one_that_may_not_be_entered_is_named_with_its_option(
+    tmp_path: Path, take: Callable[[Path], object], error: type[Exception]
+) -> None:
+    """To look at such a path is an error of its own, which must not take the place of the one that is told."""
+    with closed(tmp_path), pytest.raises(error, match="Permission denied"):
+        take(tmp_path / "state")
