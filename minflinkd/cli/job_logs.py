@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import click
 
-from minflinkd.cli.client import Client
+from minflinkd.cli.client import Client, Refused
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.job_lines import JobLines
 from minflinkd.rest.schemas import JobInfo, Log
@@ -55,6 +56,7 @@ class JobLogs:
     whole: bool
     _files: dict[tuple[str, str], _File] = field(default_factory=dict)
     _shown: tuple[str, str] | None = None
+    _follows: bool = False
     _gone: set[str] = field(default_factory=set)
     _attempts: tuple[str, ...] = ()  # that the job has now; those before are known by their deployments
 
@@ -71,14 +73,16 @@ class JobLogs:
         found = {}
         for resource_id in wanted:
             if resource_id in living:
-                logs = (await self.client.logs(resource_id)).logs
-                of_name = [log for log in logs if self.name in (None, log.name)]
-                found[resource_id] = tuple(sorted(of_name, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
+                with self._looked_at_again():
+                    logs = (await self.client.logs(resource_id)).logs
+                    named = [log for log in logs if self.name in (None, log.name)]
+                    found[resource_id] = tuple(sorted(named, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
         self._attempts = tuple(a for vertex in job.vertices if (a := vertex.minflinkd.attempt_id) is not None)
         return found
 
     async def print(self, *, tail: int | None, follow: bool) -> None:
         """`tail`: only so many of the last lines of each file."""
+        self._follows = follow
         found = await self.listed()
         if not any(found.values()):
             named = f" named {self.name}" if self.name is not None else ""
@@ -87,11 +91,21 @@ class JobLogs:
         while True:
             for resource_id, logs in found.items():
                 for log in logs:
-                    await self._print(resource_id, log, tail, last=not follow)
+                    with self._looked_at_again():
+                        await self._print(resource_id, log, tail, last=not follow)
             if not follow:
                 return
             await asyncio.sleep(PAUSE)
             tail, found = None, await self.listed()
+
+    @contextmanager
+    def _looked_at_again(self) -> Iterator[None]:
+        """A TaskManager may end between two requests. Whoever follows goes on with the others, and with the next one."""
+        try:
+            yield
+        except Refused:
+            if not self._follows:
+                raise
 
     async def _task_managers(self, job: JobInfo) -> list[str]:
         running = [vertex.minflinkd.taskmanager_id for vertex in job.vertices]

@@ -1,0 +1,49 @@
+"""The logs of a job are followed from one TaskManager to the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minflinkd.cli import job_logs
+from minflinkd.cli.client import Client
+from minflinkd.cli.job_logs import JobLogs
+from minflinkd.rpc.messages import ListLogs, LogFile
+from minflinkd.runtime.errors import NotFound
+from tests.unit.cli.conftest import RunningDaemon
+from tests.unit.rest.parties import RUNNING, TaskManager
+
+
+def ends_once(manager: TaskManager) -> None:
+    """From its second answer on it has one more line; in place of that answer it is said to have ended."""
+    looks: list[ListLogs] = []
+
+    async def answer(question: ListLogs) -> tuple[LogFile, ...]:
+        looks.append(question)
+        if len(looks) == 2:
+            manager.logs = {"taskmanager.log": b"before\nafter\n"}
+            raise NotFound("there is no such TaskManager")
+        return await manager.list_logs(question)
+
+    manager.mailbox.on(ListLogs, answer)
+
+
+async def test_a_taskmanager_that_ends_does_not_end_those_who_follow(
+    daemon: RunningDaemon, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may end between the moment at which it was listed and the one at which its logs are asked for."""
+    monkeypatch.setattr(job_logs, "PAUSE", 0.01)
+    daemon.task_manager.logs = {"taskmanager.log": b"before\n"}
+    ends_once(daemon.task_manager)
+    async with Client(daemon.url) as client:
+        following = asyncio.create_task(JobLogs(client, RUNNING, None, True).print(tail=None, follow=True))
+        shown = b""
+        async with asyncio.timeout(20):
+            while b"after\n" not in shown and not following.done():
+                shown += capfdbinary.readouterr().out
+                await asyncio.sleep(0.01)
+        assert shown.endswith(b"before\nafter\n"), shown
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
