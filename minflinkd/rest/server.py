@@ -6,6 +6,7 @@ path answers lies in the module named for its subject.
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -45,7 +46,7 @@ from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource
-from minflinkd.runtime.listening import Place, bind
+from minflinkd.runtime.listening import Place, bind, taken
 
 log = structlog.get_logger(__name__)
 
@@ -136,8 +137,14 @@ class RestServer(Component):
             max_field_size=limits.header_bytes,
         )
         await self._runner.setup()
-        for each in self._sockets or await bind(place(self._host, self._port)):
-            await web.SockSite(self._runner, each).start()
+        where = place(self._host, self._port)
+        for each in self._sockets or await bind(where):
+            try:
+                await web.SockSite(self._runner, each).start()
+            except OSError as error:  # when it begins to listen
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise await taken(where) from error
         self._port = self._runner.addresses[0][1]
 
     async def _before_stop(self) -> None:

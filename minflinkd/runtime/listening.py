@@ -67,7 +67,7 @@ async def bind(place: Place) -> list[socket.socket]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise _unusable(place, port, error) from error
-    raise await _taken(place)
+    raise await taken(place)
 
 
 def _bind(addresses: Sequence[tuple[int, str | int]], port: int) -> list[socket.socket]:
@@ -114,7 +114,8 @@ def _unusable(place: Place, port: int, error: OSError) -> UnusableAddress:
     return UnusableAddress(f"cannot listen on {where}: {why}", hint=hint)
 
 
-async def _taken(place: Place) -> PortTaken:
+async def taken(place: Place) -> PortTaken:
+    """What to raise. Two processes may hold a port while neither listens on it: the second to do so is refused."""
     ports = sorted(set(place.ports))
     one = len(ports) == 1
     which = f"port {ports[0]}" if one else f"each of the ports {ports[0]}-{ports[-1]}"
