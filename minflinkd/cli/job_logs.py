@@ -76,7 +76,8 @@ class JobLogs:
                 with self._looked_at_again():
                     logs = (await self.client.logs(resource_id)).logs
                     named = [log for log in logs if self.name in (None, log.name)]
-                    found[resource_id] = tuple(sorted(named, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
+                    main_first = sorted(named, key=lambda log: (not log.name.startswith(_MAIN), log.name))
+                    found[resource_id] = tuple(main_first)
         self._attempts = tuple(a for vertex in job.vertices if (a := vertex.minflinkd.attempt_id) is not None)
         return found
 
@@ -100,7 +101,7 @@ class JobLogs:
 
     @contextmanager
     def _looked_at_again(self) -> Iterator[None]:
-        """A TaskManager may end between two requests. Whoever follows goes on with the others, and with the next one."""
+        """A TaskManager may end between two requests. Whoever follows goes on with the others, and the next."""
         try:
             yield
         except Refused:

@@ -20,6 +20,7 @@ from minflinkd.taskmanager.session_protocol import SnapshotFailed
 
 MOST_FILES = 5  # of a source that are named; the others are counted
 MOST_CHARACTERS = 300  # of an offset; one of Kafka names every partition
+_UNKNOWN_FORM = (ValueError, LookupError, TypeError, AttributeError)  # Spark may write its logs otherwise
 
 
 def failed_input(checkpoint: Path, sources: tuple[PlanNode, ...]) -> str:
@@ -28,7 +29,7 @@ def failed_input(checkpoint: Path, sources: tuple[PlanNode, ...]) -> str:
     Of the micro-batch that has begun and was not committed, of sources that had something new. Empty where there is no
     such micro-batch, or nothing is known of its input. An exchange is left out: what it brings is no place to look at.
     """
-    with suppress(OSError, ValueError, SnapshotFailed):
+    with suppress(OSError, *_UNKNOWN_FORM, SnapshotFailed):
         found = snapshot.read_boundary(checkpoint)
         if found.started > found.committed:
             said = "; ".join(_of_sources(checkpoint, sources, found.started))

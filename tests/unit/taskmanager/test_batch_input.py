@@ -86,3 +86,15 @@ def test_nothing_is_said_where_no_micro_batch_had_begun(tmp_path: Path) -> None:
     assert failed_input(tmp_path, sources) == ""
     (tmp_path / "offsets" / "1").write_text("v9\n")
     assert failed_input(tmp_path, sources) == ""
+
+
+def test_a_log_in_a_form_that_is_not_known_keeps_no_failure_from_being_told(tmp_path: Path) -> None:
+    """What is said of the input is for a person; the failure itself decides whether the job is restarted."""
+    offsets(tmp_path, 0, log_offset(0))
+    log = tmp_path / "sources" / "0" / "0"
+    log.parent.mkdir(parents=True)
+    for line in ('{"file": "/in/0"}', '["/in/0"]', "7"):
+        log.write_text(f"v1\n{line}")
+        assert failed_input(tmp_path, (source(0, "events"),)) == "", line
+    offsets(tmp_path, 0, '{"logOffset": null}')
+    assert failed_input(tmp_path, (source(0, "events"),)) == ""
