@@ -1,10 +1,10 @@
 #!/bin/sh
-# Brings what git has to the cluster: a job that runs is restarted with its state, else it is started.
+# Deploys a job from git: a running job is restarted with its state, any other job is started.
 #
 #   examples/deploy.sh JOB FILE      in a checkout; JOB is the name in FILE
 #
-# Exit code 0: the new version runs, and a checkpoint of it is complete; where the job has no input it is on trial until
-# there is some. Otherwise the version before it still runs.
+# Exit code 0: the new version runs, and has completed a checkpoint, or has no input yet and is on trial. With any other
+# exit code the version that ran before still runs.
 set -eu
 job=$1
 file=$2
@@ -16,20 +16,20 @@ if ! git diff --quiet HEAD; then
   exit 1
 fi
 
-minflinkd check "$file" --no-spark                    # what the file alone shows; needs no daemon
+minflinkd check "$file" --no-spark                    # faults that the file alone shows; needs no daemon
 
-# 4: there is no such job. Anything else, such as no daemon, ends the deployment.
+# Exit code 4: there is no such job. Anything else, such as no daemon, ends the deployment.
 running=0
 minflinkd info "$job" >/dev/null || running=$?
 case $running in
   0)
-    minflinkd hot-restart "$job" "$file" --dry-run    # the faults, and what becomes of the state; changes nothing
-    minflinkd hot-restart "$job" "$file" --yes        # where it fails, the version before it goes on
+    minflinkd hot-restart "$job" "$file" --dry-run    # shows faults, and what becomes of the state; changes nothing
+    minflinkd hot-restart "$job" "$file" --yes        # if the new version fails, the old one goes on
     ;;
   4)
     minflinkd run "$file" --dry-run
     minflinkd run "$file"
-    minflinkd checkpoint "$job"                       # it processes, and its state can be stored
+    minflinkd checkpoint "$job"                       # waits until the job runs and its state is stored
     ;;
   *) exit "$running" ;;
 esac

@@ -28,19 +28,17 @@ FAULTS = 1  # the exit code
     "--spark/--no-spark",
     default=True,
     show_default=True,
-    help="Have a Spark session that is started for this analyse SQL, schemas and functions; or look at the file alone.",
+    help="Start a Spark session that analyses SQL, schemas and functions; or look at the file alone.",
 )
 @click.option(
     "-c",
     "--config",
     "config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Configuration whose sessions the job is for (taskmanager.spark.conf, ...), as `serve` finds it.",
+    help="The daemon's configuration (taskmanager.spark.conf, ...); without it the one that `serve` would find.",
 )
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
-@click.option(
-    "--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For the Spark session to be ready."
-)
+@click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For the Spark session to start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(
     file: Path,
@@ -51,15 +49,15 @@ def check(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Check the job in FILE without a daemon: every fault that `minflinkd run --dry-run` would name, with its line.
+    """Check the job in FILE without a daemon: report every fault that `minflinkd run --dry-run` would, with its line.
 
-    A Spark session is started for it and ended again, some ten seconds on an idle machine. Sources are looked at and
-    functions of the job are called, as at a submission; nothing is started or written. With --no-spark neither Spark
-    nor Java is needed, and what only Spark finds (SQL, columns, paths) is not found.
+    This starts a Spark session and ends it again, which takes about ten seconds on an idle machine. As at a submission,
+    sources are looked at and the job's functions are called, but no query is started and no row is written. --no-spark
+    needs neither Spark nor Java, and does not find what only Spark can find (SQL, columns, paths).
 
     \b
     Exit codes: 0 no faults; 1 faults, each on a line of stderr (with --json on stdout); 2 a wrong command line or
-    configuration; 6 it could not be checked (no Java, no memory for a session), which says nothing of the job.
+    configuration; 6 the job could not be checked (no Java, no memory for a session).
 
     \b
     Examples:

@@ -25,7 +25,7 @@ _PAUSE = 0.05  # seconds between two looks
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
 _wait_trial = click.option(
-    "--wait-trial", is_flag=True, help="Where the job has no input: wait until it has, and the new version is proven."
+    "--wait-trial", is_flag=True, help="If the job has no input: wait until it has some, and the new version is proven."
 )
 
 
@@ -64,13 +64,13 @@ def hot_restart(
 ) -> None:
     """Replace the running JOB by the version in FILE, which goes on from its state, on the same warm sessions.
 
-    The new version is checked before anything stops. Where it does not come up, the version before it runs again, from
-    the checkpoint that it made way with. Where the job has no input, the new version is on trial until it has some; the
-    command does not wait for that.
+    The new version is checked before anything stops. If it does not come up, the old version runs again from the
+    checkpoint that it stopped with. If the job has no input, the new version is on trial until it has some; the command
+    waits for that only with --wait-trial.
 
     \b
-    Exit codes: 0 the new version runs, and has completed a checkpoint, or is on trial; 1 the version before it runs
-    again, or the job has ended; 2 refused with its faults; 3 no daemon answers; 5 a hot restart is under way.
+    Exit codes: 0 the new version runs, and has completed a checkpoint, or is on trial; 1 the old version runs again,
+    or the job has ended; 2 refused with its faults; 3 no daemon answers; 5 a hot restart is under way.
 
     \b
     Examples:
@@ -177,7 +177,7 @@ def _end(connection: Connection, restart: HotRestartInfo) -> ExitCode:
     elif restart.state == "completed":
         click.echo("The new version runs.")
     elif restart.state == _ON_TRIAL:
-        click.echo(f"The new version runs, and is {ON_TRIAL}. If it fails with its first rows, the one before is back.")
+        click.echo(f"The new version runs, and is {ON_TRIAL}. If it fails on its first rows, the old one comes back.")
     else:
         error = restart.error
         why = "" if error is None else f": {error.message}" + (f"\n{error.hint}" if error.hint else "")

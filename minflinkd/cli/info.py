@@ -106,7 +106,7 @@ def _print_repeated(found: RepeatedRestarts, job_id: str) -> None:
     first_line = found.message.strip().partition("\n")[0][:200]
     click.echo(f"  the last at {moment(found.timestamp)}{where}: {found.code}: {first_line}")
     log = f"minflinkd logs {found.taskmanager_id}" if found.taskmanager_id else f"minflinkd info {job_id} --json"
-    click.echo(f"  see below, and `{log}`; mend the job with a hot restart, or cancel it")
+    click.echo(f"  see below, and `{log}`; fix the job with a hot restart, or cancel it")
 
 
 def _row(vertex: JobVertex) -> list[object]:

@@ -25,8 +25,8 @@ _PAUSE = 0.5  # seconds between two looks at a log that is followed
 @click.command()
 @click.argument("whose", required=False, metavar="[TASKMANAGER|JOB]")
 @click.argument("name", required=False)
-@click.option("-j", "--job", is_flag=True, help="The first argument is a JOB, though a TaskManager begins so.")
-@click.option("--whole", is_flag=True, help="Of a job: every line of its TaskManagers' logs, also other jobs'.")
+@click.option("-j", "--job", is_flag=True, help="The first argument is a JOB, even if a TaskManager's id begins so.")
+@click.option("--whole", is_flag=True, help="For a job: every line of its TaskManagers' logs, other jobs' included.")
 @click.option("-l", "--list", "names_only", is_flag=True, help="Only list the files.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only about the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
@@ -43,9 +43,9 @@ def logs(
 ) -> None:
     """Print the logs of a job, or a log of a TaskManager: NAME, or its main log.
 
-    JOB is an id, the beginning of one, or a name. Its logs are those of the TaskManagers that run its tasks, or that it
-    failed on and that are still there: all files, or NAME of each; lines that name another job are left out, what user
-    code prints is not. TASKMANAGER is an id or the beginning of one, and may be left out where there is only one. With
+    JOB is an id, the beginning of one, or a name. Its logs are those of TaskManagers that run its tasks, or on which it
+    failed, as long as they live: all files, or NAME of each. Lines about other jobs are left out; what user code
+    prints is always shown. TASKMANAGER is an id or the beginning of one, and may be left out if there is only one. With
     --json the files are listed.
 
     \b

@@ -23,7 +23,7 @@ GROUPS = {
     "Start": {
         "serve": Lazy("serve:serve", "Run the daemon."),
         "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, which finds the daemon by itself."),
-        "check-config": Lazy("check_config:check_config", "Check a configuration, and show what was changed in it."),
+        "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from defaults."),
         "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
     },
     "Jobs": {
@@ -90,13 +90,13 @@ def main() -> None:
     \b
     Examples:
       minflinkd serve                       run the daemon; other commands in another terminal
-      minflinkd check job.yaml              every fault of the job, without a daemon
+      minflinkd check job.yaml              report every fault of the job, without a daemon
       minflinkd run job.yaml --wait         submit it, and watch it to its end
-      minflinkd list                        what runs
-      minflinkd info clicks                 a job by its name or id: tasks, checkpoints, last failure
-      minflinkd hot-restart clicks job.yaml the changed file takes the place of the running job
-      minflinkd stop clicks --drain         end it with a savepoint, its windows written
+      minflinkd list                        list the running jobs
+      minflinkd info clicks                 show a job: tasks, checkpoints, last failure
+      minflinkd hot-restart clicks job.yaml replace the running job by the changed file
+      minflinkd stop clicks --drain         write its windows, take a savepoint, end it
 
-    `minflinkd COMMAND --help` has options, exit codes and examples of each. The daemon is found by --url or
+    `minflinkd COMMAND --help` shows options, exit codes and examples. The daemon is found by --url or
     $MINFLINKD_URL, else at http://127.0.0.1:8081.
     """

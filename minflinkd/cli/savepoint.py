@@ -55,7 +55,8 @@ def take(connection: Connection, job: str, directory: str | None) -> None:
     """Take a savepoint of JOB, which goes on. Prints where it lies.
 
     JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine; without it
-    execution.checkpointing.savepoint-dir counts, which is `savepoints` beside the checkpoints where it is not set.
+    execution.checkpointing.savepoint-dir counts. If that is not set, savepoints lie in `savepoints` next to the
+    checkpoints.
 
     \b
     Examples:

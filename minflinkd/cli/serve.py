@@ -30,8 +30,8 @@ from minflinkd.cli.starting import announce, told
 def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. SIGHUP reads the configuration again.
 
-    It logs to stderr: lines for people on a terminal, JSON elsewhere (log.format). A missing Java, a taken port or a
-    directory that cannot be written is an error at once, before a TaskManager is started.
+    It logs to stderr: readable lines on a terminal, JSON elsewhere (log.format). If Java is missing, a port is taken or
+    a directory cannot be written, the daemon says so at once and does not start.
 
     \b
     Exit codes: 0 stopped by a signal; 2 the configuration is wrong, and every fault is named; 6 it could not start.

@@ -31,8 +31,8 @@ def stop(connection: Connection, job: str, directory: str | None, drain: bool) -
     """Take a savepoint, then end the job as FINISHED. Its sinks publish what the savepoint covers, and nothing else.
 
     JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine; without it
-    execution.checkpointing.savepoint-dir counts, which is `savepoints` beside the checkpoints where it is not set.
-    Prints where the savepoint lies.
+    execution.checkpointing.savepoint-dir counts. If that is not set, savepoints lie in `savepoints` next to the
+    checkpoints. Prints where the savepoint lies.
 
     \b
     Examples:

@@ -89,8 +89,8 @@ class Checkpointing:
     savepoint_dir: str = option(
         "execution.checkpointing.savepoint-dir",
         "",
-        "URI under which savepoints are written whose request names no directory. Empty: savepoints in "
-        "execution.checkpointing.dir, where that is set, else in the state directory.",
+        "URI under which savepoints are written whose request names no directory. Empty: `savepoints` below "
+        "execution.checkpointing.dir if that is set, else below the state directory.",
         reload=Reload.LIVE,
         aliases=("state.savepoints.dir",),
     )
@@ -231,9 +231,9 @@ class RestartStrategy:
     warn_after_failures: int = option(
         "restart-strategy.warn-after-failures",
         3,
-        "After so many failures in a row a job is said to restart repeatedly: in the log, `minflinkd list` and `info`, "
-        "over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run twice as long as "
-        "before its last failure, at least 10 seconds and at most 10 minutes.",
+        "After this many failures in a row a job is shown as restarting repeatedly: in the log, in `minflinkd list` "
+        "and `info`, over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run twice "
+        "as long as before its last failure, at least 10 seconds and at most 10 minutes.",
         reload=Reload.LIVE,
         at_least=1,
     )
@@ -275,8 +275,8 @@ class HotRestart:
         "hot-restart.trial",
         Duration(0),
         "A new version of a job that has no input is on trial: it takes no checkpoint until it has processed rows, and "
-        "if it fails before, the version before it comes back. So long after its request it is accepted all the same; "
-        "0: the trial lasts until there is input.",
+        "if it fails before that, the old version comes back. When this time has passed since the request, it is "
+        "accepted all the same; 0: the trial lasts until there is input.",
         reload=Reload.LIVE,
     )
 

@@ -59,9 +59,9 @@ class ResourceManager:
     taskmanager_start_timeout: Duration = option(
         "resourcemanager.taskmanager-registration.timeout",
         Duration(90),
-        "A TaskManager that starts is given up and started anew when nothing was seen to happen for this long: it has "
-        "not registered, or the processes of its session have done nothing. The time doubles with each start in a row "
-        "that was given up. Ten times this is the limit for a session that gets on, however slowly.",
+        "A starting TaskManager is given up and started anew if nothing happens for this long: it does not register, "
+        "or the processes of its session do nothing. The time doubles with each start in a row that was given up. A "
+        "session that makes progress, however slowly, has ten times this long.",
         reload=Reload.LIVE,
         at_least=1,
         aliases=("taskmanager.start-timeout",),
