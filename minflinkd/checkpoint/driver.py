@@ -121,9 +121,9 @@ class CheckpointCoordinator(Component):
     # --- the job's tasks -----------------------------------------------------------------------------------------
 
     def tasks_running(self, attempts: Mapping[TaskId, AttemptId], *, periodic: bool = True) -> None:
-        """All tasks of the job are RUNNING, as these attempts. Without `periodic`, no checkpoint begins by itself until
+        """All tasks of the job are RUNNING, as these attempts.
 
-        `begin_periodic`.
+        Without `periodic` no checkpoint begins by itself until `begin_periodic`.
         """
         self._feed(e.TasksRunning(dict(attempts), periodic))
 

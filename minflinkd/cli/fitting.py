@@ -16,7 +16,7 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Part:
-    """Some words of the line, from the longest form to the shortest; `rank`: the lower, the sooner it gives way."""
+    """Some words of the line, in forms from the longest to the shortest. The part of the lowest `rank` is cut first."""
 
     forms: tuple[str, ...]
     rank: int

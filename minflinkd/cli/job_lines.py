@@ -2,7 +2,7 @@
 
 A TaskManager runs tasks of several jobs. Its own lines name the job, or an attempt of one of its tasks; the line about
 an attempt's deployment names both. Spark names the attempt in the paths of its files. A stack trace goes with the line
-before it. What user code prints names nobody: it is shown, whoever's it is.
+before it. What user code prints names no job, so it is always shown.
 """
 
 from __future__ import annotations

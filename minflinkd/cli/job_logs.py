@@ -1,4 +1,4 @@
-"""The logs of a job: of the TaskManagers that run its tasks, or that its last failures were on, as far as they live."""
+"""The logs of a job: of the TaskManagers that run its tasks or on which it failed last, as long as they live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.job_lines import JobLines
 from minflinkd.rest.schemas import JobInfo, Log
 
-_MAIN = "taskmanager"  # how the name of the supervisor's log begins: it says whose the attempts are, and is read first
+_MAIN = "taskmanager"  # begins the name of the supervisor's log, which is read first: it names the jobs of attempts
 PAUSE = 0.5  # seconds between two looks at logs that are followed
 
 

@@ -1,7 +1,7 @@
-"""A daemon for one question: in this process, on loopback, in a directory that goes with it.
+"""A daemon for one question: in this process, on loopback, in a temporary directory.
 
 It has one TaskManager with a Spark session, and the options of the user's configuration that say what a session can do
-(`taskmanager.spark.conf`, `storage.*`); where it listens and where its files lie is its own affair.
+(`taskmanager.spark.conf`, `storage.*`); it decides itself where it listens and where its files lie.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ async def _ready(client: Client, home: Path, timeout: float) -> None:
                 f"no Spark session starts here: {_last_words(home) or 'its process ended'}", hint=_WITHOUT
             )
         await asyncio.sleep(POLL)
-    raise NoLocalSession(f"no Spark session was ready within {timeout:g} s", hint=f"{_WITHOUT}; or allow more time")
+    raise NoLocalSession(f"no Spark session was ready within {timeout:g} s", hint=f"{_WITHOUT}; or raise --timeout")
 
 
-_WITHOUT = "check with --no-spark what the file alone shows"
+_WITHOUT = "--no-spark checks what the file alone shows"
 
 
 def _last_words(home: Path) -> str:

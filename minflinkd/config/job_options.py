@@ -232,8 +232,8 @@ class RestartStrategy:
         "restart-strategy.warn-after-failures",
         3,
         "After this many failures in a row a job is shown as restarting repeatedly: in the log, in `minflinkd list` "
-        "and `info`, over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run twice "
-        "as long as before its last failure, at least 10 seconds and at most 10 minutes.",
+        "and `info`, over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run "
+        "twice as long as before its last failure, at least 10 seconds and at most 10 minutes.",
         reload=Reload.LIVE,
         at_least=1,
     )

@@ -42,11 +42,10 @@ _NO_MASTER = ErrorInfo(
 
 
 class Restarting(Component):
-    """`latest_stored`: the last complete checkpoint in the job's storage, or 0. `on_change`: other versions count, or
+    """`latest_stored`: the last complete checkpoint in the job's storage, or 0.
 
-    are to be kept, from now on. `timeout`: seconds in which a new version must be RUNNING. `patience`: seconds after
-
-    which one without input is accepted all the same; 0: never.
+    `on_change`: other versions count, or are to be kept, from now on. `timeout`: seconds in which a new version must be
+    RUNNING. `patience`: seconds after which a version without input is accepted all the same; 0: never.
     """
 
     def __init__(

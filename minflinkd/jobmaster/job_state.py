@@ -133,9 +133,9 @@ class JobState:
 
     @property
     def has_input(self) -> bool:
-        """Whether a task has processed rows, or there are none left for any. Where one reads a source in which
+        """Whether a task has processed rows, or there are none left for any.
 
-        nothing comes, the others do not wait for it: their rows would not be published.
+        Tasks do not wait for one whose source is empty: until a checkpoint, none of their rows are published.
         """
         executions = self.executions.values()
         return any(map(has_input, executions)) or all(e.input_ended for e in executions)

@@ -1,4 +1,4 @@
-"""A version on trial (H7): its first checkpoint behind rows proves it; if it fails before, the one before it is back.
+"""A version on trial (H7): its first checkpoint after rows proves it; if it fails before, the old version comes back.
 
     looks for input -> has processed rows ------------------------------> first checkpoint -> proven
                     -> finds none: on trial -> rows, or the trial is over ----^
@@ -98,7 +98,7 @@ class Proving:
             self._spawn("first checkpoint", self._prove(trial))
 
     async def _prove(self, trial: Trial) -> None:
-        """The version's first checkpoint, behind its first micro-batch with rows."""
+        """The version's first checkpoint, after its first micro-batch with rows."""
         number = self._scheduling.state.round
         if not self._watching:
             self._watching = True

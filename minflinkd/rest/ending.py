@@ -1,7 +1,7 @@
 """Requests that change something while the daemon ends: those under way are refused soon, later ones at once.
 
-A submission may wait for minutes for a TaskManager that comes no more. Whoever sent it is told so, instead of finding
-the connection closed.
+A submission may wait for minutes for a TaskManager that will not come any more. Its sender gets an answer instead of a
+closed connection.
 """
 
 from __future__ import annotations
@@ -65,6 +65,6 @@ class Ending:
 
 def _stopping() -> DaemonStopping:
     return DaemonStopping(
-        "the daemon is shutting down, and has not done what was asked",
+        "the daemon is shutting down, and has not carried out the request",
         hint="send it again when the daemon is back; a job that was being submitted is not accepted",
     )

@@ -1,4 +1,4 @@
-"""`GET /`: what a person finds who opens the endpoint in a browser, until there is a page of its own.
+"""`GET /`: what a browser shows at the endpoint, until there is a page of its own.
 
 Static text and relative links: no script, no style, nothing of a job, so that there is nothing to inject.
 """
@@ -15,7 +15,7 @@ _LINKS = (
     ("taskmanagers", "TaskManagers and who holds their slots"),
     ("blobs", "what the BlobServer holds"),
     ("jobmanager/config", "the options in force"),
-    ("health", "whether the daemon would take a submission"),
+    ("health", "whether the daemon accepts jobs"),
     ("metrics", "metrics, for Prometheus"),
 )
 _HEADERS = {
@@ -37,7 +37,7 @@ _PAGE = """\
 </ul>
 <p>On the command line: <code>minflinkd list</code>, <code>minflinkd info JOB</code>, <code>minflinkd run FILE</code>;
 <code>minflinkd --help</code> names the rest.
-<p>In the checkout, <code>docs/http.md</code> has all paths, and <code>docs/jobs.md</code> says how jobs are written.
+<p>In the checkout, <code>docs/http.md</code> lists all paths, and <code>docs/jobs.md</code> explains how to write jobs.
 </html>
 """
 

@@ -72,9 +72,9 @@ class FailureRecord(Message, frozen=True):
 
 
 class RepeatedFailures(Message, frozen=True):
-    """A job that restarts repeatedly: so often it has failed since it was healthy. `last`: what began its last restart,
+    """A job that restarts repeatedly: how often it has failed since it was healthy.
 
-    without the traceback.
+    `last`: the failure that began its last restart, without the traceback.
     """
 
     failures: int

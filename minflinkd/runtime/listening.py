@@ -57,7 +57,7 @@ async def bind(place: Place) -> list[socket.socket]:
         )
     except OSError as error:
         raise UnusableAddress(
-            f"{place.host_option} is {place.host}, which is no address of this machine: {error.strerror or error}",
+            f"{place.host_option} is {place.host}, which is not an address of this machine: {error.strerror or error}",
             hint=f"set {place.host_option} to an address that `ip address` shows, or to 127.0.0.1",
         ) from error
     addresses = list(dict.fromkeys((family, address[0]) for family, _, _, _, address in found))
@@ -107,7 +107,7 @@ def close(bound: Sequence[socket.socket]) -> None:
 def _unusable(place: Place, port: int, error: OSError) -> UnusableAddress:
     why = os.strerror(error.errno) if error.errno else str(error)
     if error.errno == errno.EACCES:
-        hint = f"ports below 1024 are root's: set {place.port_option} to another one"
+        hint = f"ports below 1024 need root: set {place.port_option} to another one"
     else:
         hint = f"set {place.host_option} to an address that `ip address` shows, or to 127.0.0.1"
     where = f"{place.host} ({place.host_option}), port {port} ({place.port_option})"
@@ -122,7 +122,7 @@ async def taken(place: Place) -> PortTaken:
     holder = await asyncio.to_thread(holder_of, place.host, ports[0]) if one else None
     return PortTaken(
         f"{which} of {place.host} is taken ({place.port_option})" + (f" by {holder}" if holder else ""),
-        hint=(f"end {holder}, or set" if holder else "`ss -ltnp` names who has it, where root asks; set")
+        hint=(f"end {holder}, or set" if holder else "`ss -ltnp` as root shows who has it; set")
         + f" {place.port_option} to {'another port' if one else 'a range with a free one'}, or to 0 for any free one",
     )
 

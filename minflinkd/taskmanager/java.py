@@ -77,7 +77,7 @@ def find_java(environ: Mapping[str, str]) -> Path:
         return Path(found)
     raise NoJava(
         "no Java was found: java is not on the PATH, and JAVA_HOME is not set",
-        hint=f"{_INSTALL}, or set JAVA_HOME to where one is",
+        hint=f"{_INSTALL}, or set JAVA_HOME to the directory of one",
     )
 
 
@@ -97,5 +97,5 @@ def _remedy(environ: Mapping[str, str]) -> str:
     if not environ.get("JAVA_HOME"):
         return f"{_INSTALL}, and put it first on the PATH, or set JAVA_HOME to it"
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    other = f"unset it: {on_path} is taken then" if on_path else f"{_INSTALL} and unset it"
+    other = f"unset it, so that {on_path} is used" if on_path else f"{_INSTALL} and unset it"
     return f"set JAVA_HOME to the directory of a Java {OLDEST} or later, or {other}"

@@ -1,9 +1,9 @@
 """Whether a session child that is not ready yet is to be given up. Pure.
 
 On a busy machine a session may take many times as long to start as on an idle one. To kill it then only has the same
-work begin anew, and makes the machine busier still. So a child is left alone as long as it gets on: as long as its
-processes use processor time, or read. It is given up when it has done nothing for the timeout; and after ten timeouts
-in any case, since it may run in a circle.
+work begin anew, and makes the machine busier still. So a child is left alone as long as it makes progress: as long as
+its processes use processor time, or read. It is given up when it has done nothing for the timeout, and after ten
+timeouts in any case, since it may run in a circle.
 
 Where processes queue for the processors, a child may do nothing for longer: the timeout is multiplied by the number of
 processes that share one processor. It doubles with each start in a row that was given up.
@@ -79,6 +79,6 @@ def slow(start: Starting, load: float, now: float) -> str:
         return ""
     busy = f"; {load:.1f} processes want each processor" if load > 1.0 else ""
     return (
-        f"the session starts for {now - start.began:.0f} s, which is longer than {start.timeout:.0f} s "
-        f"(resourcemanager.taskmanager-registration.timeout); it gets on, and is waited for{busy}"
+        f"the session has been starting for {now - start.began:.0f} s, longer than {start.timeout:.0f} s "
+        f"(resourcemanager.taskmanager-registration.timeout); it makes progress, and is waited for{busy}"
     )

@@ -41,7 +41,7 @@ async def _faults(
             async with asyncio.timeout(patience):
                 await anext(storages.at(sink.path).list(), None)
         except TimeoutError:
-            hint = "is the storage up, and are the settings storage.* of this cluster right?"
+            hint = "is the storage up, and are the options storage.* of this cluster right?"
             yield GraphFault(path=where, problem=f"{here}: no answer within {patience:g} s", hint=hint)
         except MinflinkError as error:
             yield GraphFault(path=where, problem=f"{here}: {error.message}", hint=error.hint)

@@ -39,9 +39,9 @@ def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None 
 
 
 def is_executed(progress: dict[str, Any]) -> bool:
-    """Whether the report is of a micro-batch. Spark also reports that it has looked for rows and found none, under the
+    """Whether the report is of a micro-batch that was executed.
 
-    number of the micro-batch that is to come.
+    Spark also reports that it has looked for rows and found none, under the number of the next micro-batch.
     """
     return "addBatch" in (progress.get("durationMs") or {})
 

@@ -62,9 +62,9 @@ def place(
 
 
 def _not_recorded(old: Sequence[PlanNode], new: Sequence[PlanNode]) -> bool:
-    """Whether the two differ in nothing but operators with `transformWithState`, which older checkpoints do not name,
+    """Whether the two differ only in operators with `transformWithState`.
 
-    nor count.
+    Older checkpoints neither name nor count them.
     """
     here, there = _without_user_state(new), _without_user_state(old)
     return len(there) == len(old) and len(here) < len(new) and here == there

@@ -239,7 +239,7 @@ def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: J
 
 
 def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:
-    """Rows of the schema of a source that is at fault, so that what is wrong behind it is named at the same time.
+    """Rows of the schema of a source that is at fault, so that faults after it are named at the same time.
 
     None where its schema is not known, or is at fault itself.
     """

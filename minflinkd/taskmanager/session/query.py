@@ -465,9 +465,9 @@ class RunningTask:
         return msgspec.structs.replace(taken, rows=self._rows_at(taken.batch_id))
 
     def _rows_at(self, batch_id: int) -> RowCounts:
-        """Spark says what it has read right after the commit of a micro-batch. A checkpoint does not fail for want of
+        """Spark reports what a micro-batch has read right after its commit.
 
-        it: its counts then lack what that micro-batch has read.
+        A checkpoint does not fail if the report is late: its counts then lack the rows of that micro-batch.
         """
         assert self._query is not None
         deadline = time.monotonic() + _REPORT

@@ -23,95 +23,95 @@ REFUSALS = (
     # What Spark says only when it plans a micro-batch
     Refusal(
         r"Redefining watermark is disallowed",
-        "this is a second watermark: the rows have one already, from a vertex before this one",
-        "keep one of the two: a query has one watermark on each way from a source to a sink",
+        "this is a second watermark: the rows already have one from an earlier vertex",
+        "keep only one of the two: there can be one watermark between a source and a sink",
     ),
     Refusal(
         r"Stream-stream join without equality predicate is not supported",
-        "a join of two streams needs an equality of their columns, and has none",
-        f"such as {_IN_TIME}",
+        "a join of two streams needs an equality between their columns, and this one has none",
+        f"for example: {_IN_TIME}",
     ),
     Refusal(
         r"Streaming aggregation doesn't support group aggregate pandas UDF",
-        "a pandas function that aggregates a group cannot be used over a stream",
-        "built-in aggregates, or groupBy(...).applyInPandasWithState(...), which keeps the state itself",
+        "a pandas function that aggregates a group cannot be used on a stream",
+        "use built-in aggregates, or groupBy(...).applyInPandasWithState(...), where your code keeps the state",
     ),
     Refusal(
         r"STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY",
-        "state cannot be kept by a text with a collation, in which different texts are equal",
-        "GROUP BY lower(name), without COLLATE",
+        "a text with a collation cannot be a key of state, as different texts may be equal in it",
+        "use lower(name) without COLLATE: GROUP BY lower(name)",
     ),
     # What Spark refuses of a streaming query
     Refusal(
         r"Distinct aggregations are not supported",
-        "count(DISTINCT ...) and other DISTINCT aggregates cannot be kept up over a stream",
-        "approx_count_distinct(x); or exactly: SELECT DISTINCT window(time, '1 minute') AS w, x FROM ... in a vertex "
-        "before this one, and here SELECT w, count(*) AS n FROM ... GROUP BY w",
+        "Spark cannot compute count(DISTINCT ...) and other DISTINCT aggregates on a stream",
+        "use approx_count_distinct(x); or exactly: SELECT DISTINCT window(time, '1 minute') AS w, x FROM ... in an "
+        "earlier vertex, and here SELECT w, count(*) AS n FROM ... GROUP BY w",
     ),
     Refusal(
         r"NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING\] Window function is not supported in (?P<name>\w+)",
         "{name}() OVER (...) needs all rows, and a stream has no end",
-        "aggregates in time windows: SELECT window(time, '1 hour') AS w, k, max_by(value, time) AS latest ... "
+        "use aggregates in time windows: SELECT window(time, '1 hour') AS w, k, max_by(value, time) AS latest ... "
         "GROUP BY 1, 2; or dropDuplicates",
     ),
     Refusal(
         r"Sorting is not supported on streaming",
         "a stream cannot be sorted: it has no end",
-        "leave ORDER BY out, and sort where the result is read",
+        "leave out ORDER BY, and sort when you read the result",
     ),
     Refusal(
         r"INVALID_SUBQUERY_EXPRESSION\.STREAMING_QUERY",
         "a subquery in an expression (IN, EXISTS, a single value) cannot read a stream",
-        f"join it: FROM a LEFT SEMI JOIN b {_IN_TIME}",
+        f"use a join instead: FROM a LEFT SEMI JOIN b {_IN_TIME}",
     ),
     Refusal(
         r"Stream-stream (?P<kind>\w+) join between two streaming .* is not supported without a watermark",
-        "a {kind} join of two streams must know when a row will find no partner any more, and cannot",
-        f"give both inputs a watermark, and join within a time: {_IN_TIME}",
+        "a {kind} join of two streams has to know when a row can no longer find a partner, and here it cannot",
+        f"give both inputs a watermark, and limit the join in time: {_IN_TIME}",
     ),
     Refusal(
         r"LeftAnti joins with a streaming .* on the right are not supported",
         "",
-        f"FROM a LEFT JOIN b {_IN_TIME} WHERE b.key IS NULL",
+        f"use FROM a LEFT JOIN b {_IN_TIME} WHERE b.key IS NULL",
     ),
-    Refusal(r"(Except|Intersect) (on|of) .*stream", "", f"LEFT SEMI JOIN for INTERSECT: {_IN_TIME}"),
-    Refusal(r"Sampling is not supported on streaming", "", "WHERE rand() < 0.1"),
-    Refusal(r"monotonically_increasing_id\(\) is not supported with streaming", "", "uuid()"),
+    Refusal(r"(Except|Intersect) (on|of) .*stream", "", f"for INTERSECT use LEFT SEMI JOIN: {_IN_TIME}"),
+    Refusal(r"Sampling is not supported on streaming", "", "use WHERE rand() < 0.1"),
+    Refusal(r"monotonically_increasing_id\(\) is not supported with streaming", "", "use uuid()"),
     Refusal(
         r"Multiple time/session window expressions would result in a cartesian product",
-        "two different time windows stand in one SELECT",
-        "one window a vertex: the second one in a vertex that reads this one",
+        "one SELECT has two different time windows",
+        "use one window per vertex: put the second one into a vertex that reads this one",
     ),
     # What Spark cannot resolve
     Refusal(
         r"Invalid call to \w+ on unresolved object",
-        "Spark cannot resolve an expression: mostly window(...).start in a place where it takes columns only",
-        "name it in a vertex before this one: SELECT *, window(time, '1 minute') AS w FROM ..., and here w.start",
+        "Spark cannot resolve an expression; often it is window(...).start in a place where only columns are allowed",
+        "give it a name in an earlier vertex: SELECT *, window(time, '1 minute') AS w FROM ..., and use w.start here",
     ),
     Refusal(
         r"DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<name>[\w.$-]+?)\.?(\s|$)",
         "there is no source format {name} in this session",
-        "format: json, csv, parquet, orc, text or rate; other formats come with a .jar artifact",
+        "formats: json, csv, parquet, orc, text, rate; for any other add its .jar as an artifact",
     ),
     Refusal(
         r"KAFKA_DATA_SOURCE_NOT_ENABLED",
-        "Spark's Kafka connector is not there, so that the format kafka cannot be read",
-        "bring spark-sql-kafka-0-10 and what it needs as jar artifacts, or in spark.jars of TaskManagers",
+        "Spark's Kafka connector is not there, so the format kafka cannot be read",
+        "add spark-sql-kafka-0-10 and what it needs to the artifacts, or to spark.jars of TaskManagers",
     ),
     Refusal(
         r"Data source (?P<name>\S+) does not support streamed reading",
         "the format {name} cannot be read as a stream",
-        "read it as a table, and join it: spark.read.format('{name}') in a python vertex",
+        "read it as a table in a python vertex, spark.read.format('{name}'), and join it",
     ),
     Refusal(
         r"PATH_NOT_FOUND\] Path does not exist: (?P<path>.*?)\.? (SQLSTATE|$)",
         "there is nothing at {path}",
-        "make the directory before the job starts; it may be empty",
+        "create the directory before the job starts; it may be empty",
     ),
     Refusal(
         r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(?P<name>\w+)",
         "Spark has no client for this kind of path ({name})",
-        "a directory that TaskManagers mount, or a path of HDFS; other clients come in spark.jars of TaskManagers",
+        "use a directory that TaskManagers mount, or a path in HDFS; or add the client to spark.jars of TaskManagers",
     ),
 )
 _PATTERNS = [(re.compile(refusal.pattern, re.DOTALL), refusal) for refusal in REFUSALS]

@@ -20,8 +20,8 @@ from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.spark import Session
 
 _PATIENCE = {"connectTimeout": "5"}  # seconds, of PostgreSQL's driver: somebody waits for the answer
-_BRING = "bring it as a .jar artifact of the job (postgresql-42.7.7.jar), or in spark.jars of TaskManagers"
-_THERE = "is the server up, and are url, user and password right? A database that is down at the moment: submit later"
+_BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
+_THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
 
 
 def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
@@ -32,7 +32,7 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
         if vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None:
             local = local_path(vertex.sink.path)
             if local is not None and (problem := unwritable(Path(local))) is not None:
-                hint = f"make it writable for {_user()}, as which the TaskManager runs, or name another directory"
+                hint = f"make it writable for {_user()}, who runs the TaskManager, or name another directory"
                 yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
         elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
             yield GraphFault(path=path, problem=found[0], hint=found[1])
@@ -44,7 +44,7 @@ def unwritable(directory: Path) -> str | None:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not os.path.isdir(there):  # a link may lead where this user may not look
-        return f"{there} is not a directory" + (f", so that {directory} cannot be made" if there != directory else "")
+        return f"{there} is not a directory" + (f", so {directory} cannot be made" if there != directory else "")
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # root may write where no permission says so
     except OSError as error:

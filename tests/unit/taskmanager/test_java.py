@@ -59,7 +59,7 @@ def test_a_java_home_without_java_is_named_though_there_is_one_on_the_path(tmp_p
     environ = {"PATH": str(good.parent), "JAVA_HOME": "/no/such/jdk"}
     with pytest.raises(NoJava, match="JAVA_HOME is /no/such/jdk, where there is no bin/java") as refused:
         check_java(environ)
-    assert f"unset it: {good} is taken then" in refused.value.hint
+    assert f"unset it, so that {good} is used" in refused.value.hint
 
 
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_a_child_that_gets_on_is_waited_for_and_told_of() -> None:
     start = working(begun(90, 0, now=0), until=300)
     assert verdict(start, 1.0, 300) is None
     assert slow(start, 1.0, 89) == ""
-    assert "starts for 300 s, which is longer than 90 s" in slow(start, 3.2, 300)
+    assert "starting for 300 s, longer than 90 s" in slow(start, 3.2, 300)
     assert "3.2 processes want each processor" in slow(start, 3.2, 300)
 
 
