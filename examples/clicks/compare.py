@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 
 
 def batch(spark: SparkSession, source: str) -> dict[str, DataFrame]:
@@ -31,38 +28,15 @@ def batch(spark: SparkSession, source: str) -> dict[str, DataFrame]:
     return {"per_minute": script.per_minute(clicks), "attributed": script.attributed(clicks, purchases)}
 
 
-def compare(wanted: DataFrame, found: DataFrame) -> dict[str, Any]:
-    """Rows are counted: one that is there twice counts twice."""
-    columns = wanted.columns
-    batch_rows, stream_rows = (
-        Counter(tuple(row) for row in rows.select(*columns).collect()) for rows in (wanted, found)
-    )
-    missing, surplus = batch_rows - stream_rows, stream_rows - batch_rows
-    return {
-        "batch_rows": batch_rows.total(),
-        "stream_rows": stream_rows.total(),
-        "missing": missing.total(),
-        "surplus": surplus.total(),
-        "equal": not missing and not surplus,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare a job's outputs with the plain script's query as a batch.")
     parser.add_argument("input", help="directory with clicks/ and purchases/")
     parser.add_argument("output", nargs="+", help="directory that a job wrote")
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("clicks as a batch")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    sys.path.append(str(HERE.parent))  # examples/
+    from batches import compare, local_session
+
+    spark = local_session("clicks as a batch")
     wanted = {name: rows.cache() for name, rows in batch(spark, arguments.input).items()}
     result = {
         output: {name: compare(rows, spark.read.parquet(f"{output}/{name}")) for name, rows in wanted.items()}

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from minflinkd.jobgraph.model import Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.topology import topological_order
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 QUERIES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 20, 22)
 # A job that writes every change of a result: of the rows with the same key those count that are the latest.
 LATEST = {"q4": (["category"], "auctions"), "q18": (["bidder", "auction"], "dateTime"), "q19": (["auction"], "bids")}
@@ -72,39 +70,16 @@ def result(spark: SparkSession, query: str, output: str) -> DataFrame:
     return rows
 
 
-def compare(wanted: DataFrame, found: DataFrame) -> dict[str, Any]:
-    """Rows are counted: one that is there twice counts twice."""
-    columns = wanted.columns
-    batch_rows, stream_rows = (
-        Counter(tuple(row) for row in rows.select(*columns).collect()) for rows in (wanted, found)
-    )
-    missing, surplus = batch_rows - stream_rows, stream_rows - batch_rows
-    return {
-        "batch_rows": batch_rows.total(),
-        "stream_rows": stream_rows.total(),
-        "missing": missing.total(),
-        "surplus": surplus.total(),
-        "equal": not missing and not surplus,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare what Nexmark's jobs wrote with the same queries as batches.")
     parser.add_argument("input", type=Path, help="directory of the event files")
     parser.add_argument("output", help="directory that the jobs wrote")
     parser.add_argument("queries", nargs="*", default=[f"q{number}" for number in QUERIES])
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("Nexmark as batches")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    sys.path.append(str(HERE.parent))  # examples/
+    from batches import compare, local_session
+
+    spark = local_session("Nexmark as batches")
     spark.sparkContext.addPyFile(str(HERE / "nexmark.py"))  # for the driver and for its Python workers
     found = {
         query: compare(batch(spark, query, str(arguments.input.absolute())), result(spark, query, arguments.output))
