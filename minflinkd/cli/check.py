@@ -67,10 +67,14 @@ def check(
       for job in jobs/*.yaml; do minflinkd check "$job" || exit 1; done
     """
     from minflinkd.cli.run import params_of
+    from minflinkd.runtime.errors import MinflinkError
 
     began = time.monotonic()
     values, settings = params_of(params), parse_overrides(overrides)
-    faults = _by_spark(file, values, config, settings, timeout) if spark else _by_the_file(file, values)
+    try:
+        faults = _by_spark(file, values, config, settings, timeout) if spark else _by_the_file(file, values)
+    except (MinflinkError, OSError) as error:
+        raise _not_checked(file, values, error, as_json=as_json) from error
     _print(file, faults, spark=spark, seconds=time.monotonic() - began, as_json=as_json)
     if faults:
         raise SystemExit(FAULTS)
@@ -96,7 +100,6 @@ def _by_spark(
     from minflinkd.cli.submission import RefusedJob, submit
     from minflinkd.config import ConfigError
     from minflinkd.config.load import configuration_file
-    from minflinkd.runtime.errors import MinflinkError
     from minflinkd.runtime.log import warnings_only
 
     stamina.instrumentation.set_on_retry_hooks([])
@@ -115,12 +118,24 @@ def _by_spark(
             return until_told_to_end(checked)
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error
-    except (MinflinkError, OSError) as error:
-        known = _lines(file, _by_the_file(file, params))
-        why = error.info() if isinstance(error, MinflinkError) else error
-        raise Failure("\n".join([*known, f"The job could not be checked: {why}"]), ExitCode.DAEMON_FAILED) from error
     except KeyboardInterrupt:
         raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def _not_checked(file: Path, params: Mapping[str, object], error: Exception, *, as_json: bool) -> Failure:
+    """No Spark session looked at the job. What the file alone shows is told all the same."""
+    import msgspec
+
+    from minflinkd.cli.connection import JsonFailure
+    from minflinkd.rest.schemas import ErrorAnswer
+    from minflinkd.runtime.errors import error_info
+
+    info, known = error_info(error), _lines(file, _by_the_file(file, params))
+    if as_json:
+        errors = (f"the job could not be checked: {info.message}", *known)
+        answer = ErrorAnswer(errors=errors, code=info.code, hint=info.hint)
+        return JsonFailure(msgspec.json.encode(answer).decode(), ExitCode.DAEMON_FAILED)
+    return Failure("\n".join([*known, f"The job could not be checked: {info}"]), ExitCode.DAEMON_FAILED)
 
 
 def _print(file: Path, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:

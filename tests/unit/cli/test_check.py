@@ -92,6 +92,17 @@ def test_without_java_the_job_is_not_said_to_be_sound(job: Path, tmp_path: Path)
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+def test_with_json_a_job_that_could_not_be_checked_is_an_error_as_json(job: Path, tmp_path: Path) -> None:
+    """E10: on stderr, with the code that a script looks at, and what the file alone shows."""
+    job.write_text(JOB.replace("[clicks]", "[click]"))
+    shown = CliRunner().invoke(main, ["check", str(job), "--json"], env={"JAVA_HOME": str(tmp_path)})
+    assert (shown.exit_code, shown.stdout) == (ExitCode.DAEMON_FAILED, "")
+    error = json.loads(shown.stderr)
+    assert (error["code"], error["hint"][:13]) == ("no-java", "set JAVA_HOME")
+    assert "could not be checked: JAVA_HOME is" in error["errors"][0]
+    assert f"{job}:7: vertices.out.inputs[0]: " in error["errors"][1]
+
+
 def test_a_wrong_option_of_the_configuration_is_exit_code_2(job: Path) -> None:
     before = structlog.get_config()
     shown = check(job, "-D", "taskmanager.memory.heap.sise=1g")
