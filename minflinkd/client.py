@@ -147,13 +147,13 @@ def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> 
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(connected())
-        with ThreadPoolExecutor(1, thread_name_prefix="minflinkd client") as beside:  # the loop here is somebody else's
-            return beside.submit(asyncio.run, connected()).result()
+        with ThreadPoolExecutor(1, thread_name_prefix="minflinkd client") as thread:  # this one has a running loop
+            return thread.submit(asyncio.run, connected()).result()
 
 
 @contextmanager
 def _silent_retries() -> Iterator[None]:
-    """stamina writes a line for each; a script is told of what was in vain by an exception."""
+    """stamina logs each retry; a script only needs the exception, if all of them fail."""
     before = stamina.instrumentation.get_on_retry_hooks()
     stamina.instrumentation.set_on_retry_hooks([])
     try:

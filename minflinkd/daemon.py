@@ -98,7 +98,7 @@ class Daemon(Component):
         ids = self._ids = IdSource(epoch=epoch)
         self._ready_file.unlink(missing_ok=True)  # of a daemon that was killed
         config, state = self.config, self.state_directory
-        # Before a TaskManager is started: what it would miss, and the port for which it would be ended again.
+        # Before a TaskManager is started in vain: Java, without which it cannot run, and the port of the endpoint.
         if config.resourcemanager.driver is not Driver.STANDALONE:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
@@ -208,7 +208,7 @@ class Daemon(Component):
                 await end()
             except Exception:  # the others must end all the same, TaskManagers above all
                 log.exception("a part of the daemon did not end well")
-        listening.close(self._rest_sockets)  # which nobody serves, where the start failed before that
+        listening.close(self._rest_sockets)  # if the start failed, the endpoint has not taken them over
         self._leadership.release()
 
     async def _withdraw(self) -> None:

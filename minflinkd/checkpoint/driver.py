@@ -272,7 +272,7 @@ class CheckpointCoordinator(Component):
         return self._tracker.counts()
 
     def counted(self, known: CheckpointCounts) -> None:
-        """By earlier coordinators, as was recorded beside the checkpoints."""
+        """Add what earlier coordinators had counted, as recorded next to the checkpoints."""
         self._tracker.counted(known)
 
     async def orphans(self, before_ms: int) -> JobOrphans:

@@ -114,7 +114,7 @@ def _by_spark(
             return ()
 
     try:
-        with warnings_only("ERROR"):  # the daemon's own story is nobody's business here
+        with warnings_only("ERROR"):  # the private daemon's log is of no use to the user
             return until_told_to_end(checked)
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error

@@ -101,7 +101,7 @@ class JobLogs:
 
     @contextmanager
     def _looked_at_again(self) -> Iterator[None]:
-        """A TaskManager may end between two requests. Whoever follows goes on with the others, and the next."""
+        """A TaskManager may end between two requests. With --follow the other logs go on."""
         try:
             yield
         except Refused:

@@ -20,7 +20,7 @@ def told(
     else DAEMON_FAILED.
 
     `sentence`: such as "The daemon cannot run". On a terminal it is followed by the code, what is wrong and what to do;
-    in a log of JSON lines (`as_json`) it is one more line, so that nothing there is to be parsed in another way.
+    in a log of JSON lines (`as_json`) it is one more JSON line.
     """
     try:
         yield
@@ -36,12 +36,12 @@ def told(
 
 
 def _of_system(error: OSError) -> ErrorInfo:
-    """An error of the operating system that nobody foresaw."""
+    """An error of the operating system without a code of its own."""
     where = f"{error.filename}: " if error.filename else ""
     return ErrorInfo(code="internal", message=f"{where}{error.strerror or error}")
 
 
 def announce(text: str, *, as_json: bool) -> None:
-    """For whoever watches a terminal; a log of JSON lines has said it already."""
+    """For a person at a terminal; a log of JSON lines says it already."""
     if not as_json:
         click.echo(text, err=True)

@@ -104,7 +104,7 @@ async def submit_document(
             graph = await _uploaded_or_deleted(blobs, job_id, graph, here, document.base or Path(), tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)
         except Refused as error:
-            if error.answer.code != STOPPING:  # else the daemon deletes them itself, and soon nobody is there to ask
+            if error.answer.code != STOPPING:  # a daemon that ends deletes them itself, and may not answer any more
                 await _delete(blobs, job_id, here)
             if error.answer.faults:
                 raise InvalidJobGraph(document.locate(_graph_faults(error))) from error

@@ -1,7 +1,7 @@
 """The part of a job that is not at fault, as tasks that Spark can analyse (J4).
 
 Example: of `events -> delays -> out`, where `out` has an unknown format, `events -> delays` is left, which ends in no
-sink. It gets one that takes whatever comes, so that Spark says what is wrong with the SQL, and nothing of the end.
+sink. It gets a sink that takes all rows, so that Spark reports what is wrong with the SQL, and nothing about the end.
 """
 
 from __future__ import annotations

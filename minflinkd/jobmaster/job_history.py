@@ -1,8 +1,8 @@
 """What is kept of a job's failures and restarts, so that they are known to every JobMaster of the job.
 
-`history.json` beside its checkpoints: how often it restarted, how its restart strategy stands, the failures in a row,
+`history.json` next to its checkpoints: how often it restarted, the state of its restart strategy, failures in a row,
 the last failures, and the counts of checkpoints (those of completed ones are in the metadata as well). It is written
-right after each failure, and when a JobMaster ends in order: a daemon that is killed forgets at most what came within
+right after each failure, and when a JobMaster ends in order: a daemon that is killed loses at most what came within
 the last second. Times are wall-clock, since the clock of another process begins anew.
 """
 
@@ -102,7 +102,7 @@ def record_of(failure: Failure, wall: WallClock) -> FailureRecord:
 
 
 def encode(history: JobHistory) -> bytes:
-    """As it is stored: without the failures that nobody looks for after a restart of the daemon."""
+    """As it is stored: the last failures, each with the beginning of its message and the end of its traceback."""
     failures = tuple(_short(record) for record in history.failures[:KEPT_FAILURES])
     last = history.streak.last
     streak = copy(history.streak, last=None if last is None else _short(last))

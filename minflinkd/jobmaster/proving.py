@@ -129,7 +129,7 @@ class Proving:
         self._try_to_prove(trial)
 
     def _accept(self, trial: Trial, checkpoint_id: int) -> None:
-        """Of `_prove` and `_watch` whoever is first."""
+        """Called by `_prove` and by `_watch`; the first call counts."""
         if self._scheduling.state.on_trial:
             self._scheduling.feed(ev.Proven())
             self.begin_checkpoints()
@@ -172,7 +172,7 @@ class Proving:
 
     def _idle(self, trial: Trial) -> None:
         log.info("a version is on trial: no input yet", job=self._job_id)
-        self._tell(periodic=False)  # for whoever asks for a checkpoint
+        self._tell(periodic=False)  # so that a checkpoint can be asked for
         trial.idle()
 
     async def _watch(self, trial: Trial) -> None:

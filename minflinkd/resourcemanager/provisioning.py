@@ -52,14 +52,14 @@ def no_start(state: Resources) -> str | None:
 
 
 def start_patience(state: Resources, options: ResourceManagerOptions) -> float:
-    """Seconds that a start may take in which nothing is seen to happen. It doubles with each one that has failed: what
-    was too short for the last one, as on a busy machine, may be enough for the next.
+    """Seconds without progress after which a start is given up. They double with each start that has failed: on a busy
+    machine, what was too short for the last one may be enough for the next.
     """
     return options.start_timeout * 2.0 ** min(state.starts.failed, DOUBLED)
 
 
 def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, now: float) -> str | None:
-    """Why a TaskManager that starts is given up. One whose session gets on is waited for, to an end."""
+    """Why a starting TaskManager is given up. One whose session makes progress is waited for, up to a limit."""
     patience = start_patience(state, options)
     if tm.state is TaskManagerState.STARTING:
         return f"it did not register within {patience:g} s" if now - tm.since >= patience else None

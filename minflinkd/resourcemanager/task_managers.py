@@ -102,8 +102,8 @@ class TaskManager:
     slots: tuple[Slot, ...] = ()
     was_ready: bool = False  # its session has been, once
     readiness_since: float = 0.0  # seconds; when its session became ready, or ceased to be
-    steps: int = 0  # by which starts of its session have got on; only heartbeats tell them
-    got_on: float = 0.0  # seconds; when a start that has not failed last did
+    steps: int = 0  # of progress that starts of its session have made; only heartbeats report them
+    got_on: float = 0.0  # seconds; when a start that has not failed last made progress
     idle_since: float = 0.0
     rest_until: float = 0.0  # its slots are not asked for before
 

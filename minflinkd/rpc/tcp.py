@@ -104,7 +104,7 @@ class RpcServer(Component):
         self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=BACKLOG) for each in bound]
 
     async def _before_stop(self) -> None:
-        for server in self._servers:  # before the tasks end: whoever comes now would find nothing that serves it
+        for server in self._servers:  # before the tasks end: nothing would serve a new connection now
             server.close()
 
     async def _stop(self) -> None:

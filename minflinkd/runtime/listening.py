@@ -1,7 +1,7 @@
-"""The ports on which a process listens, taken before anything else is started; and who has one that is taken.
+"""The ports on which a process listens: bound before anything else is started; and which process has a taken one.
 
-A socket is bound here and listens later, when whoever serves it is ready: until then clients are refused, as they are
-while nobody is there.
+A socket is bound here, and listens only when its server is ready. Until then clients are refused, as if there were no
+daemon.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _bind(addresses: Sequence[tuple[int, str | int]], port: int) -> list[socket.
             with contextlib.ExitStack() as unless_bound:
                 try:
                     new = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after an earlier daemon on the port
+                    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after an earlier daemon on it
                     if family == socket.AF_INET6:
                         new.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                     new.bind((address, bound[0].getsockname()[1] if bound else port))

@@ -75,8 +75,8 @@ class SessionKeeper(Component):
     ) -> None:
         super().__init__("session keeper")
         self.start_error = ""
-        self.slow = ""  # what there is to say of a start that takes longer than it should
-        self.steps = 0  # that starts have got on by so far
+        self.slow = ""  # a warning about a start that takes longer than it should
+        self.steps = 0  # of progress that starts have made so far
         self.aged = ""  # why the present child is to be replaced at an idle moment (R6a)
         self.phase = SessionPhase.STARTING
         self.generation = 0
@@ -221,7 +221,7 @@ class SessionKeeper(Component):
                     self._given_up = 0
                     return None
                 before, now = now, self._clock.monotonic()
-                if now - before >= LATE:  # nobody looked, as when the supervisor itself was stopped
+                if now - before >= LATE:  # nothing was looked at, as while the supervisor itself was stopped
                     start = session_start.unwatched(start, now - before)
                 start = self._look_at_start(start, await asyncio.to_thread(work_of, self._child.pid), now)
                 if (why := session_start.verdict(start, _load(), now)) is not None:

@@ -30,7 +30,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Starting:
-    """`timeout`: seconds. Times are those of a monotonic clock. `done`: when it last got on; `steps`: how often."""
+    """`timeout`: seconds. Times are of a monotonic clock. `got_on`: when it last made progress; `steps`: how often."""
 
     timeout: float
     began: float
@@ -55,7 +55,7 @@ def observed(start: Starting, work: Work, now: float) -> Starting:
 
 
 def unwatched(start: Starting, seconds: float) -> Starting:
-    """So long nobody looked: no fault of the child."""
+    """For so many seconds nothing was looked at, which is no fault of the child."""
     return replace(start, began=start.began + seconds, got_on=start.got_on + seconds)
 
 
@@ -74,7 +74,7 @@ def verdict(start: Starting, load: float, now: float) -> str | None:
 
 
 def slow(start: Starting, load: float, now: float) -> str:
-    """What is to be said of a start that takes longer than its timeout, and goes on; "" before."""
+    """A warning about a start that takes longer than its timeout and goes on; "" before that."""
     if now - start.began < start.timeout:
         return ""
     busy = f"; {load:.1f} processes want each processor" if load > 1.0 else ""

@@ -49,7 +49,7 @@ class SessionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
     session: str
     session_generation: int
-    session_slow: str = ""  # what there is to say of a start that takes longer than it should, and is waited for
+    session_slow: str = ""  # a warning about a start that takes longer than it should, and is waited for
     session_error: str = ""  # why the last start of its session failed
     pid: int
     instance_id: str

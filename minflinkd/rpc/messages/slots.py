@@ -47,8 +47,8 @@ class TaskManagerReport(Message, frozen=True):
     session: SessionPhase
     session_generation: int = 0  # children started so far
     session_error: str = ""  # why its last start failed, until one succeeds (R5)
-    session_slow: str = ""  # what there is to say of a start that takes long, and is waited for
-    session_steps: int = 0  # that starts have got on by so far: while it grows, one that takes long does not hang
+    session_slow: str = ""  # a warning about a start that takes long, and is waited for
+    session_steps: int = 0  # of progress that starts have made so far: while it grows, a slow start does not hang
     session_aged: bool = False  # beyond a bound on threads, descriptors or memory: to be replaced when idle (R6a)
     dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
     libraries: tuple[Library, ...] = ()  # that its session holds, or will (B31)

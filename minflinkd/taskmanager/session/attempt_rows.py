@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 
-KEPT = 256  # micro-batches, many more than a cut can be behind the last one
+KEPT = 256  # micro-batches; a cut is never so far before the last one
 
 
 class AttemptRows:

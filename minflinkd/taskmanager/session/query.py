@@ -62,7 +62,7 @@ _HANDED_OVER = 30.0  # seconds, many times what it takes
 _REOPENED = 0.02  # seconds between two looks at a checkpoint to stop with
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
 _REPORT = 1.0  # seconds that a snapshot waits for Spark's report of its micro-batch, many times what that takes
-_LOOK = 1.0  # seconds between two looks at whether a query that has had no input has found some
+_LOOK = 1.0  # seconds between two looks whether a query without input so far has some now
 _LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
 
 
@@ -449,7 +449,7 @@ class RunningTask:
                 self._look_for_input()
 
     def _look_for_input(self) -> None:
-        """Where nothing comes, whoever waits for the first micro-batch may go on; and is told when there is one."""
+        """Tell whether the query waits for input: those who wait for its first micro-batch then wait no longer."""
         found = finds_input(self._execution)
         if found is not None:
             self._progress.waits(not found)

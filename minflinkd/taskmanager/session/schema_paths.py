@@ -1,9 +1,9 @@
-"""Where Spark looks for the schemas of `transformWithState`: by absolute paths, in the records beside its state.
+"""Where Spark looks for the schemas of `transformWithState`: by absolute paths, in the records next to its state.
 
     state/<operator>/_metadata/v2/<batch>     "stateSchemaFilePaths": ["file:/.../state/0/_stateSchema/default/0_<id>"]
 
 A restore has its files elsewhere: in the directory of another attempt, perhaps on another host. So a snapshot says
-these paths relative to the directory of the operator, and whoever starts a query from it makes them absolute again.
+these paths relative to the operator's directory, and they are made absolute again before a query starts from it.
 Older snapshots hold absolute paths, which become right in the same way.
 
 A relative path is the same in the snapshots of all attempts, and so is the file: it is uploaded once, and an own copy

@@ -1,7 +1,7 @@
-"""Whether what a sink writes to is there, and lets itself be written, before anything starts (J4).
+"""Whether the targets of sinks exist and can be written, before anything starts (J4).
 
-Looked at when a job is submitted, on one TaskManager, and with nothing left behind. Directories of other storages are
-the supervisor's to look at (`taskmanager/sink_paths.py`).
+Checked when a job is submitted, on one TaskManager; nothing is left there. The supervisor checks directories of other
+storages (`taskmanager/sink_paths.py`).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
                 plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
     else:  # the first that the query allows, of those that every sink can be written in
         modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
-        if task.readers:  # nobody expects all rows again and again from an exchange, unless they ask for it
+        if task.readers:  # an exchange does not carry all rows again and again, unless a reader asks for it
             modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
     assert plan.frame is not None
     problems = []

@@ -45,7 +45,7 @@ def is_idle(execution: Any) -> bool:
 
 
 def finds_input(execution: Any) -> bool | None:
-    """Whether the query processes rows, or has looked for them in vain; None where it looks, or has just processed.
+    """True: the query processes rows. False: it has looked for rows and found none. None: not known at this moment.
 
     "Waiting for data" it says for no more than 10 ms, and then that it waits for the next trigger.
     """
