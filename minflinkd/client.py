@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,7 +142,7 @@ def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> 
         async with Client(url, timeout=REQUEST_TIMEOUT) as client:
             return await body(client)
 
-    with _silent_retries():
+    with _SILENT_RETRIES:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -151,12 +151,30 @@ def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> 
             return thread.submit(asyncio.run, connected()).result()
 
 
-@contextmanager
-def _silent_retries() -> Iterator[None]:
-    """stamina logs each retry; a script only needs the exception, if all of them fail."""
-    before = stamina.instrumentation.get_on_retry_hooks()
-    stamina.instrumentation.set_on_retry_hooks([])
-    try:
-        yield
-    finally:
-        stamina.instrumentation.set_on_retry_hooks(before)
+class _SilentRetries:
+    """stamina logs each retry; a script only needs the exception, if all of them fail.
+
+    Its hooks are those of the process: the first of several calls at a time sets them aside, the last one brings them
+    back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._hooks: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._calls += 1
+            if self._calls == 1:
+                self._hooks = stamina.instrumentation.get_on_retry_hooks()
+                stamina.instrumentation.set_on_retry_hooks([])
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            if self._calls == 0:
+                stamina.instrumentation.set_on_retry_hooks(self._hooks)
+
+
+_SILENT_RETRIES = _SilentRetries()

@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import stamina
 
 from minflinkd.cli.client import DaemonUnreachable
 from minflinkd.client import Job, JobEndedBadly, NotEndedYet
@@ -80,6 +82,23 @@ def test_wait_returns_when_the_job_is_finished(daemon: RunningDaemon, url: str, 
         running.wait(timeout=0.3)
     daemon.dispatcher.become(daemon.dispatcher.submissions[0].job_id, JobStatus.FINISHED)
     assert running.wait(timeout=10).state == "FINISHED"
+
+
+def test_calls_of_several_threads_leave_the_scripts_own_retry_hooks(
+    daemon: RunningDaemon, url: str, tmp_path: Path
+) -> None:
+    """Hooks belong to the process: what the first of two calls has set aside must not be lost by the second."""
+    before = stamina.instrumentation.get_on_retry_hooks()
+    assert before
+    running = clicks(tmp_path).submit()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(running.wait, timeout=0.5)
+        deadline = time.monotonic() + 10
+        while stamina.instrumentation.get_on_retry_hooks() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        second = threads.submit(running.wait, timeout=1)
+        assert {type(call.exception()) for call in (first, second)} == {NotEndedYet}
+    assert stamina.instrumentation.get_on_retry_hooks() == before
 
 
 def test_a_job_that_ends_badly_raises_with_its_cause(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
