@@ -22,6 +22,7 @@ async def test_the_clicks_job_equals_its_batch_in_both_orders_of_the_join(cluste
     source = await generated(EXAMPLE / "generate.py", tmp_path / "in")
     outputs = {tmp_path / "as_written": ORDER, tmp_path / "turned_around": OTHER_ORDER}
     jobs = []
+    await cluster.await_ready(1)
     for output, order in outputs.items():
         shutil.copytree(EXAMPLE, output / "job")
         file = output / "job" / "clicks.yaml"
