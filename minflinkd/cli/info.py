@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,15 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 from minflinkd.cli.taskmanagers import warnings
 from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, size, state
-from minflinkd.rest.schemas import Checkpoints, ClusterOverview, JobExceptions, JobInfo, JobVertex, RepeatedRestarts
+from minflinkd.rest.schemas import (
+    Checkpoints,
+    ClusterOverview,
+    HotRestartInfo,
+    JobExceptions,
+    JobInfo,
+    JobVertex,
+    RepeatedRestarts,
+)
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
@@ -95,8 +104,30 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     columns = ["TASK", "STATE", ">P", ">ATTEMPT", "TASKMANAGER", ">ROWS IN", ">ROWS OUT", ">BATCH", ">STATE ROWS"]
     print_table(columns, map(_row, job.vertices), empty="No task was planned yet.")
     if exceptions.root_exception:
-        click.echo(f"\nLast failure, {moment(exceptions.timestamp or 0)}:")
-        click.echo(exceptions.root_exception.rstrip())
+        _print_failure(exceptions, _version_since(job.minflinkd.hot_restarts, exceptions.timestamp or 0))
+
+
+def _print_failure(exceptions: JobExceptions, later: HotRestartInfo | None) -> None:
+    """`later`: the hot restart whose version runs now, where it is another one than that which failed."""
+    text, when = (exceptions.root_exception or "").rstrip(), moment(exceptions.timestamp or 0)
+    if later is None:
+        click.echo(f"\nLast failure, {when}:\n{text}")
+        return
+    newest = exceptions.history.entries[0].minflinkd if exceptions.history.entries else None
+    told = f"{newest.code}: {newest.message}" if newest is not None else text
+    click.echo(f"\nNo failure since hot restart {later.number}. The last one of an earlier version, {when}:")
+    click.echo(f"  {told.strip().partition(chr(10))[0][:200]}")
+
+
+def _version_since(restarts: Iterable[HotRestartInfo], failed: int) -> HotRestartInfo | None:
+    """The newest hot restart that led to another version, if this failure is older than that version.
+
+    Until its tasks have stopped, a failure is of the version before.
+    """
+    led = next((restart for restart in restarts if restart.state in ("completed", "on-trial")), None)
+    if led is None:
+        return None
+    return led if failed <= led.requested + round(1000 * led.phases.get("stopped", 0.0)) else None
 
 
 def _print_repeated(found: RepeatedRestarts, job_id: str) -> None:
