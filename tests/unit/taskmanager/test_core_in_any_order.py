@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced
@@ -15,6 +17,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
 from minflinkd.taskmanager.core import FromResourceManager
 from minflinkd.taskmanager.slot_events import EndTasks, StartTask
+from minflinkd.taskmanager.slot_state import Slots
 from minflinkd.taskmanager.slot_table import SlotState
 from tests.unit.taskmanager.core_world import (
     JOB,
@@ -38,15 +41,19 @@ SECONDS = st.sampled_from([0.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 4.0, 6.0, 11.0, 40
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """R30: no slot twice, no task on slots that the job's present JobMaster did not accept, and no message of a
+    """R30: no slot twice, no task on slots that are not its job's, or not its JobMaster's any more, and no message of a
 
-    lower leader changes anything. What the JobMasters accepted is recorded here, apart from the code that is tested.
+    lower leader changes anything. Which JobMaster knows of which slots is recorded here, from messages alone, apart
+    from the code that is tested: it was promised them by the ResourceManager, was offered them, or has named them in a
+    heartbeat. A deployment makes nothing known: it is what is judged by it. What a JobMaster gave back, or the
+    TaskManager reports as free, nobody knows of any more.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.world = CoreWorld()
-        self.accepted: dict[AllocationId, tuple[JobId, LeaderId]] = {}
+        self.known: dict[AllocationId, tuple[JobId, LeaderId]] = {}
+        self.fenced = False  # the last message was refused, as another leader is followed
         self.running: dict[AttemptId, m.DeployTask] = {}  # its processes live
         self.ending: set[AttemptId] = set()
         self.attempts = 0  # deployed so far
@@ -57,9 +64,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     def send(self, message: m.Message, fence: LeaderId, followed: LeaderId | None) -> Any:
         before = self.world.core.slots, self.world.core.report(), self.world.core.registration
+        self.fenced = False
         try:
             answer = self.world.rm(message, int(fence))
         except Fenced:
+            self.fenced = True
             assert fence != followed
             assert (self.world.core.slots, self.world.core.report(), self.world.core.registration) == before
             return None
@@ -82,7 +91,7 @@ class AnyOrder(RuleBasedStateMachine):
             if isinstance(command, StartTask):
                 deployment = command.deployment
                 by = (deployment.job.job_id, deployment.job_leader_id)
-                assert self.accepted.get(deployment.allocation_id) == by
+                assert self.known.get(deployment.allocation_id) == by, "a task starts on slots that are not its own"
                 assert deployment.attempt_id not in self.running
                 task = (deployment.job.job_id, deployment.task.id)
                 assert task not in {(d.job.job_id, d.task.id) for d in self.running.values()}
@@ -91,10 +100,14 @@ class AnyOrder(RuleBasedStateMachine):
                 job = JOB if command.target.endswith(JOB) else OTHER
                 assert command.request.version > self.last_offers.get(job, 0)
                 self.last_offers[job] = command.request.version
+                assert command.fence is not None
+                self.known |= dict.fromkeys((o.allocation_id for o in command.request.offers), (job, command.fence))
             elif isinstance(command, EndTasks):
                 assert not self.ending & set(command.attempts)
                 assert set(command.attempts) <= self.running.keys()
                 self.ending |= set(command.attempts)
+        held = {slot.allocation_id for slot in self.world.core.report().slots}
+        self.known = {key: by for key, by in self.known.items() if key in held}
 
     # Whoever speaks is most often the present leader, and of what is here: else nothing would ever come about.
 
@@ -122,6 +135,7 @@ class AnyOrder(RuleBasedStateMachine):
             mine = {s.index for s in answer.report.slots if s.allocation_id == request.allocation_id}
             assert mine == slots
             assert answer.report.dedicated_to in (None, job)
+            self.known[request.allocation_id] = (job, request.job_leader_id)
 
     @rule(job=JOBS, beats=st.integers(0, 2))
     def get_slots_and_run(self, job: JobId, beats: int) -> None:
@@ -135,7 +149,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.from_rm(allocate(unused[0], free[0], job=job, jm=jm), int(core.registration.leader))
         for _ in range(beats):
             keys = core.slots.table.of_job(job)
-            self.accepted |= dict.fromkeys(keys, (job, leader(jm)))
+            self.known |= dict.fromkeys(keys, (job, leader(jm)))
             self.from_jm(job, m.HeartbeatFromJobMaster(job_id=job, leader_id=leader(jm), allocations=keys), jm)
         for key in core.slots.table.of_job(job, SlotState.ACTIVE):
             self.attempts += 1
@@ -152,16 +166,14 @@ class AnyOrder(RuleBasedStateMachine):
         known = self.world.core.slots.jobs.get(job)
         if known is None or leader(jm) >= known.leader:  # else it is fenced, and says nothing
             mine = self.world.core.slots.table.of_job(job)  # of what is another job's it has nothing to say
-            self.accepted |= {key: (job, leader(jm)) for key in keys if key in mine}
+            self.known |= {key: (job, leader(jm)) for key in keys if key in mine}
         self.from_jm(job, m.HeartbeatFromJobMaster(job_id=job, leader_id=leader(jm), allocations=keys), jm)
 
     @rule(data=st.data(), job=JOBS, older=st.sampled_from([0, 0, 0, 1]), task=st.sampled_from("tu"))
     def deploy(self, data: st.DataObject, job: JobId, older: int, task: str) -> None:
-        """Each attempt is another one, or one that came before. Who deploys on slots of its job has accepted them."""
+        """Each attempt is another one, or one that came before. The slots may be another job's, or nobody's."""
         self.attempts += 1 - older
         jm, key = self.some_jm(data, job), self.some_key(data, job)
-        if key in self.world.core.slots.table.of_job(job):
-            self.accepted[key] = (job, leader(jm))
         self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=task), jm)
 
     @rule(data=st.data(), job=JOBS)
@@ -172,8 +184,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data(), job=JOBS, ended=st.sampled_from([False] * 5 + [True]))
     def free(self, data: st.DataObject, job: JobId, ended: bool) -> None:
+        """What is given back carries no new task, though its tasks have not ended yet."""
         request = m.FreeSlots(job_id=job, allocations=(self.some_key(data, job),), job_ended=ended)
         self.from_jm(job, request, self.some_jm(data, job))
+        if not self.fenced:
+            given = {key for key, (owner, _) in self.known.items() if owner == job}
+            given &= given if ended else set(request.allocations)
+            self.known = {key: by for key, by in self.known.items() if key not in given}
 
     @precondition(lambda self: self.world.asks)
     @rule(data=st.data(), whole=st.sampled_from([True, True, True, False]), fate=FATES)
@@ -185,8 +202,6 @@ class AnyOrder(RuleBasedStateMachine):
             case m.OfferSlots(offers=offers):
                 keys = tuple(o.allocation_id for o in offers) if whole else data.draw(SOME)
                 value: object = m.OffersAccepted(accepted=keys)
-                if fate == "answered":
-                    self.note_accepted(ask, keys)
             case m.RegisterTaskManager():
                 masters = {JOB: leader(self.some_jm(data, JOB))}
                 value = registered(self.some_rm(data), job_masters=masters)
@@ -202,18 +217,8 @@ class AnyOrder(RuleBasedStateMachine):
     def accept(self) -> None:
         """The last offer, in whole."""
         ask, keys = self.world.ask_of(m.OfferSlots), self.world.offered()
-        self.note_accepted(ask, keys)
         self.world.answer(ask, m.OffersAccepted(accepted=keys))
         self.carry_out()
-
-    def note_accepted(self, ask: Ask, keys: tuple[AllocationId, ...]) -> None:
-        """R8: but only where it is the answer to the last offer of the job."""
-        assert isinstance(ask.request, m.OfferSlots)
-        assert ask.fence is not None
-        job = JOB if ask.target.endswith(JOB) else OTHER
-        if self.last_offers[job] == ask.request.version:
-            offered = {o.allocation_id for o in ask.request.offers}
-            self.accepted |= dict.fromkeys(offered & set(keys), (job, ask.fence))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -285,3 +290,43 @@ TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
     max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class WithoutTheEnd(AnyOrder):
+    """What breaks a rule would break the end as well, and that would be told in its place."""
+
+    def teardown(self) -> None: ...
+
+
+def on_anothers_slots(slots: Slots, request: m.DeployTask) -> str:
+    """Whoever knows an allocation may deploy on it."""
+    binding = slots.table.bindings.get(request.allocation_id)
+    mine = binding is not None and binding.job_id == request.job.job_id
+    return "" if binding is not None and not mine and request.job.job_id in slots.jobs else FAULT_OF(slots, request)
+
+
+def on_slots_given_back(slots: Slots, request: m.DeployTask) -> str:
+    """As long as an earlier task has not ended on them, they look as if they were the job's."""
+    fault = FAULT_OF(slots, request)
+    return "" if "is RELEASING" in fault else fault
+
+
+def under_another_jobmaster(slots: Slots, request: m.DeployTask) -> str:
+    """A later JobMaster finds slots that were an earlier one's, and has not been offered them."""
+    fault = FAULT_OF(slots, request)
+    return "" if "is HELD" in fault or "under another JobMaster" in fault else fault
+
+
+FAULT_OF = Slots.fault_of
+
+
+@pytest.mark.parametrize("planted", [on_anothers_slots, on_slots_given_back, under_another_jobmaster])
+def test_the_rule_finds_a_taskmanager_that_starts_tasks_on_slots_of_others(
+    planted: Callable[[Slots, m.DeployTask], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is recorded here, not by the core's own check of itself, which is switched off."""
+    monkeypatch.setattr(Slots, "fault_of", planted)
+    monkeypatch.setattr("minflinkd.taskmanager.core.check_invariants", lambda _: None)
+    longer = settings(TestAnyOrder.settings, max_examples=1000, derandomize=True, database=None, phases=[Phase.generate])
+    with pytest.raises(AssertionError, match="a task starts on slots that are not its own"):
+        run_state_machine_as_test(WithoutTheEnd, settings=longer)
