@@ -158,6 +158,7 @@ class Daemon(Component):
             limits=Limits(body_bytes=config.rest.max_content_length),
             blobs=self.blobs,
             log_blobs=self.blobs,
+            ended_logs=where.task_managers(self.state_directory),
             offload_minsize=config.blob.offload_minsize,
             sockets=self._rest_sockets,
         )

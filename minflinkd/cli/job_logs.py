@@ -1,4 +1,7 @@
-"""The logs of a job: of the TaskManagers that run its tasks or on which it failed last, as long as they live."""
+"""The logs of a job: of the TaskManagers that run its tasks or on which it failed last.
+
+Of one that has ended the end is printed, as long as its logs are on the daemon's host: it says why it ended.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.job_lines import JobLines
 from minflinkd.rest.schemas import JobInfo, Log
 
+_NOT_HERE = (400, 404)  # answers of the daemon about a TaskManager that has left nothing on its host
 _MAIN = "taskmanager"  # begins the name of the supervisor's log, which is read first: it names the jobs of attempts
+ENDED = 100  # lines of each log of a TaskManager that has ended
 PAUSE = 0.5  # seconds between two looks at logs that are followed
 
 
@@ -57,29 +62,44 @@ class JobLogs:
     _files: dict[tuple[str, str], _File] = field(default_factory=dict)
     _shown: tuple[str, str] | None = None
     _follows: bool = False
-    _gone: set[str] = field(default_factory=set)
+    _ended: dict[str, tuple[Log, ...]] = field(default_factory=dict)  # of what has ended, looked at once
+    _told: set[str] = field(default_factory=set)  # of which nothing is left here
     _attempts: tuple[str, ...] = ()  # that the job has now; those before are known by their deployments
 
     async def listed(self) -> dict[str, tuple[Log, ...]]:
-        """The files by TaskManager. What has ended is told once, on stderr."""
+        """The files by TaskManager. Which have ended is told once, on stderr."""
         job = await self.client.job(self.job_id)
         wanted = await self._task_managers(job)
         living = {manager.id for manager in (await self.client.task_managers()).taskmanagers}
-        for resource_id in wanted:
-            if resource_id not in living and resource_id not in self._gone:
-                self._gone.add(resource_id)
-                place = f"taskmanagers/{resource_id}/log of the state directory"
-                click.echo(f"{resource_id} has ended; its logs are in {place}, on its host", err=True)
         found = {}
         for resource_id in wanted:
             if resource_id in living:
                 with self._looked_at_again():
-                    logs = (await self.client.logs(resource_id)).logs
-                    named = [log for log in logs if self.name in (None, log.name)]
-                    main_first = sorted(named, key=lambda log: (not log.name.startswith(_MAIN), log.name))
-                    found[resource_id] = tuple(main_first)
+                    found[resource_id] = self._chosen((await self.client.logs(resource_id)).logs)
+            elif resource_id in self._ended or await self._has_left_logs(resource_id):
+                found[resource_id] = self._ended[resource_id]
         self._attempts = tuple(a for vertex in job.vertices if (a := vertex.minflinkd.attempt_id) is not None)
         return found
+
+    def _chosen(self, logs: tuple[Log, ...]) -> tuple[Log, ...]:
+        of_name = [log for log in logs if self.name in (None, log.name)]
+        return tuple(sorted(of_name, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
+
+    async def _has_left_logs(self, resource_id: str) -> bool:
+        """Where they are is told in any case: there is more in them than is printed."""
+        place = f"taskmanagers/{resource_id}/log of the state directory"
+        try:
+            logs = (await self.client.logs(resource_id)).logs
+        except Refused as error:
+            if error.status not in _NOT_HERE:
+                raise
+            if resource_id not in self._told:
+                self._told.add(resource_id)
+                click.echo(f"{resource_id} has ended; its logs are in {place}, on its host", err=True)
+            return False
+        self._ended[resource_id] = self._chosen(logs)
+        click.echo(f"{resource_id} has ended; its logs, of which the end is printed, are in {place}", err=True)
+        return True
 
     async def print(self, *, tail: int | None, follow: bool) -> None:
         """`tail`: only so many of the last lines of each file."""
@@ -118,7 +138,9 @@ class JobLogs:
         if key not in self._files:
             known = (*self._attempts, *self._known_attempts(resource_id))
             self._files[key] = _File(resource_id, log.name, None if self.whole else JobLines(self.job_id, known))
-        lines = await self._files[key].news(self.client, log.size, last=last)
+        lines = await self._files[key].news(self.client, log.size, last=last or resource_id in self._ended)
+        if tail is None and resource_id in self._ended:
+            tail = ENDED
         if tail is not None:
             lines = lines[-tail:] if tail else []
         if not lines:

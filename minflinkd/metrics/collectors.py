@@ -301,8 +301,12 @@ def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterato
 def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
     """Rows are gauges: they go back with a restore, to what was counted up to its checkpoint."""
     gauges: list[tuple[str, str, Callable[[TaskSample], float | None]]] = [
-        ("minflinkd_task_rows_in", "Rows read since the submission.", lambda t: t.rows_in),
-        ("minflinkd_task_rows_out", "Rows written since the submission.", lambda t: t.rows_out),
+        (
+            "minflinkd_task_rows_in",
+            "Rows handed over by sources and exchanges.",
+            lambda t: t.rows_in,
+        ),
+        ("minflinkd_task_rows_out", "Rows given to sinks and exchanges.", lambda t: t.rows_out),
         ("minflinkd_task_batch_duration_seconds", "Of the last micro-batch.", lambda t: t.batch_duration),
         ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
         ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),

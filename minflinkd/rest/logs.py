@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 from aiohttp import hdrs, web
 
 from minflinkd.rest.backend import Backend, json_answer, resource_id
+from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.errors import InvalidRequest, RangeNotSatisfiable
 from minflinkd.rest.log_copies import LogCopies
 from minflinkd.rest.schemas import Log, Logs
-from minflinkd.rest.taskmanagers import find
 from minflinkd.rpc.messages import ListLogs, LogFile
 from minflinkd.runtime.errors import MinflinkError, NotFound
 from minflinkd.runtime.ids import ResourceId
@@ -43,9 +43,12 @@ class Slice:
 
 
 class LogRoutes:
-    def __init__(self, backend: Backend, copies: LogCopies) -> None:
+    """Of TaskManagers that are registered, and of those that have ended on this host."""
+
+    def __init__(self, backend: Backend, copies: LogCopies, ended: EndedLogs) -> None:
         self._backend = backend
         self._copies = copies
+        self._ended = ended
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -80,33 +83,54 @@ class LogRoutes:
         return await self._send(request, task_manager, min(names, key=lambda n: (not n.startswith("taskmanager"), n)))
 
     async def _files(self, task_manager: ResourceId) -> Sequence[LogFile]:
-        await find(self._backend, task_manager)
+        if not await self._is_registered(task_manager):
+            return await self._ended.list(task_manager)
         files = await self._backend.task_manager(task_manager, ListLogs())
         return sorted(files, key=lambda file: file.name)
 
     async def _send(self, request: web.Request, task_manager: ResourceId, name: str) -> web.StreamResponse:
         """What was in the file when the answer began; pieces are fetched as the client takes them."""
-        await find(self._backend, task_manager)
         wanted = wanted_slice(request)
+        if not await self._is_registered(task_manager):
+            return await self._send_ended(request, task_manager, name, wanted)
         reading = await self._copies.open(task_manager, name)
         try:
-            first, end = wanted.within(reading.size)
-            if wanted.partial and first >= end:
-                raise RangeNotSatisfiable(f"{name} has {reading.size} bytes", hint="ask for a range within it")
-            response = _head(wanted, first, end, reading.size)
-            await response.prepare(request)
-            try:
-                async for data in reading.pieces(first, end):
-                    await response.write(data)
-            except MinflinkError as error:  # the head is out already: only the connection's end can tell
-                log.info("a log broke off", task_manager=task_manager, name=name, error=str(error))
-                if request.transport is not None:
-                    request.transport.abort()
-                return response
+            return await _stream(request, name, wanted, reading.size, reading.pieces)
         finally:
             reading.close()
-        await response.write_eof()
+
+    async def _send_ended(
+        self, request: web.Request, task_manager: ResourceId, name: str, wanted: Slice
+    ) -> web.StreamResponse:
+        size = await self._ended.size(task_manager, name)
+
+        def pieces(first: int, end: int) -> AsyncIterator[bytes]:
+            return self._ended.pieces(task_manager, name, first, end)
+
+        return await _stream(request, name, wanted, size, pieces)
+
+    async def _is_registered(self, task_manager: ResourceId) -> bool:
+        return any(info.resource_id == task_manager for info in await self._backend.task_managers.get())
+
+
+async def _stream(
+    request: web.Request, name: str, wanted: Slice, size: int, pieces: Callable[[int, int], AsyncIterator[bytes]]
+) -> web.StreamResponse:
+    first, end = wanted.within(size)
+    if wanted.partial and first >= end:
+        raise RangeNotSatisfiable(f"{name} has {size} bytes", hint="ask for a range within it")
+    response = _head(wanted, first, end, size)
+    await response.prepare(request)
+    try:
+        async for data in pieces(first, end):
+            await response.write(data)
+    except MinflinkError as error:  # the head is out already: only the connection's end can tell
+        log.info("a log broke off", path=request.path, error=str(error))
+        if request.transport is not None:
+            request.transport.abort()
         return response
+    await response.write_eof()
+    return response
 
 
 def _head(wanted: Slice, first: int, end: int, size: int) -> web.StreamResponse:

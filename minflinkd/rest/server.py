@@ -10,6 +10,7 @@ import errno
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -19,6 +20,7 @@ from minflinkd.rest.backend import Backend, Handler, json_answer
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import ClusterRoutes
+from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
 from minflinkd.rest.errors import (
     InvalidRequest,
@@ -61,8 +63,9 @@ class RestServer(Component):
     `config_items` gives the options in force as texts, `submit_timeout` the seconds to wait for a submission's answer,
     `blob_url` where artifacts are uploaded, `blobs` what lies there. `allowed_hosts` are names besides loopback under
     which a server on loopback is spoken to (a reverse proxy, an SSH tunnel). Parts of logs of more than
-    `offload_minsize` bytes come as blobs, where there are `log_blobs`. `sockets`: bound
-    already; without them it binds by itself.
+    `offload_minsize` bytes come as blobs, where there are `log_blobs`. `ended_logs`: the
+    directory of the TaskManagers' homes, for what ended ones have left there. `sockets`: bound already; without them it
+    binds by itself.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class RestServer(Component):
         ids: IdSource | None = None,
         blobs: ListedBlobs | None = None,
         log_blobs: LogBlobs | None = None,
+        ended_logs: Path | None = None,
         offload_minsize: int = 1 << 20,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
@@ -105,7 +109,7 @@ class RestServer(Component):
             SavepointRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
             OrphanRoutes(self._backend),
             TaskManagerRoutes(self._backend),
-            LogRoutes(self._backend, self._log_copies),
+            LogRoutes(self._backend, self._log_copies, EndedLogs(ended_logs)),
             HealthRoutes(self._backend, metrics, self._blobs),
             *(() if self._blobs is None else (self._blobs,)),
             HomeRoutes(version=version, blobs=self._blobs is not None),

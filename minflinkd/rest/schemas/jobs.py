@@ -75,7 +75,11 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 
 
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Records are totals since the job's submission. Bytes and busy times are Spark's own affair, and 0 here."""
+    """Records are totals since the job's submission. Bytes and busy times are Spark's own affair, and 0 here.
+
+    Read are the rows that sources have handed to the query: without those that a source leaves out by itself, for a
+    filter that comes first, or because Spark need not read it. Written are the rows that sinks were given.
+    """
 
     read_bytes: int = 0
     read_bytes_complete: bool = False
@@ -190,9 +194,9 @@ class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
-    source_records: int = 0  # rows that the job has read from its sources, since its submission
+    source_records: int = 0  # rows that sources have handed to the job, since its submission
     source_records_per_second: float = 0.0  # in the last micro-batches
-    sink_records: int = 0  # rows that its sinks have written, as far as they know
+    sink_records: int = 0  # rows that its sinks were given
     restarts: int
     restarting_repeatedly: RepeatedRestarts | None = None
     next_restart: int | None = None  # when the restart is due that the job waits for

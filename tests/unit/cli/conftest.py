@@ -28,6 +28,7 @@ class RunningDaemon:
         self._thread = threading.Thread(target=self._loop.run_forever, name="daemon under test")
         self._thread.start()
         self.blob_directory = blobs
+        self.homes = blobs.parent / "taskmanagers"
         self.network = LocalNetwork()
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)
@@ -42,6 +43,7 @@ class RunningDaemon:
             config_items=list,
             blob_url=lambda: self.blobs.url,
             blobs=self.blobs,
+            ended_logs=self.homes,
         )
         self.call(self.blobs.start())
         self.call(self.rest.start())

@@ -264,6 +264,7 @@ def test_logs_of_a_job_whose_taskmanager_is_gone_says_where_they_are(command: Co
     shown = command("logs", RUNNING)
     assert shown.exit_code == 4
     assert f"taskmanagers/{gone}/log of the state directory" in shown.stderr
+    assert "on its host" in shown.stderr
 
 
 def test_plugins_lists_the_backends_of_the_entry_points() -> None:

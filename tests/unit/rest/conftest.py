@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -36,7 +37,11 @@ def task_manager(network: LocalNetwork) -> TaskManager:
 
 @pytest.fixture
 async def server(
-    network: LocalNetwork, dispatcher: Dispatcher, resource_manager: ResourceManager, task_manager: TaskManager
+    network: LocalNetwork,
+    dispatcher: Dispatcher,
+    resource_manager: ResourceManager,
+    task_manager: TaskManager,
+    tmp_path: Path,
 ) -> AsyncIterator[RestServer]:
     server = RestServer(
         network,
@@ -49,6 +54,7 @@ async def server(
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
         timeout=0.2,
         submit_timeout=lambda: dispatcher.patience,
+        ended_logs=tmp_path / "taskmanagers",
     )
     async with server:
         yield server

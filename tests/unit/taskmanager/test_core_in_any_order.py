@@ -327,6 +327,8 @@ def test_the_rule_finds_a_taskmanager_that_starts_tasks_on_slots_of_others(
     """By what is recorded here, not by the core's own check of itself, which is switched off."""
     monkeypatch.setattr(Slots, "fault_of", planted)
     monkeypatch.setattr("minflinkd.taskmanager.core.check_invariants", lambda _: None)
-    longer = settings(TestAnyOrder.settings, max_examples=1000, derandomize=True, database=None, phases=[Phase.generate])
+    longer = settings(
+        TestAnyOrder.settings, max_examples=1000, derandomize=True, database=None, phases=[Phase.generate]
+    )
     with pytest.raises(AssertionError, match="a task starts on slots that are not its own"):
         run_state_machine_as_test(WithoutTheEnd, settings=longer)
