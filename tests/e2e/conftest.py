@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
+from tests.attempt_guard import guarding
 from tests.cluster import Cluster, running_cluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard() -> Iterator[None]:
+    """No restore reads what an earlier attempt has left, whichever daemon a test starts."""
+    with guarding():
+        yield
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -48,8 +47,6 @@ class Kills(Trial):
             where = f"{len(jobs)} jobs, at micro-batch {latest} at most"
             self.tell(f"kill of the {part} of {where}, {instant:.2f} s after all {since}")
             await self._kill(part, pids)
-            if part != "daemon":
-                self._take_away(struck)
 
     async def _pids(self, part: str) -> list[int]:
         """Of the processes of this kind that the jobs run on."""
@@ -66,12 +63,3 @@ class Kills(Trial):
             await self.cluster.start_again()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-
-    def _take_away(self, struck: frozenset[str]) -> None:
-        """What the struck attempts have left, before another attempt could find it: it may begin on another host."""
-        gone = self.base / "gone"
-        gone.mkdir(exist_ok=True)
-        for directory in self.cluster.state.glob("taskmanagers/*/state/attempts/*"):
-            if directory.name in struck:
-                with contextlib.suppress(FileNotFoundError):  # its TaskManager has removed it already
-                    directory.rename(gone / directory.name)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.attempt_guard import guarding
 from tests.cluster import Cluster, running_cluster
 from tests.faults.hot_restarts import ONE
 from tests.windows_job import WindowsJob
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard() -> Iterator[None]:
+    """No restore reads what an earlier attempt has left, whichever daemon a test starts."""
+    with guarding():
+        yield
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.attempt_guard import guarding
 from tests.cluster import Cluster, running_cluster
 from tests.servers.kafka import Tansu
 from tests.shapes.playing import Play, Verdict
@@ -47,6 +48,7 @@ async def play(
     if wanted and Tansu.missing():
         shapes, wanted = [_from_files(shape) for shape in shapes], False
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(guarding())
         broker = await _broker(stack, base) if wanted else None
         plays = [Play(shape, base / f"shape-{shape.seed}-{n}", longest, broker) for n, shape in enumerate(shapes)]
         return await _play(plays, base, told, environ, broker)

@@ -1,0 +1,73 @@
+"""The guard that takes away what earlier attempts have left, before the fault tests rely on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.attempt_guard import attempts_of, guarding, take_away_all
+from tests.attempt_guard.sitecustomize import RECORDS, take_away
+
+JOB = "a" * 32
+
+
+def recorded(base: Path, *attempts: str) -> Path:
+    """The record of a task whose attempts have each a file in their directory, and one in their log."""
+    task = Path(os.environ[RECORDS], JOB, "events")
+    task.mkdir(parents=True)
+    for attempt in attempts:
+        for kind in ("attempts", "exchanges"):
+            (base / kind / attempt).mkdir(parents=True)
+            (base / kind / attempt / "file").touch()
+        (task / attempt).write_text(str(base / "attempts" / attempt))
+    return task
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_what_earlier_attempts_left_goes_with_their_logs(tmp_path: Path) -> None:
+    """The attempt that starts stays, and so does what belongs to others."""
+    with guarding():
+        task = recorded(tmp_path, "first", "second")
+        (tmp_path / "attempts" / "other").mkdir()
+        take_away(task, but="second")
+        assert attempts_of(JOB) == {"second": tmp_path / "attempts" / "second"}
+        found = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+        assert found == {"attempts/second", "attempts/other", "exchanges/second"}
+        take_away_all(JOB)
+        assert attempts_of(JOB) == {}
+        assert [path.name for path in (tmp_path / "attempts").iterdir()] == ["other"]
+
+
+def test_what_the_taskmanager_has_removed_already_is_forgotten(tmp_path: Path) -> None:
+    """Both remove the directory of an attempt that has ended; either may come first."""
+    with guarding():
+        task = recorded(tmp_path, "first")
+        (tmp_path / "attempts/first").rename(tmp_path / "elsewhere")
+        take_away(task, but="second")
+        assert attempts_of(JOB) == {}
+
+
+def test_a_process_that_is_started_meanwhile_has_the_guard_and_no_other_has(tmp_path: Path) -> None:
+    """The session child's way to a restore is another one in it."""
+    code = "from minflinkd.taskmanager.session.restoring import Restoring; print(Restoring.prepare.__qualname__)"
+    with guarding(), guarding():
+        assert run(code) == "_guard.<locals>.guarded"
+    assert run(code) == "Restoring.prepare"
+    assert RECORDS not in os.environ
+
+
+def test_another_sitecustomize_runs_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults are planted in this way too, and it must not matter which came first."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.planted = True\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with guarding():
+        assert run("import sys; print(sys.planted)") == "True"
+    assert os.environ["PYTHONPATH"] == str(tmp_path)
