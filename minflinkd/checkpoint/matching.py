@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from minflinkd.checkpoint.meaning import change
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import TaskId, VertexId
 
 WAY_OUT = "to go on from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
 ALLOW = "to leave it behind: restore: {allow-non-restored-state: true}"
+ALLOW_CHANGED = f"to go on with it all the same: restore: {{allow-changed-state: true}}; {WAY_OUT}"
 
 
 class StateNotMatched(MinflinkError):
@@ -29,6 +31,12 @@ class StateNotMatched(MinflinkError):
         self.reasons = tuple(reasons)
 
 
+class StateMeaningChanged(StateNotMatched):
+    """State would go on as something else: a sum as a maximum, what was kept by `k` as what is kept by `upper(k)`."""
+
+    code = "state-meaning-changed"
+
+
 @dataclass(frozen=True)
 class Reason:
     """`vertex`: of the new version, whose state it is; "" where that is not one vertex."""
@@ -36,6 +44,7 @@ class Reason:
     problem: str
     hint: str = WAY_OUT
     vertex: str = ""
+    code: str = StateNotMatched.code
 
 
 Verdicts = Mapping[int, str]
@@ -68,11 +77,13 @@ def match_nodes(
     new: Sequence[PlanNode],
     *,
     allow_non_restored: bool = False,
+    allow_changed: bool = False,
     verdicts: Verdicts = NO_VERDICTS,
 ) -> Placement:
     """Where the state of a query with the nodes `old` goes in one with the nodes `new`. Raises StateNotMatched.
 
     Where there is no verdict the recorded types must be the same, which is more than Spark asks for, or less.
+    `allow_changed`: state may mean something else.
     """
     doubled = _on_several_routes(old) | _on_several_routes(new)
     before, after = _grouped(old, doubled), _grouped(new, doubled)
@@ -95,9 +106,13 @@ def match_nodes(
             for left, right in zip(had, has, strict=True):
                 if stateful and (problem := _unfit(left, right, verdicts)):
                     reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) {problem}", vertex=vertex))
+                elif stateful and not allow_changed and (problem := change(kind, left.meaning, right.meaning)):
+                    text, code = f"the state of {_name(vertex)} ({kind}) {problem}", StateMeaningChanged.code
+                    reasons.append(Reason(text, ALLOW_CHANGED, vertex, code))
                 (operators if stateful else sources)[right.number] = left.number
     if reasons:
-        raise StateNotMatched(reasons)
+        only_meaning = all(reason.code == StateMeaningChanged.code for reason in reasons)
+        raise (StateMeaningChanged if only_meaning else StateNotMatched)(reasons)
     lines_had = {node.number: node.offset_lines for node in old if not node.stateful}
     lines_have = {node.number: node.offset_lines for node in new if not node.stateful}
     in_place = (

@@ -149,6 +149,7 @@ def _print(file: Path, faults: tuple[GraphFault, ...], *, spark: bool, seconds: 
                 "hint": fault.hint,
                 "line": fault.line,
                 "traceback": fault.traceback,
+                "code": fault.code,
             }
             for fault in faults
         ]

@@ -45,6 +45,7 @@ _wait_trial = click.option(
 @click.option(
     "--allow-non-restored-state", is_flag=True, help="State for which the new version has no place is left behind."
 )
+@click.option("--allow-changed-state", is_flag=True, help="State goes on though it is of something else now.")
 @click.option("--replace", is_flag=True, help="Take the place of a hot restart that is under way.")
 @_wait_trial
 @click.option("--detach", is_flag=True, help="Return when the new version is accepted.")
@@ -58,6 +59,7 @@ def hot_restart(
     yes: bool,
     checkpoint: str,
     allow_non_restored_state: bool,
+    allow_changed_state: bool,
     replace: bool,
     wait_trial: bool,
     detach: bool,
@@ -83,7 +85,11 @@ def hot_restart(
 
     values, tell = params_of(params), _quiet if connection.as_json else _tell
     options = {"checkpoint": checkpoint}
-    flags = {"allow-non-restored-state": allow_non_restored_state, "replace": replace}
+    flags = {
+        "allow-non-restored-state": allow_non_restored_state,
+        "allow-changed-state": allow_changed_state,
+        "replace": replace,
+    }
     options |= {name: "true" for name, given in flags.items() if given}
 
     async def restarted(client: Client) -> ExitCode | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-non-restored-state", is_flag=True, help="State of vertices that the job no longer has is left behind."
 )
+@click.option("--allow-changed-state", is_flag=True, help="State goes on though it is of something else now.")
 @connection_options
 def run(
     connection: Connection,
@@ -39,6 +41,7 @@ def run(
     from_savepoint: str | None,
     claim: bool,
     allow_non_restored_state: bool,
+    allow_changed_state: bool,
 ) -> None:
     """Check the job in FILE, upload its artifacts and submit it.
 
@@ -60,7 +63,11 @@ def run(
     from minflinkd.cli.submission import RefusedJob, submit
 
     values = params_of(params)
-    restore = restore_of(from_savepoint, claim=claim, allow=allow_non_restored_state)
+    allowed = {
+        "allow-non-restored-state": allow_non_restored_state,
+        "allow-changed-state": allow_changed_state,
+    }
+    restore = restore_of(from_savepoint, claim=claim, allowed=[name for name, given in allowed.items() if given])
 
     async def submitted(client: Client) -> ExitCode | None:
         tell = _quiet if connection.as_json else _tell
@@ -69,7 +76,7 @@ def run(
         except RefusedJob as error:
             raise refusal(connection, error) from error
         if dry_run or not wait:
-            _print_accepted(connection, accepted.jobid, dry_run=dry_run)
+            _print_accepted(connection, accepted, dry_run=dry_run)
             return None
         tell(f"Job {accepted.jobid} was accepted.")
         return await _until_ended(connection, client, accepted.jobid)
@@ -77,17 +84,19 @@ def run(
     connection.run(submitted)
 
 
-def restore_of(path: str | None, *, claim: bool, allow: bool) -> dict[str, Any] | None:
-    """What stands for the job file's `restore`; a path without a scheme is this machine's."""
+def restore_of(path: str | None, *, claim: bool, allowed: Sequence[str]) -> dict[str, Any] | None:
+    """What stands for the job file's `restore`; a path without a scheme is this machine's. `allowed`: keys of it."""
     if path is None:
-        if claim or allow:
-            raise click.UsageError("--claim and --allow-non-restored-state say how to use --from-savepoint.")
+        given = [*(["--claim"] if claim else []), *(f"--{name}" for name in allowed)]
+        if given:
+            says = "says" if len(given) == 1 else "say"
+            raise click.UsageError(f"{' and '.join(given)} {says} how to use --from-savepoint.")
         return None
     absolute = path if "://" in path else str(Path(path).absolute())
     return {
         "path": absolute,
         "mode": "claim" if claim else "no-claim",
-        "allow-non-restored-state": allow,
+        **dict.fromkeys(allowed, True),
     }
 
 
@@ -124,7 +133,14 @@ def refusal(connection: Connection, error: RefusedJob) -> Failure:
     if not connection.as_json:
         return Failure("\n".join([error.message, *error.lines()]), ExitCode.REFUSED)
     faults = tuple(
-        Fault(path=fault.path, problem=fault.problem, hint=fault.hint, traceback=fault.traceback, line=fault.line)
+        Fault(
+            path=fault.path,
+            problem=fault.problem,
+            hint=fault.hint,
+            traceback=fault.traceback,
+            line=fault.line,
+            code=fault.code,
+        )
         for fault in error.faults
     )
     answer = ErrorAnswer(errors=(error.message, *error.lines()), code=error.code, faults=faults)

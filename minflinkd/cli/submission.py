@@ -43,7 +43,8 @@ def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
     for fault in faults:
         place = f"{file}:{fault.line}" if fault.line else str(file)
         hint = f" ({fault.hint})" if fault.hint else ""
-        first, *others = f"{fault.path}: {fault.problem}{hint}".splitlines()
+        code = f" [{fault.code}]" if fault.code else ""
+        first, *others = f"{fault.path}: {fault.problem}{hint}{code}".splitlines()
         found.append(f"{place}: {first}")
         found += [f"    {line}" for line in (*others, *fault.traceback.rstrip().splitlines())]
     return found

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minflinkd.checkpoint.matching import ALLOW, NO_VERDICTS, StateNotMatched, Verdicts, match_nodes, match_tasks
+from minflinkd.checkpoint.matching import (
+    ALLOW,
+    ALLOW_CHANGED,
+    NO_VERDICTS,
+    StateNotMatched,
+    Verdicts,
+    match_nodes,
+    match_tasks,
+)
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.difference import setting_changes, vertex_changes
 from minflinkd.jobgraph.faults import GraphFault, vertex_path
@@ -20,6 +28,8 @@ _FRESH = (
     "restore: {path: <that savepoint>, offsets: latest}"
 )
 
+_HINTS = {ALLOW: _ALLOW_HERE, ALLOW_CHANGED: f"to go on with it all the same: allow-changed-state; {_FRESH}"}
+
 Plans = Mapping[TaskId, Sequence[PlanNode]]
 _NO_TASKS: Mapping[TaskId, Verdicts] = {}
 
@@ -32,6 +42,7 @@ def compare(
     verdicts: Mapping[TaskId, Verdicts] = _NO_TASKS,
     *,
     allow_non_restored: bool,
+    allow_changed: bool = False,
 ) -> tuple[VersionChanges, tuple[GraphFault, ...]]:
     """`snapshots`: of the last checkpoint; `plans`: of the new version's tasks, as Spark analysed them.
 
@@ -40,9 +51,11 @@ def compare(
     changes = VersionChanges(
         vertices=vertex_changes(old, new),
         settings=setting_changes(old, new),
-        state=tuple(_state_changes(new, snapshots, plans, verdicts)),
+        state=tuple(_state_changes(new, snapshots, plans, verdicts, allow_changed=allow_changed)),
     )
-    faults = _faults(new, snapshots, plans, verdicts, allow_non_restored=allow_non_restored)
+    faults = _faults(
+        new, snapshots, plans, verdicts, allow_non_restored=allow_non_restored, allow_changed=allow_changed
+    )
     return changes, (*_unchangeable(old, new), *faults)
 
 
@@ -63,6 +76,7 @@ def _faults(
     verdicts: Mapping[TaskId, Verdicts],
     *,
     allow_non_restored: bool,
+    allow_changed: bool,
 ) -> Iterator[GraphFault]:
     try:
         matched = match_tasks(snapshots, _vertices(new), allow_non_restored=allow_non_restored)
@@ -74,20 +88,30 @@ def _faults(
             continue
         try:
             own = verdicts.get(task, NO_VERDICTS)
-            match_nodes(snapshot.operators, plans[task], allow_non_restored=allow_non_restored, verdicts=own)
+            match_nodes(
+                snapshot.operators,
+                plans[task],
+                allow_non_restored=allow_non_restored,
+                allow_changed=allow_changed,
+                verdicts=own,
+            )
         except StateNotMatched as error:
             yield from _reasons(error)
 
 
 def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
     for reason in error.reasons:
-        hint = _ALLOW_HERE if reason.hint == ALLOW else _FRESH
         path = vertex_path(reason.vertex) if reason.vertex else PATH
-        yield GraphFault(path=path, problem=reason.problem, hint=hint)
+        yield GraphFault(path=path, problem=reason.problem, hint=_HINTS.get(reason.hint, _FRESH), code=reason.code)
 
 
 def _state_changes(
-    new: JobGraph, snapshots: Sequence[TaskSnapshot], plans: Plans, verdicts: Mapping[TaskId, Verdicts]
+    new: JobGraph,
+    snapshots: Sequence[TaskSnapshot],
+    plans: Plans,
+    verdicts: Mapping[TaskId, Verdicts],
+    *,
+    allow_changed: bool,
 ) -> Iterator[StateChange]:
     """One line for each stateful operator that the last checkpoint knows."""
     vertices = _vertices(new)
@@ -98,7 +122,9 @@ def _state_changes(
             task = next(iter(heirs), None)
             nodes = plans.get(task, ()) if task is not None else ()
             own = NO_VERDICTS if task is None else verdicts.get(task, NO_VERDICTS)
-            placement = match_nodes(snapshot.operators, nodes, allow_non_restored=True, verdicts=own)
+            placement = match_nodes(
+                snapshot.operators, nodes, allow_non_restored=True, allow_changed=allow_changed, verdicts=own
+            )
             kept = set(placement.operators.values())
         except StateNotMatched as error:
             for node in stateful:

@@ -109,7 +109,15 @@ class RestartRequests:
         # Where the job has a checkpoint of its own that counts; where it has none, it starts as it was started.
         graph = replace(graph, restore=running.restore)
         allow, plans = request.allow_non_restored_state, analysis.operators
-        changes, faults = compare(running, graph, snapshots, plans, analysis.verdicts, allow_non_restored=allow)
+        changes, faults = compare(
+            running,
+            graph,
+            snapshots,
+            plans,
+            analysis.verdicts,
+            allow_non_restored=allow,
+            allow_changed=request.allow_changed_state,
+        )
         answer = j.RestartAnswer(job_id=job_id, faults=faults, changes=changes)
         if faults or request.dry_run:
             return answer, None

@@ -101,14 +101,22 @@ def _mismatches(
             continue
         try:
             own = verdicts.get(task, NO_VERDICTS)
-            match_nodes(snapshot.operators, operators[task], allow_non_restored=allow, verdicts=own)
+            match_nodes(
+                snapshot.operators,
+                operators[task],
+                allow_non_restored=allow,
+                allow_changed=restore.allow_changed_state,
+                verdicts=own,
+            )
         except StateNotMatched as error:
             faults += _faults(error)
     return faults
 
 
 def _faults(error: StateNotMatched) -> list[GraphFault]:
-    return [GraphFault(path=PATH, problem=reason.problem, hint=reason.hint) for reason in error.reasons]
+    return [
+        GraphFault(path=PATH, problem=reason.problem, hint=reason.hint, code=reason.code) for reason in error.reasons
+    ]
 
 
 def _fault(path: str, error: MinflinkError) -> GraphFault:

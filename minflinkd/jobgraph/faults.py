@@ -31,6 +31,7 @@ class GraphFault(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     traceback: str = ""  # of user code or of Spark
     line: int | None = None  # in the job file, where there is one; 1 is the first
+    code: str | None = None  # where it is one of the errors of docs/errors.md
 
     def __str__(self) -> str:
         place = f"line {self.line}, {self.path}" if self.line else self.path

@@ -156,6 +156,7 @@ class Restore(Struct, frozen=True):
     path: str | None = None  # URI of a savepoint, or of a checkpoint; with offsets: latest also a job's directory
     mode: RestoreMode = RestoreMode.NO_CLAIM
     allow_non_restored_state: bool = False
+    allow_changed_state: bool = False  # state may go on as something else than it was
     offsets: dict[str, Any] | str | None = None  # with empty state: `latest`, or source -> Spark's offset
 
 

@@ -49,6 +49,7 @@ class RestartRoutes:
             dry_run=dry_run,
             latest=checkpoint == _LATEST,
             allow_non_restored_state=flag(request, "allow-non-restored-state"),
+            allow_changed_state=flag(request, "allow-changed-state"),
             replace=flag(request, "replace"),
         )
         answer = _accepted(await self._backend.dispatcher(question, self._backend.submit_timeout()))

@@ -168,6 +168,7 @@ class SubmissionAnswer(Message, frozen=True):
 
     job_id: JobId
     faults: tuple[GraphFault, ...] = ()
+    warnings: tuple[str, ...] = ()  # of a job that is accepted all the same
 
 
 class SubmitJob(Request[SubmissionAnswer], frozen=True):
@@ -222,6 +223,7 @@ class HotRestartJob(Request[RestartAnswer], frozen=True):
     dry_run: bool = False
     latest: bool = False  # start from the last completed checkpoint; no further one is taken
     allow_non_restored_state: bool = False
+    allow_changed_state: bool = False  # it may mean something else
     replace: bool = False
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
+
 import msgspec
 
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
@@ -41,6 +44,20 @@ def _sums(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
+class Role(Enum):
+    KEY = "key"  # by which state is kept
+    AGGREGATE = "aggregate"  # what is computed in it
+
+
+class Meant(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the state of an operator is of. Written in three ways, of which two are compared."""
+
+    role: Role
+    text: str  # close to what the user wrote
+    exact: str  # with the columns of sources, whatever they are called on the way
+    form: str  # likewise, without what a new version may change
+
+
 class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     """A source or a stateful operator of a task's query (C25): what Spark knows by its number alone."""
 
@@ -52,11 +69,17 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
     sides: str = ""  # of a join: its type, and the vertices on its left and on its right
     route: str = ""  # the vertices between it and the sink, innermost first: a vertex read twice is in the plan twice
     lines: tuple[int, ...] = ()  # of a source, in Spark's offset log; empty: the one of its number
+    meaning: tuple[Meant, ...] = ()  # of state; empty: not known, or recorded by an earlier version of minflinkd
 
     @property
     def offset_lines(self) -> tuple[int, ...]:
         """A source that one plan reads in several places has a line for each, and one number."""
         return self.lines or (self.number,)
+
+
+def without_meaning(nodes: Sequence[PlanNode]) -> tuple[PlanNode, ...]:
+    """What says where state lies, and of which types it is. A literal that changes is none of it."""
+    return tuple(msgspec.structs.replace(node, meaning=()) if node.meaning else node for node in nodes)
 
 
 class MergingFigures(msgspec.Struct, frozen=True, kw_only=True):

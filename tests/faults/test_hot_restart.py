@@ -165,6 +165,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "SQL that is none": ({"sql": TAGGED.replace("GROUP", "GRUPPE")}, "GRUPPE"),
     "a column that is not there": ({"sql": TAGGED.replace("sum(v)", "sum(nothing)")}, "nothing"),
     "state of another type": ({"sql": TAGGED.replace("sum(v)", "avg(v)")}, "state"),
+    "state that would be of something else": (
+        {"sql": TAGGED.replace("sum(v)", "max(v)")},
+        "the state of vertex minutes (Aggregate) is of sum(v), and would go on as that of max(v)",
+    ),
     "code that raises at import": ({"artifact": AT_IMPORT.format(does=RAISES)}, "the new version cannot count"),
     "code that raises at planning": ({"artifact": AT_PLANNING.format(does=RAISES)}, "the new version cannot count"),
 }

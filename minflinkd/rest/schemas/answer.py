@@ -17,6 +17,7 @@ class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
     traceback: str = ""  # of user code or of Spark
     line: int | None = None
+    code: str | None = None  # where it is one of the errors of docs/errors.md
 
 
 class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):

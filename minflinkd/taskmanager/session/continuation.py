@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minflinkd.jobgraph.model import RuntimeMode
-from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.taskmanager.session.operators import USER_STATE
 from minflinkd.taskmanager.session_protocol import RunTask
@@ -59,7 +59,7 @@ def follows(standing: Standing, request: RunTask, operators: tuple[PlanNode, ...
         may_follow(standing, request)
         and standing.parallelism == request.task.parallelism
         and dict(standing.spark) == dict(request.job.spark)
-        and standing.operators == operators
+        and without_meaning(standing.operators) == without_meaning(operators)
         and any(node.stateful for node in operators)
         and not any(node.kind.startswith(_OWN_BOOKS) for node in operators)
     )

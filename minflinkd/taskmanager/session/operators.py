@@ -22,12 +22,16 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
+import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.rpc.snapshot import Meant, PlanNode
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.meaning import meanings
 from minflinkd.taskmanager.session.spark import Session
+
+log = structlog.get_logger(__name__)
 
 _MARK = "minflinkd_vertex_"
 EXCHANGE = "minflinkd_exchange"
@@ -43,10 +47,34 @@ def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
 
 def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
     """The stateful operators and the sources, in the plan's order."""
-    walk = _Walk()
-    found = tuple(walk.all(frame._jdf.queryExecution().analyzed()))
+    walk, analyzed = _Walk(), frame._jdf.queryExecution().analyzed()
+    found = tuple(walk.all(analyzed))
     lines = list(walk.sources.values())
-    return tuple(node if node.stateful else _with_lines(node, tuple(lines[node.number])) for node in found)
+    meant = _meanings(analyzed) if walk.places else {}
+    return tuple(
+        msgspec.structs.replace(node, meaning=meant.get(walk.places[node.number], ()))
+        if node.stateful
+        else _with_lines(node, tuple(lines[node.number]))
+        for node in found
+    )
+
+
+def _meanings(analyzed: Any) -> dict[int, tuple[Meant, ...]]:
+    """Where it cannot be read nothing is known, and nothing is refused for it."""
+    try:
+        return meanings(str(analyzed.toJSON()))
+    except (
+        Py4JError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+        StopIteration,
+    ) as error:
+        log.warning("what the state of a query means is not known", error=repr(error)[:500])
+        return {}
 
 
 def source_lines(found: tuple[PlanNode, ...]) -> dict[int, PlanNode]:
@@ -106,11 +134,13 @@ def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int
 class _Walk:
     def __init__(self) -> None:
         self.sources: dict[str, list[int]] = {}  # -> lines of the offset log
-        self._operators = 0
+        self.places: dict[int, int] = {}  # number of an operator -> place among all nodes, parents first
+        self._place = -1
         self._lines = 0
 
     def all(self, node: Any, inside: tuple[str, ...] = ()) -> Iterator[PlanNode]:
         """`inside`: the vertices around the node, outermost first."""
+        self._place += 1
         name = str(node.nodeName())
         if name == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
             inside = (*inside, alias.removeprefix(_MARK))
@@ -127,8 +157,8 @@ class _Walk:
                 number = len(self.sources) - 1
                 yield PlanNode(number=number, stateful=False, vertex=vertex, kind=_format(node), route=route)
         elif _is_stateful(node, name, children):
-            number = self._operators
-            self._operators += 1
+            number = len(self.places)
+            self.places[number] = self._place
             yield PlanNode(
                 number=number,
                 stateful=True,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, all_fit, match_nodes
-from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import USER_STATE, source_lines, source_logs
 
@@ -39,7 +39,8 @@ def place(
 
     Types are not compared here: Spark does it when the query starts, and `rehearsal` has had it done before.
     """
-    if not old or tuple(old) == tuple(new) or _not_recorded(old, new):
+    old, new = without_meaning(old), without_meaning(new)
+    if not old or old == new or _not_recorded(old, new):
         return False
     placement = match_nodes(old, new, allow_non_restored=allow_non_restored, verdicts=all_fit(new))
     if placement.in_place:

@@ -41,7 +41,7 @@ def verdicts(session: Session, plan: Plan, old: Sequence[PlanNode], described: P
     """
     try:
         operators = match_nodes(
-            old, plan.operators, allow_non_restored=True, verdicts=all_fit(plan.operators)
+            old, plan.operators, allow_non_restored=True, allow_changed=True, verdicts=all_fit(plan.operators)
         ).operators
     except StateNotMatched:
         return {}  # whoever matches them says why

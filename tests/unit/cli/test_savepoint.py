@@ -79,14 +79,14 @@ def test_what_is_missing_or_damaged_has_an_exit_code_of_its_own(savepoint: Path,
 
 def test_the_options_of_run_stand_for_the_restore_of_a_job_file(tmp_path: Path) -> None:
     """C24: a path without a scheme is this machine's."""
-    assert restore_of(None, claim=False, allow=False) is None
-    assert restore_of("s3://bucket/savepoint-1", claim=True, allow=True) == {
+    assert restore_of(None, claim=False, allowed=[]) is None
+    assert restore_of("s3://bucket/savepoint-1", claim=True, allowed=["allow-changed-state"]) == {
         "path": "s3://bucket/savepoint-1",
         "mode": "claim",
-        "allow-non-restored-state": True,
+        "allow-changed-state": True,
     }
-    found = restore_of("savepoint-1", claim=False, allow=False)
+    found = restore_of("savepoint-1", claim=False, allowed=[])
     assert found is not None
     assert found["path"] == str(Path.cwd() / "savepoint-1")
-    with pytest.raises(click.UsageError):
-        restore_of(None, claim=True, allow=False)
+    with pytest.raises(click.UsageError, match="--claim and --allow-changed-state say how"):
+        restore_of(None, claim=True, allowed=["allow-changed-state"])

@@ -28,6 +28,10 @@ def document(**restore: Any) -> dict[str, Any]:
             {"path": "s3://b/c/chk-3", "mode": "claim", "allow-non-restored-state": True},
             Restore(path="s3://b/c/chk-3", mode=RestoreMode.CLAIM, allow_non_restored_state=True),
         ),
+        (
+            {"path": "/s/savepoint-1", "allow-changed-state": True},
+            Restore(path="/s/savepoint-1", allow_changed_state=True),
+        ),
         ({"path": "/c/job", "offsets": "latest"}, Restore(path="/c/job", offsets="latest")),
         ({"offsets": {"flights": {"t": {"0": 7}}}}, Restore(offsets={"flights": {"t": {"0": 7}}})),
     ],
