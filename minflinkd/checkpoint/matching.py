@@ -162,6 +162,16 @@ def match_tasks(
     return found
 
 
+def ended_inputs(snapshots: Sequence[TaskSnapshot]) -> tuple[VertexId, ...]:
+    """Sources that had come to their end while other tasks went on: these take what follows for late, or never ask."""
+    if all(snapshot.input_ended for snapshot in snapshots):
+        return ()
+    ended = (snapshot for snapshot in snapshots if snapshot.input_ended)
+    nodes = ((node, snapshot) for snapshot in ended for node in snapshot.operators)
+    found = {VertexId(node.vertex) for node, task in nodes if not node.stateful and node.vertex not in task.inputs}
+    return tuple(sorted(found - {VertexId("")}))
+
+
 def _unfit(old: PlanNode, new: PlanNode, verdicts: Verdicts) -> str:
     if old.sides and new.sides and old.sides != new.sides:
         return f"is of another join than it was: {new.sides} instead of {old.sides}"

@@ -15,7 +15,7 @@ from minflinkd.cli.exits import ExitCode, Failure
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
     from minflinkd.cli.submission import RefusedJob
-    from minflinkd.rest.schemas import JobInfo
+    from minflinkd.rest.schemas import JobInfo, Submitted
 
 
 @click.command()
@@ -75,6 +75,8 @@ def run(
             accepted = await submit(client, file, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell)
         except RefusedJob as error:
             raise refusal(connection, error) from error
+        for text in accepted.warnings:
+            _tell(f"Warning: {text}.")  # on stderr, also beside JSON
         if dry_run or not wait:
             _print_accepted(connection, accepted, dry_run=dry_run)
             return None
@@ -147,11 +149,13 @@ def refusal(connection: Connection, error: RefusedJob) -> Failure:
     return connection.failure(Refused(400, answer))
 
 
-def _print_accepted(connection: Connection, job_id: str, *, dry_run: bool) -> None:
+def _print_accepted(connection: Connection, accepted: Submitted, *, dry_run: bool) -> None:
     from minflinkd.cli.text import print_json
 
+    job_id = accepted.jobid
     if connection.as_json:
-        print_json({"jobid": job_id, "url": f"{connection.url}/jobs/{job_id}", "dry-run": dry_run})
+        told = {"jobid": job_id, "url": f"{connection.url}/jobs/{job_id}", "dry-run": dry_run}
+        print_json(told | ({"warnings": accepted.warnings} if accepted.warnings else {}))
     elif dry_run:
         click.echo("The job has no faults. Nothing was started.")
     else:

@@ -256,12 +256,15 @@ class Dispatcher(Component):
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()
         try:
             graph = await self._analyzer.check(job_id, request.document, self._context)
+            warnings = await self._analyzer.restoring.warnings(graph)
         except InvalidJobGraph as error:
             if not request.dry_run:
                 await self._blobs.delete_job(job_id)
             return j.SubmissionAnswer(job_id=job_id, faults=error.faults)
         if request.dry_run:
-            return j.SubmissionAnswer(job_id=job_id)
+            return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
+        for text in warnings:
+            log.warning("a job starts from less than it may seem", job=job_id, name=graph.name, why=text)
         phases = {"analyzed": round(self._clock.monotonic() - began, 4)}
         stored = StoredJob(job_id=job_id, submitted_ms=submitted_ms, graph=graph, submission=phases)
         await self._store.put_job(stored)
@@ -269,7 +272,7 @@ class Dispatcher(Component):
         run = self._runs[job_id] = self._run_of(stored, insist=False)
         await run.start()
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
-        return j.SubmissionAnswer(job_id=job_id)
+        return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
 
     def _checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:
         return checkpoint_options(self.options.job_master.checkpoints, graph)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minflinkd.checkpoint.external import External, NoCheckpointThere, read_external
-from minflinkd.checkpoint.matching import NO_VERDICTS, StateNotMatched, Verdicts, match_nodes, match_tasks
+from minflinkd.checkpoint.matching import NO_VERDICTS, StateNotMatched, Verdicts, ended_inputs, match_nodes, match_tasks
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
 from minflinkd.checkpoint.offsets import OffsetsUnreadable
 from minflinkd.dispatcher.held_state import held_state
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode
+from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode, RuntimeMode
 from minflinkd.jobmaster.origin import Origin, latest_offsets
 from minflinkd.rpc.messages import HeldState
 from minflinkd.rpc.snapshot import PlanNode
@@ -64,6 +64,26 @@ class RestoreCheck:
         except _WRONG as error:
             return (_fault(PATH, error),)
         return (*self._claim(restore, found), *_mismatches(graph, restore, found, operators, verdicts))
+
+    async def warnings(self, graph: JobGraph) -> tuple[str, ...]:
+        """What a job that has no faults should know. Raises as `faults`."""
+        restore = graph.restore
+        if (
+            graph.mode is not RuntimeMode.BATCH
+            or restore is None
+            or restore.path is None
+            or restore.offsets is not None
+        ):
+            return ()
+        found = await read_external(self.storages, restore.path)
+        sources = {vertex.id for vertex in graph.vertices if vertex.source is not None}
+        ended = [vertex for vertex in ended_inputs(found.checkpoint.tasks) if vertex in sources]
+        what = "the savepoint" if found.checkpoint.self_contained else "the checkpoint"
+        return tuple(
+            f"the input of {vertex} had ended when {what} was taken: what was added to it since is not read. "
+            "Process that with a job of its own"
+            for vertex in ended
+        )
 
     async def _offsets(self, graph: JobGraph, path: str) -> tuple[GraphFault, ...]:
         try:

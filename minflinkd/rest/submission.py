@@ -36,5 +36,7 @@ class SubmissionRoutes:
         if answer.faults:
             raise InvalidJob(answer.faults)
         self._backend.jobs.forget()
-        submitted = Submitted(jobid=answer.job_id, job_url=f"/jobs/{answer.job_id}", dry_run=dry_run)
+        submitted = Submitted(
+            jobid=answer.job_id, job_url=f"/jobs/{answer.job_id}", dry_run=dry_run, warnings=answer.warnings
+        )
         return json_answer(submitted, status=200 if dry_run else 202)

@@ -329,3 +329,4 @@ class Submitted(Answer, frozen=True, kw_only=True):
     jobid: str
     job_url: str = msgspec.field(name="jobUrl")
     dry_run: bool = msgspec.field(name="dry-run", default=False)  # checked only: there is no such job
+    warnings: tuple[str, ...] = ()  # what the job should know, though it is accepted

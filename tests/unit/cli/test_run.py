@@ -60,6 +60,17 @@ def test_run_uploads_the_artifacts_and_submits_under_their_job(
     assert any(artifact["key"] in str(path) and submission.job_id in str(path) for path in daemon.stored())
 
 
+def test_what_an_accepted_job_should_know_is_told_beside_its_id(
+    command: Command, daemon: RunningDaemon, job: Path
+) -> None:
+    """J8a: not in what a script reads."""
+    daemon.dispatcher.warnings = ("the input of flights had ended",)
+    done = command("run", str(job))
+    assert done.exit_code == 0
+    assert "Warning: the input of flights had ended." in done.stderr
+    assert "Warning" not in done.stdout
+
+
 def test_params_and_the_name_are_replaced(command: Command, daemon: RunningDaemon, job: Path) -> None:
     params = ["minutes=30", "carrier=AA", "exact=true", 'odd="x"']
     arguments = [word for param in params for word in ("-p", param)]

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
 from minflinkd.checkpoint.offsets import Offsets, TaskOffsets
 from minflinkd.checkpoint.offsets import encode as encode_offsets
 from minflinkd.dispatcher.restoring import RestoreCheck
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.model import JobGraph, Restore, RuntimeMode
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.jobmaster.origin import Origin, latest_offsets
-from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.rpc.snapshot import Meant, PlanNode, Role, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.registry import Storages
 
@@ -44,16 +45,20 @@ def job(**restore: Any) -> JobGraph:
     )
 
 
-def store(path: Path, *, self_contained: bool = False) -> str:
-    snapshot = TaskSnapshot(
-        task_id=TASK,
-        attempt_id=AttemptId("0" * 32),
-        resource_id=ResourceId("tm-000000000000"),
-        checkpoint_id=3,
-        batch_id=3,
-        operators=NODES,
-        source_offsets={"numbers": '{"offset":30}'},
-    )
+SNAPSHOT = TaskSnapshot(
+    task_id=TASK,
+    attempt_id=AttemptId("0" * 32),
+    resource_id=ResourceId("tm-000000000000"),
+    checkpoint_id=3,
+    batch_id=3,
+    operators=NODES,
+    source_offsets={"numbers": '{"offset":30}'},
+)
+
+
+def store(
+    path: Path, *snapshots: TaskSnapshot, nodes: tuple[PlanNode, ...] = NODES, self_contained: bool = False
+) -> str:
     checkpoint = CompletedCheckpoint(
         job_id=OLD,
         checkpoint_id=3,
@@ -61,7 +66,7 @@ def store(path: Path, *, self_contained: bool = False) -> str:
         kind=CheckpointKind.PERIODIC,
         triggered_ms=0,
         completed_ms=0,
-        tasks=(snapshot,),
+        tasks=snapshots or (replace(SNAPSHOT, operators=nodes),),
         self_contained=self_contained,
     )
     path.mkdir(parents=True)
@@ -102,6 +107,37 @@ async def test_state_without_a_place_is_a_fault_with_every_reason(tmp_path: Path
         "restore.path: vertex totals had state (Aggregate), and has none any more",
     ]
     assert await faults(job(path=path, **{"allow-non-restored-state": True}), NODES[1:]) == []
+
+
+async def test_state_that_would_go_on_as_something_else_is_a_fault_unless_it_is_allowed(tmp_path: Path) -> None:
+    """C25: as in a hot restart; a checkpoint that does not say what its state means is accepted."""
+
+    def totals(text: str) -> tuple[PlanNode, ...]:
+        return replace(NODES[0], meaning=(Meant(role=Role.AGGREGATE, text=text, exact=text, form=text),)), NODES[1]
+
+    path = store(tmp_path / "chk-3", nodes=totals("sum(v)"))
+    (found,) = await faults(job(path=path), totals("max(v)"))
+    assert found.endswith("is of sum(v), and would go on as that of max(v)")
+    assert await faults(job(path=path, **{"allow-changed-state": True}), totals("max(v)")) == []
+    assert await faults(job(path=path), totals("sum(v)")) == []
+    assert await faults(job(path=store(tmp_path / "chk-2")), totals("max(v)")) == []
+
+
+async def test_an_input_that_had_ended_beside_others_is_named(tmp_path: Path) -> None:
+    """J8a: files that came since would silently not be read. Of a job that reads on for ever nothing is said."""
+    other = replace(SNAPSHOT, task_id=TaskId("others"), input_ended=False, operators=())
+    path = store(tmp_path / "savepoint", replace(SNAPSHOT, input_ended=True), other, self_contained=True)
+    storages = Storages({})
+    try:
+        check = RestoreCheck(storages, runs=lambda _: False)
+        bounded = replace(job(path=path), mode=RuntimeMode.BATCH)
+        (warning,) = await check.warnings(bounded)
+        assert warning.startswith("the input of numbers had ended when the savepoint was taken")
+        assert await check.warnings(job(path=path)) == ()
+        going = store(tmp_path / "chk-3", SNAPSHOT, other)
+        assert await check.warnings(replace(bounded, restore=Restore(path=going))) == ()
+    finally:
+        await storages.aclose()
 
 
 async def test_a_checkpoint_of_a_job_that_runs_is_not_claimed(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ class Dispatcher:
             FAILED: details(FAILED, JobStatus.FAILED, (FAILURE,)),
         }
         self.faults: tuple[GraphFault, ...] = ()
+        self.warnings: tuple[str, ...] = ()
         self.submissions: list[SubmitJob] = []
         self.restarts: list[HotRestartJob | RescaleJob] = []
         self.restart_ends = RestartState.COMPLETED
@@ -341,7 +342,7 @@ class Dispatcher:
             raise NoSession("no TaskManager was there to analyse the job")
         if not self.faults and not question.dry_run:
             self.jobs[question.job_id] = details(question.job_id)
-        return SubmissionAnswer(job_id=question.job_id, faults=self.faults)
+        return SubmissionAnswer(job_id=question.job_id, faults=self.faults, warnings=self.warnings)
 
     def become(self, job_id: JobId, status: JobStatus) -> None:
         end = STARTED + 9000 if status.terminal else -1
