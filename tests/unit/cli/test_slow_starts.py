@@ -42,8 +42,8 @@ def test_a_slow_start_is_told_with_how_long_it_takes_and_the_option(
     assert shown.exit_code == 0
     said = [line for line in shown.output.splitlines() if line.startswith("Warning: ")]
     assert said == [
-        f"Warning: {TM}: the session starts for 95 s, which is longer than 60 s "
-        "(resourcemanager.taskmanager-registration.timeout); it gets on, and is waited for"
+        f"Warning: {TM}: the session has been starting for 95 s, longer than 60 s "
+        "(resourcemanager.taskmanager-registration.timeout); it makes progress, and is waited for"
     ]
 
 
@@ -52,7 +52,7 @@ def test_a_busy_machine_is_told_as_the_cause(
     daemon: RunningDaemon, command: Command, arguments: tuple[str, ...]
 ) -> None:
     reports(daemon, session_slow=slow(load=6.25))
-    assert "it gets on, and is waited for; 6.2 processes want each processor\n" in command(*arguments).output
+    assert "it makes progress, and is waited for; 6.2 processes want each processor\n" in command(*arguments).output
 
 
 @pytest.mark.parametrize("arguments", LISTS)
@@ -70,7 +70,7 @@ def test_of_a_start_after_one_that_failed_the_present_one_is_told(
     """One line a TaskManager: the error is of the start before."""
     reports(daemon, session_error="no Java was found", session_slow=slow())
     shown = command(*arguments).output
-    assert "the session starts for 95 s" in shown
+    assert "the session has been starting for 95 s" in shown
     assert "no Java" not in shown
 
 
