@@ -51,9 +51,9 @@ def planted(wanted: str) -> int:
     for name, fault in FAULTS.items():
         if wanted not in name:
             continue
-        seed = asyncio.run(find(fault))
-        missed += seed is None
-        print(f"{name:60} {'NOT FOUND' if seed is None else f'seed {seed}'}", flush=True)
+        found = asyncio.run(find(fault))
+        missed += not found
+        print(f"{name}: {found[:200] or 'NOT FOUND'}", flush=True)
     return int(bool(missed))
 
 
@@ -104,7 +104,7 @@ def summary(verdicts: list[Verdict], took: float) -> int:
         print(f"  {count} refused: {why}")
     wrong = sorted((v for v in verdicts if not v.good), key=lambda v: v.shape.seed)
     for verdict in wrong:
-        print(f"  seed {verdict.shape.seed} {verdict.kind}: {verdict.why[:300]}")
+        print(f"  seed {verdict.shape.seed} {verdict.kind}: {shortened(verdict.why, 400)}")
     return int(bool(wrong))
 
 
@@ -120,8 +120,15 @@ def _tell(verdict: Verdict) -> None:
     if verdict.good:
         print(f"{name}: {verdict.kind} {verdict.why} {verdict.took:.1f} s", flush=True)
         return
-    print(f"--- {name} {verdict.kind}: {verdict.why[:800]}", flush=True)
+    print(f"--- {name} {verdict.kind}: {shortened(verdict.why)}", flush=True)
     print("\n".join(verdict.story), flush=True)
+
+
+def shortened(why: str, longest: int = 1_600) -> str:
+    """Without its middle: a traceback names the error in its last line."""
+    if len(why) <= longest:
+        return why
+    return f"{why[: longest // 2]}\n[...]\n{why[-longest // 2 :]}"
 
 
 def _seeds(text: str) -> Sequence[int]:

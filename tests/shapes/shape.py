@@ -13,6 +13,7 @@ from tests.shapes.rows import EPOCH, SECOND, Context, Operator, Row, function
 from tests.shapes.sinks import Sink
 from tests.shapes.sources import DAY, Source
 
+ATTEMPTS = 20  # a busy machine is late with Python workers, of which Spark does not say how long it waits
 LARGEST = 4_000  # rows of a vertex
 EARLIEST = EPOCH * SECOND - DAY // 2  # what is before comes a day late
 
@@ -128,7 +129,7 @@ class Shape:
             },
             "artifacts": ["shape.py"],
             "checkpointing": checkpointing,
-            "restart-strategy": {"kind": "fixed-delay", "attempts": 4 + 3 * len(self.done), "delay": "200 ms"},
+            "restart-strategy": {"kind": "fixed-delay", "attempts": ATTEMPTS, "delay": "200 ms"},
             "spark": {"spark.sql.session.timeZone": "UTC"},
             **({"trigger-interval": self.pace} if self.pace else {}),
             "vertices": {name: vertices[name] for name in turned},

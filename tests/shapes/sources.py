@@ -29,6 +29,7 @@ DELAYS = (15, 30, 120)
 DAY = 86_400 * SECOND
 PER_FILE = 1000  # ids
 MADE = ("python", "kafka", "rate")  # by a function of the job
+RATE_BATCHES = 4  # at most: a bounded job reads one, and another one each time that it starts late or again
 LATE_FROM = 2  # Spark drops by the watermark of the micro-batch before, so not in the second one yet
 
 
@@ -40,7 +41,7 @@ class Source(Operator):
     """
 
     seed: int
-    format: str  # json, parquet, csv; python: json by a function; kafka; rate: rate-micro-batch, which is one batch
+    format: str  # json, parquet, csv; python: json by a function; kafka; rate: rate-micro-batch, a batch a file
     files: int
     rows_per_file: int
     per_trigger: int
@@ -60,7 +61,8 @@ class Source(Operator):
         if not self.files:
             return []
         if self.format == "rate":
-            return [Row(n, f"k{n % 4}", EPOCH * SECOND, n % 90) for n in range(self.rows_per_file)]
+            first, ts = number * self.rows_per_file, (EPOCH + number) * SECOND
+            return [Row(n, f"k{n % 4}", ts, n % 90) for n in range(first, first + self.rows_per_file)]
         rows = self._fresh(number)
         rng = random.Random(f"{self.seed}-{number}-again")
         earliest = (EPOCH + number * 60 + JITTER + 1 - self.delay) * SECOND  # what is before it may be late
