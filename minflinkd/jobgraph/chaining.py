@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.faults import Faults, at, vertex_path
+from minflinkd.jobgraph.faults import Faults, at, show, vertex_path
 from minflinkd.jobgraph.model import JobGraph, OutputMode, Task, Vertex
 from minflinkd.jobgraph.topology import connected_parts, topological_order
 from minflinkd.runtime.ids import TaskId, VertexId
@@ -117,6 +117,7 @@ def check_exchanges(graph: JobGraph, faults: Faults) -> None:
     cut = cut_edges(graph)
     asked: dict[VertexId, tuple[OutputMode, VertexId]] = {}
     for vertex in graph.vertices:
+        _check_complete(graph, vertex, cut, faults)
         for i, edge in enumerate(vertex.inputs):
             where = at(at(vertex_path(vertex.id), "inputs"), i)
             if (edge.id, vertex.id) not in cut:
@@ -131,3 +132,28 @@ def check_exchanges(graph: JobGraph, faults: Faults) -> None:
                     faults.add(
                         at(where, "output-mode"), problem, "one vertex has one exchange: give both the same mode"
                     )
+
+
+def _check_complete(graph: JobGraph, sink: Vertex, cut: frozenset[Edge], faults: Faults) -> None:
+    """A sink that reads an exchange has no aggregate in its own query, and Spark writes nothing complete without."""
+    if sink.sink is None or sink.output_mode is not OutputMode.COMPLETE:
+        return
+    for edge in sink.inputs:
+        if (edge.id, sink.id) not in cut:
+            continue
+        given = next(vertex for vertex in graph.vertices if vertex.id == edge.id)
+        why, mend = [], []
+        if given.slot_sharing_group != sink.slot_sharing_group:
+            groups = f"{show(given.slot_sharing_group)} and {show(sink.slot_sharing_group)}"
+            why.append(f"their slot sharing groups are {groups}")
+            mend.append(f"give {sink.id} slot-sharing-group: {given.slot_sharing_group}")
+        if edge.exchange:
+            why.append("exchange: true")
+            mend.append("leave exchange: true out")
+        faults.add(
+            at(vertex_path(sink.id), "output-mode"),
+            f"a sink in mode complete needs its aggregate in the same Spark query, and between {edge.id} and {sink.id} "
+            f"there is an exchange ({', '.join(why)})",
+            f"{' and '.join(mend)}; or let the exchange carry it: inputs: [{{id: {edge.id}, output-mode: complete}}], "
+            "and no output-mode of the sink",
+        )

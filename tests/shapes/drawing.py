@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.shapes.joins import Join
 from tests.shapes.keyed import Buckets, Numbered, Totals
-from tests.shapes.refusals import made_illegal
+from tests.shapes.refusals import made_illegal, with_its_own_fault
 from tests.shapes.rows import Operator
 from tests.shapes.shape import Node, Shape, TooLarge
 from tests.shapes.sinks import FILES, Sink
@@ -67,7 +67,8 @@ def draw(seed: int) -> Shape:
         except TooLarge:
             continue
         if all(rows.values()):
-            return made_illegal(shape, rng) if rng.random() < ILLEGAL else shape
+            made = made_illegal(shape, rng) if rng.random() < ILLEGAL else shape
+            return made if made.refused else with_its_own_fault(made)
     raise AssertionError(f"seed {seed} gives no shape in {TRIES} tries")
 
 

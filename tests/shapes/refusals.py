@@ -25,7 +25,18 @@ REASONS = {  # what a refusal says -> its name
     "a misspelt option": r"did you mean",
     "ids that differ only in case": r"(?i)\bcase\b",
     "nothing can store it": r"cannot be stored",
+    "complete, with an exchange before the sink": r"there is an exchange.*slot sharing groups are",
 }
+
+
+def with_its_own_fault(shape: Shape) -> Shape:
+    """What was drawn without a thought of it, and cannot run."""
+    return replace(shape, refused="complete, with an exchange before the sink") if _complete_apart(shape) else shape
+
+
+def _complete_apart(shape: Shape) -> bool:
+    """Sinks are in no slot sharing group of their own."""
+    return any(sink.mode == "complete" and shape.node(sink.input).group for sink in shape.sinks)
 
 
 def made_illegal(shape: Shape, rng: random.Random) -> Shape:
@@ -65,6 +76,8 @@ def still_illegal(shape: Shape) -> bool:
         case "nothing can store it":
             changed = {node.id for node in shape.nodes if node.changes}
             return any(changed & node.exchanges for node in shape.nodes)
+        case "complete, with an exchange before the sink":
+            return _complete_apart(shape)
         case _:
             return any(node.changes for node in shape.nodes)
 

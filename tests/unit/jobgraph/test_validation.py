@@ -382,6 +382,21 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "vertices.delays.inputs[0].idle-timeout",
         "is a setting of exchanges",
     ),
+    "a complete result in another slot sharing group than its aggregate": (
+        lambda d: d["vertices"]["out"].update(
+            {"sink": {"format": "console"}, "output-mode": "complete", "slot-sharing-group": "red"}
+        ),
+        "vertices.out.output-mode",
+        'between delays and out there is an exchange (their slot sharing groups are "default" and "red") '
+        "(give out slot-sharing-group: default; or",
+    ),
+    "a complete result that goes through an exchange": (
+        lambda d: d["vertices"]["out"].update(
+            {"sink": {"format": "console"}, "output-mode": "complete", "inputs": [{"id": "delays", "exchange": True}]}
+        ),
+        "vertices.out.output-mode",
+        "there is an exchange (exchange: true) (leave exchange: true out; or",
+    ),
     "a vertex id that is no name": (
         lambda d: d["vertices"].update({"a-b": {"inputs": ["flights"], "sink": {"format": "json", "path": "/x"}}}),
         "vertices.a-b.id",
