@@ -85,6 +85,29 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
     assert again.operators != found.operators
 
 
+async def test_a_query_that_with_names_is_no_source_of_its_own(child: Child, tmp_path: Path) -> None:
+    """C25: it is in the plan once, as are its sources; its state is there for each place that reads it."""
+    named = (
+        "WITH counted AS (SELECT value AS v, count(*) AS n FROM numbers GROUP BY 1), same AS (SELECT * FROM counted)"
+    )
+    found = await analyze(
+        child,
+        tmp_path,
+        rate(),
+        sql("twice", f"{named} SELECT v FROM same UNION ALL SELECT n FROM same", "numbers"),
+        sql("all", "SELECT v FROM twice UNION ALL SELECT value FROM numbers", "twice", "numbers"),
+        call("acme:sink", "all", OutputMode.UPDATE),
+    )
+    assert found.faults == ()
+    operators = found.operators["numbers"]
+    assert [(node.kind, node.number, node.vertex) for node in operators if node.stateful] == [
+        ("Aggregate", 0, "twice"),
+        ("Aggregate", 1, "twice"),
+    ]
+    lines = [node.offset_lines for node in operators if not node.stateful]
+    assert [line for found in lines for line in found] == [0, 1]
+
+
 async def test_every_fault_is_named_at_once(child: Child, tmp_path: Path) -> None:
     """J4: bad SQL, a missing column, a missing function and an exception, each with its place."""
     found = await analyze(

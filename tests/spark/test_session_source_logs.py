@@ -29,10 +29,14 @@ def write(batch, epoch):
 
 
 class Sides:
-    """A union of exchanges (x, y), directories of files (f, g) and a clock (r), in an order that a test chooses."""
+    """A union of exchanges (x, y), directories of files (f, g) and a clock (r), in an order that a test chooses.
 
-    def __init__(self, child: Child, directory: Path) -> None:
+    `named`: each of them is read by a query that WITH names.
+    """
+
+    def __init__(self, child: Child, directory: Path, *, named: bool = False) -> None:
         self.child = child
+        self.named = named
         self.directory = directory
         self.out = directory / "out.jsonl"
         self.out.touch()
@@ -47,6 +51,8 @@ class Sides:
         text = " UNION ALL ".join(
             f"SELECT '{name}' AS side, CAST(value AS LONG) AS value FROM {name}" for name in order
         )
+        if self.named:
+            text = f"WITH {', '.join(f'{name} AS (SELECT * FROM {name})' for name in read)} {text}"
         edges = tuple(Input(id=VertexId(name), exchange=name in "xy") for name in read)
         union = Vertex(id=VertexId("all"), inputs=edges, sql=text)
         graph = JobGraph(name="sides", parallelism=2, vertices=(*vertices, union, call("sides:write", "all")))
@@ -100,22 +106,23 @@ def exact(rows: list[tuple[int, str, int]], order: tuple[str, ...], fed: list[in
 
 
 @pytest.mark.parametrize(
-    ("order", "logs"),
+    ("order", "logs", "named"),
     [
-        pytest.param("xf", 1, id="an exchange first"),
-        pytest.param("fxg", 2, id="an exchange between", marks=pytest.mark.slow),
-        pytest.param("xyf", 1, id="two exchanges first", marks=pytest.mark.slow),
-        pytest.param("xrfygfx", 3, id="several kinds, and two that are read twice"),
+        pytest.param("xf", 1, False, id="an exchange first"),
+        pytest.param("fxg", 2, False, id="an exchange between", marks=pytest.mark.slow),
+        pytest.param("xyf", 1, False, id="two exchanges first", marks=pytest.mark.slow),
+        pytest.param("xrfygfx", 3, False, id="several kinds, and two that are read twice"),
+        pytest.param("fxg", 2, True, id="queries that WITH names"),
     ],
 )
 async def test_a_task_with_exchanges_and_other_sources_goes_on_where_it_was_cut(
-    child: Child, tmp_path: Path, order: str, logs: int
+    child: Child, tmp_path: Path, order: str, logs: int, named: bool
 ) -> None:
     """C11, C25, C26: Spark does not count exchanges where it numbers source logs, but does in the offset log.
 
     Restored as it was, then with the order of the sources turned round, then at the offsets alone.
     """
-    sides, names = Sides(child, tmp_path), tuple(order)
+    sides, names = Sides(child, tmp_path, named=named), tuple(order)
     run = sides.run(*order)
     all_of_it = next(task.id for task in run.tasks if not task.readers)
     await run.start()

@@ -12,6 +12,9 @@ is read twice, and `s` a directory of files:
     number         x is 0, s is 1: each source once, in the order of the plan
     offset lines   x has the lines 0 and 2, s has line 1: one for each place that reads the source
     source log     s has the directory sources/0: exchanges have none, and are not counted
+
+A query that is named by WITH is in the plan once, and so are its sources, but what reads it holds a reference instead.
+Spark puts the query in place of each reference when it runs a micro-batch, and counts stateful operators only then.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ log = structlog.get_logger(__name__)
 
 _MARK = "minflinkd_vertex_"
 EXCHANGE = "minflinkd_exchange"
+_REFERENCE = "CTERelationRef"  # to a query that WITH names
 _EXCHANGE_NODE = "StreamingExecutionRelation"  # only exchanges have their source in the plan from the beginning
 USER_STATE = "TransformWithState"  # how its kinds begin
 _STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups")
@@ -47,10 +51,15 @@ def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
 
 def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
     """The stateful operators and the sources, in the plan's order."""
-    walk, analyzed = _Walk(), frame._jdf.queryExecution().analyzed()
-    found = tuple(walk.all(analyzed))
+    walk, plan = _Walk(), frame._jdf.queryExecution().analyzed()
+    found = tuple(walk.all(plan))
     lines = list(walk.sources.values())
-    meant = _meanings(analyzed) if walk.places else {}
+    if walk.refers:
+        plan = session.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        walk = _Walk()
+        stateful = [node for node in walk.all(plan) if node.stateful]
+        found = (*stateful, *(node for node in found if not node.stateful))
+    meant = _meanings(plan) if walk.places else {}
     return tuple(
         msgspec.structs.replace(node, meaning=meant.get(walk.places[node.number], ()))
         if node.stateful
@@ -59,10 +68,10 @@ def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
     )
 
 
-def _meanings(analyzed: Any) -> dict[int, tuple[Meant, ...]]:
+def _meanings(plan: Any) -> dict[int, tuple[Meant, ...]]:
     """Where it cannot be read nothing is known, and nothing is refused for it."""
     try:
-        return meanings(str(analyzed.toJSON()))
+        return meanings(str(plan.toJSON()))
     except (
         Py4JError,
         ValueError,
@@ -134,6 +143,7 @@ def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int
 class _Walk:
     def __init__(self) -> None:
         self.sources: dict[str, list[int]] = {}  # -> lines of the offset log
+        self.refers = False  # to a query that WITH names
         self.places: dict[int, int] = {}  # number of an operator -> place among all nodes, parents first
         self._place = -1
         self._lines = 0
@@ -146,7 +156,9 @@ class _Walk:
             inside = (*inside, alias.removeprefix(_MARK))
         vertex, route = (inside[-1], "/".join(reversed(inside[:-1]))) if inside else ("", "")
         children = _all(node.children())
-        if not children:
+        if name == _REFERENCE:
+            self.refers = True
+        elif not children:
             if not node.isStreaming():
                 return  # a table that is joined with: no source to Spark
             key = _source(node)
