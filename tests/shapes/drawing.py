@@ -40,6 +40,7 @@ DONE: dict[tuple[str, ...], int] = {  # what is done to a job, with weights
     ("kill taskmanager",): 2,
     ("kill session", "kill taskmanager"): 2,
 }
+AGGREGATES = (Window, Session, Greatest, Totals)
 ILLEGAL = 0.12  # of the shapes
 TRIES = 200
 SYLLABLES = ("clicks", "Orders", "flow", "Rows", "aux", "Q", "step", "Part", "mix", "T", "sum", "Base")
@@ -54,6 +55,8 @@ class Relation:
     windowed: bool = False  # its times are ends of windows
     stateful: bool = False  # some operator before it in its query is
     blocked: bool = False  # by an operator after which Spark allows no stateful one in the same query
+    aggregated: bool = False  # before it in its query, after which Spark allows no applyInPandasWithState
+    raw: bool = False  # by applyInPandasWithState itself, from which Spark's functions in Python workers cannot read
     read: int = 0
 
 
@@ -70,6 +73,10 @@ def draw(seed: int) -> Shape:
             made = made_illegal(shape, rng) if rng.random() < ILLEGAL else shape
             return made if made.refused else with_its_own_fault(made)
     raise AssertionError(f"seed {seed} gives no shape in {TRIES} tries")
+
+
+def _uses(operator: Operator, api: str) -> bool:
+    return isinstance(operator, Numbered | Buckets) and operator.api == api
 
 
 def _is_rate(node: Node) -> bool:
@@ -126,6 +133,10 @@ class _Drawing:
         held = {relation.node for relation in given if relation.blocked}
         if isinstance(operator, Doubled) or len(held) > 1:  # in one query there is one applyInPandasWithState
             cut |= held
+        if _uses(operator, "applyInPandasWithState"):
+            cut |= {relation.node for relation in given if relation.aggregated}
+        if isinstance(operator, Function | Tripping):
+            cut |= {relation.node for relation in given if relation.raw}
         if operator.stateful:
             cut |= {
                 relation.node for relation in given if relation.blocked or (more.get("alone") and relation.stateful)
@@ -148,6 +159,8 @@ class _Drawing:
             windowed=isinstance(operator, Window | Session) or (bool(given) and all(r.windowed for r in given)),
             stateful=operator.stateful or any(relation.stateful for relation in inside),
             blocked=operator.last_stateful or any(relation.blocked for relation in inside),
+            aggregated=isinstance(operator, AGGREGATES) or any(relation.aggregated for relation in inside),
+            raw=_uses(operator, "applyInPandasWithState"),
         )
         self._relations.append(made)
         return made

@@ -43,6 +43,11 @@ REFUSALS = (
     ),
     # What Spark refuses of a streaming query
     Refusal(
+        r"applyInPandasWithState in \w+ mode is not supported (after|with) aggregation",
+        "",
+        "let the vertex begin a new Spark query: inputs: [{{id: ..., exchange: true}}]",
+    ),
+    Refusal(
         r"Distinct aggregations are not supported",
         "Spark cannot compute count(DISTINCT ...) and other DISTINCT aggregates on a stream",
         "use approx_count_distinct(x); or exactly: SELECT DISTINCT window(time, '1 minute') AS w, x FROM ... in an "

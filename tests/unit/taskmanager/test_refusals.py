@@ -25,6 +25,10 @@ SAID = {  # by Spark; words of the problem, words of the hint
     ),
     "Except on a streaming DataFrame/Dataset on the right is not supported": ("Except", "SEMI"),
     "Intersect of streaming DataFrames/Datasets is not supported": ("Intersect", "SEMI"),
+    "applyInPandasWithState in append mode is not supported after aggregation on a streaming DataFrame/Dataset": (
+        "not supported after aggregation",
+        "exchange: true",
+    ),
     "monotonically_increasing_id() is not supported with streaming DataFrames/Datasets": ("monotonically", "uuid()"),
 }
 
