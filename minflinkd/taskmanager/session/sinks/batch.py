@@ -20,8 +20,8 @@ class BatchSink(Protocol):
     ledger: Ledger | None
     reads_all: bool  # False: the sink may leave rows of the frame unread, or read them twice
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
-        """Returns the rows written, 0 where the sink cannot know."""
+    def write(self, frame: DataFrame, epoch: int) -> int | None:
+        """Returns the rows written; None: it was given the rows of the frame, and has not counted them."""
         ...
 
 
@@ -65,12 +65,11 @@ class CommittingSink:
         self._attempt_id = attempt_id
         self._inner = inner
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
+    def write(self, frame: DataFrame, epoch: int) -> None:
         staged = self._inner.stage(frame, epoch)
         if staged is not None:
             assert self.ledger is not None
             self.ledger.stage(epoch, tokens=(StagedToken(self._attempt_id, epoch, self._text(staged)),))
-        return 0
 
     def commit(self, transaction: SinkTransaction) -> None:
         if transaction.tokens:

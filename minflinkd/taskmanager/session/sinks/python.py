@@ -19,6 +19,5 @@ class PythonSink:
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         self._function = function
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
+    def write(self, frame: DataFrame, epoch: int) -> None:
         self._function(frame, epoch)
-        return 0

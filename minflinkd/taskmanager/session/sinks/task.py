@@ -60,17 +60,18 @@ class TaskSinks:
         self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
 
     def write(self, frame: DataFrame, epoch: int) -> dict[str, int]:
-        """Returns the rows written, by vertex; 0 for a sink that does not know."""
+        """Returns the rows written, by vertex."""
         if not self._persist:
-            return {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
+            return _written(self._each(frame, epoch), 0)  # whoever reads a frame in full counts its rows as well
         frame.persist()
         try:
-            rows: dict[str, int] = {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
-            if not _is_read(frame):
-                frame.count()
-            return rows
+            written = self._each(frame, epoch)
+            return _written(written, _rows(frame))
         finally:
             frame.unpersist()
+
+    def _each(self, frame: DataFrame, epoch: int) -> dict[VertexId, int | None]:
+        return {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
 
     def restore(self, owed: Iterable[SinkTransaction]) -> None:
         """Before the query starts: commit what the restored checkpoint promised, discard what else is staged.
@@ -125,11 +126,23 @@ class TaskSinks:
         return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
 
 
-def _is_read(frame: DataFrame) -> bool:
-    """Whether all of a persisted frame was computed."""
+def _written(counted: Mapping[VertexId, int | None], given: int) -> dict[str, int]:
+    """`given`: the rows of the frame, for the sinks that have not counted."""
+    return {vertex: given if rows is None else rows for vertex, rows in counted.items()}
+
+
+def _rows(frame: DataFrame) -> int:
+    """Of a persisted frame, all of which is computed then. Spark counts the rows of each partition as it keeps it, and
+
+    once, however often the partition is read, or its task tried; so they cost no job where the sinks have read all.
+    """
     java: Any = frame._jdf
     cached = java.sparkSession().sharedState().cacheManager().lookupCachedData(java)
-    return bool(cached.isDefined() and cached.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded())
+    if cached.isDefined():
+        kept = cached.get().cachedRepresentation().cacheBuilder()
+        if kept.isCachedColumnBuffersLoaded():
+            return int(kept.materializedRowCount())
+    return frame.count()
 
 
 def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:

@@ -19,10 +19,9 @@ class WriterSink:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
+    def write(self, frame: DataFrame, epoch: int) -> None:
         options = writer_options(self._sink.options) if self._sink.format == "jdbc" else self._sink.options
         frame.write.format(self._sink.format).options(**options).mode("append").save()
-        return 0
 
 
 class ConsoleSink:
@@ -36,7 +35,6 @@ class ConsoleSink:
         self._rows = int(sink.options.get("numRows", "20"))
         self._width = 0 if sink.options.get("truncate", "true").lower() == "false" else 20  # 0: whole values
 
-    def write(self, frame: DataFrame, epoch: int) -> int:
+    def write(self, frame: DataFrame, epoch: int) -> None:
         text = frame._jdf.showString(self._rows, self._width, False)
         print(f"sink {self._vertex_id}, micro-batch {epoch}:\n{text}", flush=True, file=sys.stdout)  # noqa: T201
-        return 0
