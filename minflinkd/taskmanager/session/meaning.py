@@ -286,8 +286,9 @@ def _conjuncts(tree: _Expression) -> Iterator[_Expression]:
 
 
 def _is_window(definition: _Expression) -> bool:
-    parts = definition.name == "CreateNamedStruct" and definition.below()
-    return bool(parts) and any(part.name == "PreciseTimestampConversion" for part in parts)
+    if definition.name != "CreateNamedStruct":
+        return False
+    return any(part.name == "PreciseTimestampConversion" for part in definition.below())
 
 
 def _window(column: _Expression) -> str:
