@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -13,9 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.shapes.campaign import play
+from tests.shapes.campaign import cluster_for_shapes, play
 from tests.shapes.drawing import draw
-from tests.shapes.planted import FAULTS, find
+from tests.shapes.job_files import write_job_of
+from tests.shapes.planted import FAULTS, find, reduce_planted
 from tests.shapes.playing import Verdict
 from tests.shapes.reduction import reduced
 from tests.shapes.shape import Shape
@@ -35,18 +38,20 @@ def main() -> int:
         "--planted", nargs="?", const="", metavar="NAME", help="break minflinkd on purpose (faults named like this)"
     )
     chosen = parser.parse_args()
-    if chosen.planted is not None:
-        return planted(chosen.planted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     if chosen.show:
         for seed in chosen.seeds:
             print(told(draw(seed)))
         return 0
     if chosen.keep is not None:
         chosen.keep.mkdir(parents=True, exist_ok=True)
+    if chosen.planted is not None:
+        return planted(chosen.planted, chosen.keep)
     return run(chosen.seeds, chosen.keep, reduce=not chosen.no_reduction)
 
 
-def planted(wanted: str) -> int:
+def planted(wanted: str, keep: Path | None) -> int:
+    """With `keep` the shape that shows a fault is made smaller, too."""
     missed = 0
     for name, fault in FAULTS.items():
         if wanted not in name:
@@ -54,6 +59,8 @@ def planted(wanted: str) -> int:
         found = asyncio.run(find(fault))
         missed += not found
         print(f"{name}: {found[:200] or 'NOT FOUND'}", flush=True)
+        if found and keep is not None:
+            asyncio.run(reduce_planted(fault, int(found.split()[1]), keep))
     return int(bool(missed))
 
 
@@ -80,20 +87,25 @@ def run(wanted: Sequence[int], keep: Path | None, *, reduce: bool) -> int:
     if reduce:
         for verdict in [v for v in verdicts if not v.good][:REDUCED]:
             found = asyncio.run(smallest(verdict, keep))
-            print(f"--- the smallest of seed {verdict.shape.seed}, {found.kind}: {found.why}")
+            print(f"--- the smallest of seed {verdict.shape.seed}, {found.kind}: {shortened(found.why)}")
             print(told(found.shape), "\n".join(found.story), sep="\n", flush=True)
+            if keep is not None:
+                print(f"its files: {write_job_of(found.shape, keep / f'smallest-{found.shape.seed}')}", flush=True)
     return code
 
 
 async def smallest(wrong: Verdict, keep: Path | None = None) -> Verdict:
-    async def attempt(shapes: list[Shape]) -> list[Verdict]:
-        base = Path(tempfile.mkdtemp(prefix="smaller-", dir=keep))
-        try:
-            return await play(shapes, base, lambda _: None)
-        finally:
-            shutil.rmtree(base, ignore_errors=True)
+    """All attempts share one cluster, which takes longer to start than most of them."""
+    base = Path(tempfile.mkdtemp(prefix="smaller-", dir=keep))
+    attempts = itertools.count()
+    async with cluster_for_shapes(base / "cluster") as cluster:
 
-    return await reduced(wrong, attempt, seconds=REDUCTION)
+        async def attempt(shapes: list[Shape]) -> list[Verdict]:
+            return await play(shapes, base / str(next(attempts)), lambda _: None, cluster=cluster)
+
+        found = await reduced(wrong, attempt, seconds=REDUCTION)
+    shutil.rmtree(base, ignore_errors=True)
+    return found
 
 
 def summary(verdicts: list[Verdict], took: float) -> int:

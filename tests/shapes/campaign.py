@@ -10,16 +10,14 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.attempt_guard import guarding
 from tests.cluster import Cluster, running_cluster
 from tests.servers.kafka import Tansu
 from tests.shapes.playing import Play, Verdict
-from tests.shapes.shape import Shape
-from tests.shapes.sources import Source
+from tests.shapes.shape import Shape, from_files
 
 AT_ONCE = 4  # jobs
 STRUCK_AT_ONCE = 6
@@ -37,30 +35,51 @@ Told = Callable[[Verdict], None]
 
 
 async def play(
-    shapes: Iterable[Shape], base: Path, told: Told, *, environ: Mapping[str, str] | None = None, longest: float = 150.0
+    shapes: Iterable[Shape],
+    base: Path,
+    told: Told,
+    *,
+    environ: Mapping[str, str] | None = None,
+    longest: float = 150.0,
+    cluster: Cluster | None = None,
 ) -> list[Verdict]:
     """Verdicts in the order in which they were found. `environ`: of the daemons; `longest`: see Play.
 
-    Where there is no broker to be had, what would be read from one is read from files.
+    Where there is no broker to be had, what would be read from one is read from files. So it is on a `cluster` that is
+    there already, from `cluster_for_shapes`.
     """
     shapes = list(shapes)
     wanted = any(shape.reads_kafka for shape in shapes)
-    if wanted and Tansu.missing():
-        shapes, wanted = [_from_files(shape) for shape in shapes], False
+    if wanted and (cluster is not None or Tansu.missing()):
+        shapes, wanted = [from_files(shape) for shape in shapes], False
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(guarding())
         broker = await _broker(stack, base) if wanted else None
         plays = [Play(shape, base / f"shape-{shape.seed}-{n}", longest, broker) for n, shape in enumerate(shapes)]
-        return await _play(plays, base, told, environ, broker)
+        return await _play(plays, base, told, environ, broker, cluster)
 
 
-async def _play(
-    plays: Sequence[Play], base: Path, told: Told, environ: Mapping[str, str] | None, broker: Tansu | None
-) -> list[Verdict]:
-    verdicts: list[Verdict] = []
+@contextlib.asynccontextmanager
+async def cluster_for_shapes(
+    base: Path, *, environ: Mapping[str, str] | None = None, broker: Tansu | None = None
+) -> AsyncIterator[Cluster]:
     settings = dict(SETTINGS)
     if broker is not None:
         settings["taskmanager.spark.conf"] = {"spark.jars": broker.jars}
+    async with running_cluster(base, environ=environ, **settings) as cluster:
+        await cluster.await_ready(1, timeout=300)
+        yield cluster
+
+
+async def _play(
+    plays: Sequence[Play],
+    base: Path,
+    told: Told,
+    environ: Mapping[str, str] | None,
+    broker: Tansu | None,
+    given: Cluster | None,
+) -> list[Verdict]:
+    verdicts: list[Verdict] = []
 
     def note(play: Play, verdict: Verdict | None) -> None:
         if verdict is not None:
@@ -72,17 +91,18 @@ async def _play(
     def struck(play: Play) -> bool:
         return any(what in KILLS for what in play.shape.done)
 
-    async with running_cluster(base / "one", environ=environ, **settings) as cluster:
-        await cluster.await_ready(1, timeout=300)
+    async with contextlib.AsyncExitStack() as stack:
+        cluster = given or await stack.enter_async_context(
+            cluster_for_shapes(base / "one", environ=environ, broker=broker)
+        )
         await _calm(cluster, [p for p in plays if not struck(p)], note)
         killed = [p for p in plays if struck(p)]
         for first in range(0, len(killed), STRUCK_AT_ONCE):
             await _struck(cluster, killed[first : first + STRUCK_AT_ONCE], note)
     if waiting := [p for p in plays if p.over is None]:
         shutil.rmtree(base / "one/state", ignore_errors=True)  # of the host that is no more
-        async with running_cluster(base / "another", environ=environ, **settings) as cluster:
-            await cluster.await_ready(1, timeout=300)
-            await _each(waiting, AT_ONCE, lambda p: p.second(cluster), note)
+        async with cluster_for_shapes(base / "another", environ=environ, broker=broker) as other:
+            await _each(waiting, AT_ONCE, lambda p: p.second(other), note)
     return verdicts
 
 
@@ -91,16 +111,6 @@ async def _broker(stack: contextlib.AsyncExitStack, base: Path) -> Tansu:
     await broker.start()
     stack.push_async_callback(broker.kill)
     return broker
-
-
-def _from_files(shape: Shape) -> Shape:
-    nodes = [
-        replace(node, operator=replace(node.operator, format="json"))
-        if isinstance(node.operator, Source) and node.operator.format == "kafka"
-        else node
-        for node in shape.nodes
-    ]
-    return replace(shape, nodes=tuple(nodes))
 
 
 Note = Callable[[Play, Verdict | None], None]

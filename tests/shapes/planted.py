@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,18 +155,33 @@ def chosen(fault: Fault) -> list[int]:
 
 async def find(fault: Fault) -> str:
     """What the first seed says that shows it, "" where none does; the others are not waited for."""
+    seeds = ",".join(map(str, chosen(fault)))
+    async with _shapes(fault, "--no-reduction", "--seeds", seeds, output=asyncio.subprocess.PIPE) as process:
+        async with asyncio.timeout(TIMEOUT):
+            return await _first_wrong(process)
+
+
+async def reduce_planted(fault: Fault, seed: int, keep: Path) -> None:
+    """Prints the smallest shape that shows the fault, and writes its files."""
+    async with _shapes(fault, "--seeds", str(seed), "--keep", str(keep)) as process:
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _shapes(
+    fault: Fault, *arguments: str, output: int | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         Path(directory, "sitecustomize.py").write_text(_SITE.format(module=fault.module, patch=fault.patch))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.shapes", "--no-reduction", "--seeds", ",".join(map(str, chosen(fault)))),
-            stdout=asyncio.subprocess.PIPE,
+            *(sys.executable, "-m", "tests.shapes", *arguments),
+            stdout=output,
             stderr=asyncio.subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([directory, os.environ.get("PYTHONPATH", "")])},
             cwd=ROOT,
         )
         try:
-            async with asyncio.timeout(TIMEOUT):
-                return await _first_wrong(process)
+            yield process
         finally:
             if process.returncode is None:
                 process.send_signal(signal.SIGINT)

@@ -18,9 +18,10 @@ from minflinkd.runtime.errors import MinflinkError
 from tests.cluster import Cluster, until, write_job
 from tests.servers.kafka import Tansu
 from tests.shapes import refusals
+from tests.shapes.job_files import lay_out
 from tests.shapes.shape import Shape
 from tests.shapes.sinks import differences, leftovers
-from tests.shapes.sources import RATE_BATCHES, produce, write_file, write_table
+from tests.shapes.sources import RATE_BATCHES, produce, write_file
 
 T = TypeVar("T")
 
@@ -176,11 +177,7 @@ class Play:
     # --- input ---
 
     def _prepare(self) -> None:
-        for vertex in self.shape.sources:
-            (self.base / "in" / vertex).mkdir(parents=True)
-        (self.base / "job").mkdir()
-        (self.base / "job/shape.py").write_text(self.shape.module())
-        write_table(self.base / "table")
+        lay_out(self.shape, self.base)
         for vertex, source in self.shape.sources.items():
             some = (source.files + 1) // 2 if self._in_parts else source.files
             self._write(vertex, some)

@@ -173,5 +173,16 @@ class Shape:
         return replace(self, nodes=tuple(node for node in self.nodes if node.id in wanted))
 
 
+def from_files(shape: Shape) -> Shape:
+    """What would come from a broker comes from files."""
+    nodes = [
+        replace(node, operator=replace(node.operator, format="json"))
+        if isinstance(node.operator, Source) and node.operator.format == "kafka"
+        else node
+        for node in shape.nodes
+    ]
+    return replace(shape, nodes=tuple(nodes))
+
+
 class TooLarge(Exception):
     """A vertex with more rows than a test is to carry."""
