@@ -83,9 +83,9 @@ async def _end(manager: Standalone) -> None:
     manager.go_on()
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await process.wait()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, tree, 5)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, tree, 15)
     for leftover in alive:
         with contextlib.suppress(psutil.Error):
             leftover.kill()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.dataset
 
+from tests import plain_spark
 from tests.cluster import write_job
 from tests.files import files_below
 
@@ -101,7 +102,9 @@ class WindowsJob:
     def batch(self) -> list[tuple[Any, ...]]:
         """The same query by plain Spark over the same files, in a process of its own."""
         command = [sys.executable, __file__, str(self.events), SQL]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(
+            command, env=plain_spark.environ(), capture_output=True, text=True, timeout=600, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return sorted(tuple(row) for row in json.loads(done.stdout.splitlines()[-1]))
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from minflinkd.rest.schemas import JobInfo
+from tests import plain_spark
 from tests.cluster import Cluster, until
 
-TIMEOUT = 240  # seconds
+TIMEOUT = 600  # seconds
 
 
 async def await_finished(cluster: Cluster, job_id: str, *, timeout: float = 240.0) -> JobInfo:
@@ -42,6 +43,7 @@ async def compared(script: Path, *arguments: str | Path) -> dict[str, Any]:
 async def _output(script: Path, *arguments: str | Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(script), *map(str, arguments)),
+        env=plain_spark.environ(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -50,7 +50,7 @@ class Host:
 
     async def why_it_ended(self) -> str:
         await self.driver.start(TM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             return await self.exits.get()
 
 
@@ -128,7 +128,7 @@ async def test_a_taskmanager_started_by_hand_gives_up_when_it_was_told_to(tmp_pa
         *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")),
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         _, err = await process.communicate()
     assert process.returncode == ExitCode.UNREACHABLE
     assert "no ResourceManager took the registration" in err.decode().splitlines()[-1]

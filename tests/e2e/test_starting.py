@@ -19,7 +19,7 @@ import pytest
 
 from minflinkd.cli.exits import ExitCode
 
-TIMEOUT = 60
+TIMEOUT = 180  # seconds
 
 
 @pytest.fixture

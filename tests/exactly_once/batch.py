@@ -20,9 +20,10 @@ from minflinkd.jobgraph.document import read_job_file
 from minflinkd.jobgraph.model import JobGraph, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.topology import topological_order
+from tests import plain_spark
 
 JOBS = Path(__file__).parent / "jobs"
-TIMEOUT = 300  # seconds
+TIMEOUT = 900  # seconds; the jobs that it is compared with run beside it
 
 
 def job_graph(name: str, base: Path, output: Path) -> JobGraph:
@@ -33,7 +34,7 @@ def job_graph(name: str, base: Path, output: Path) -> JobGraph:
 async def run_batch(base: Path, output: Path, names: Iterable[str]) -> None:
     command = [sys.executable, "-m", "tests.exactly_once.batch", str(base), str(output), *names]
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command, env=plain_spark.environ(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
         async with asyncio.timeout(TIMEOUT):

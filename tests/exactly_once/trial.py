@@ -119,7 +119,7 @@ class Trial(ABC):
             return job if job.state in ENDED else None
 
         with contextlib.suppress(AssertionError):
-            await until("the end", ended, timeout=180 + 5 * self.files, pause=0.2)
+            await until("the end", ended, timeout=600 + 5 * self.files, pause=0.2, patience=1.0)
         job, failure = await client.job(job_id), (await client.exceptions(job_id)).root_exception
         checkpoints = await self.cluster.client.checkpoints(job_id)
         restored = checkpoints.latest.restored

@@ -13,7 +13,7 @@ from tests.cluster import Cluster, running_cluster
 from tests.exactly_once.kills import PARTS, Kills
 from tests.exactly_once.trial import SETTINGS
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
 JOBS = (
     "map",

@@ -201,7 +201,7 @@ async def test_a_job_waits_for_the_only_task_manager_while_it_holds_another_vers
         await cluster.cancel(one)
         await renewed(cluster, first)
         assert (await running_on(cluster, two)).id == first.id
-        late_id = await asyncio.wait_for(late, 180)
+        late_id = await asyncio.wait_for(late, 540)
         assert (await running_on(cluster, late_id)).id == first.id
         for name in ("two", "late"):
             before = (await ruled.versions_seen(name))[1]

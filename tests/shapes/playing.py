@@ -360,7 +360,7 @@ class Play:
         seen = await self._progress()
         for patience in reversed(range(PATIENCE)):  # a busy machine is slow, and a job that gets on is not stuck
             try:
-                return await until(what, reached, timeout=self._longest, pause=PAUSE)
+                return await until(what, reached, timeout=self._longest, pause=PAUSE, patience=1.0)
             except AssertionError as error:
                 before, seen = seen, await self._progress()
                 if seen == before or not patience:

@@ -89,7 +89,7 @@ class Child:
         self.notices.append(notice)
         self.changed.set()
 
-    async def notice(self, kind: type[Any], wanted: Callable[[Any], bool], timeout: float = 120.0) -> Any:
+    async def notice(self, kind: type[Any], wanted: Callable[[Any], bool], timeout: float = 360.0) -> Any:
         """The first notice of this kind that fits, of the past or to come. A failed session or task ends the wait."""
         async with asyncio.timeout(timeout):
             while True:
@@ -100,7 +100,7 @@ class Child:
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def ask(self, request: Request[R], timeout: float = 60.0) -> R:
+    async def ask(self, request: Request[R], timeout: float = 180.0) -> R:
         assert self._connection is not None
         return await self._connection.ask(p.SESSION, request, timeout=timeout)
 
@@ -138,7 +138,7 @@ class Child:
         if self._connection is not None:
             await self._connection.aclose()
         if self._process is not None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await self._process.wait()
         if self.ready is not None:
             assert await ends(self.ready.jvm_pid), "the JVM outlives its child"
@@ -149,7 +149,7 @@ class Child:
         return self._process.pid
 
 
-async def until(condition: Callable[[], bool], timeout: float = 30.0) -> bool:
+async def until(condition: Callable[[], bool], timeout: float = 90.0) -> bool:
     """Wait for what no message tells of. False when the time is over."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -37,7 +37,7 @@ def put(directory: Path, name: str, value: int) -> None:
 
 async def told(child: Child, attempt: AttemptId, *, waited: bool) -> TaskMetrics:
     notice = await child.notice(
-        p.BatchFinished, lambda n: n.attempt_id == attempt and n.metrics.waited is waited, timeout=30.0
+        p.BatchFinished, lambda n: n.attempt_id == attempt and n.metrics.waited is waited, timeout=90.0
     )
     assert isinstance(notice, p.BatchFinished)
     return notice.metrics

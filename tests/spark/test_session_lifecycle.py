@@ -80,7 +80,7 @@ async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
     """The supervisor learns of it from the child, which then ends itself."""
     assert lone_child.ready is not None
     os.kill(lone_child.ready.jvm_pid, signal.SIGKILL)
-    lost = await lone_child.notice(p.JvmLost, lambda _: True, timeout=10.0)
+    lost = await lone_child.notice(p.JvmLost, lambda _: True, timeout=60.0)
     assert str(lone_child.ready.jvm_pid) in lost.reason
     assert await ends(lone_child.pid)
 
@@ -125,7 +125,7 @@ async def _jvm_of(pid: int) -> int:
                 found.extend([child.pid] if child.name() == "java" else [])
         return bool(found)
 
-    assert await until(there, timeout=60)
+    assert await until(there, timeout=180)
     return found[-1]
 
 

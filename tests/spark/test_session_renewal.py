@@ -56,7 +56,7 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
         listener=lambda: listener,
     )
     async with keeper:
-        assert await until(lambda: keeper.phase is SessionPhase.READY, timeout=90)
+        assert await until(lambda: keeper.phase is SessionPhase.READY, timeout=270)
         attempt = AttemptId(uuid4().hex)
         query = task(rate(10), sql("n", "SELECT value % 5 AS k, count(*) AS n FROM numbers GROUP BY 1", "numbers"))
         out = call("discard:write", "n")
@@ -69,20 +69,20 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
                 directory=str(tmp_path / "attempt"),
                 artifacts={"discard.py": str(tmp_path / "discard.py")},
             ),
-            timeout=60,
+            timeout=180,
         )
-        assert await until(lambda: bool(keeper.aged), timeout=60)
+        assert await until(lambda: bool(keeper.aged), timeout=180)
         assert "threads, more than 200" in keeper.aged
-        await keeper.session().ask(sp.StopTask(attempt_id=attempt), timeout=30)
-        assert (await keeper.session().ask(sp.Ping(), timeout=10)).attempts == ()
+        await keeper.session().ask(sp.StopTask(attempt_id=attempt), timeout=90)
+        assert (await keeper.session().ask(sp.Ping(), timeout=60)).attempts == ()
         child = psutil.Process(keeper.session().pid)
         old = [child, *child.children(recursive=True)]
         assert "java" in {process.name() for process in old}
         keeper.renew(keeper.aged)
         assert await keeper.gone(1)
         assert [process for process in old if lives(process)] == []
-        assert await until(lambda: keeper.phase is SessionPhase.READY and keeper.generation == 2, timeout=90)
-        assert (await keeper.session().ask(sp.Ping(), timeout=10)).attempts == ()
+        assert await until(lambda: keeper.phase is SessionPhase.READY and keeper.generation == 2, timeout=270)
+        assert (await keeper.session().ask(sp.Ping(), timeout=60)).attempts == ()
         assert listener.lost == [1]
         assert SessionPhase.LOST not in listener.phases
         second = psutil.Process(keeper.session().pid).children(recursive=True)
