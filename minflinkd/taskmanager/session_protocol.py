@@ -81,13 +81,6 @@ class SnapshotFailed(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
-class NothingToDrain(MinflinkError):
-    """Time cannot be ended in a restored query before its first micro-batch."""
-
-    code = "nothing-to-drain"
-    consequence = Consequence.REFUSED
-
-
 # --- to the child ------------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,6 @@ STOPS = 3  # tries
 HOT_RESTARTS = 4  # tries
 EXPECTED = (  # failures: those that a shape asks for, and Spark's patience with a busy machine, which has no setting
     "raised once, on purpose",
-    "nothing-to-drain",
     "Timed out while waiting for the Python worker to connect back",
 )
 TIME_HAS_ENDED = "time has ended for the state of"  # a bounded job was stopped when a part of it had ended

@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode, Watermark
-from minflinkd.runtime.errors import RemoteError
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, events, job, parquet, python, source, sql, task
 
@@ -244,23 +243,27 @@ async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, t
     assert taken.input_ended
 
 
-async def test_a_restored_query_without_input_is_not_drained(child: Child, tmp_path: Path) -> None:
-    """C24: Spark would fire nothing, and the windows would be lost."""
-    write_events(tmp_path / "in", 2)
+async def test_a_restored_query_without_input_is_drained_too(child: Child, tmp_path: Path) -> None:
+    """C24: its first micro-batch has no rows, and fires what was open."""
+    truth = write_events(tmp_path / "in", 2)
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(), query)
     await child.batches(attempt, 0)
     files = tmp_path / "s"
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(files)))
     await child.stop(attempt)
+    before = published(tmp_path / "out", taken)
+    assert sum(before.values()) < sum(truth.values())
     directory = child.fresh_directory()
     shutil.copytree(files, directory / "checkpoint")
     restored = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators)
     attempt = await child.run(job(), query, restored=restored, directory=directory)
-    with pytest.raises(RemoteError) as refused:
-        await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await run_to_end(child, attempt)
+    after = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=2, target_directory=str(tmp_path / "t")))
     await child.stop(attempt)
-    assert refused.value.info().code == "nothing-to-drain"
+    assert before + published(tmp_path / "out", after) == truth
+    assert after.input_ended
 
 
 SCANNED = {  # SQL over `events`, with 60 rows

@@ -141,6 +141,26 @@ async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(
     await run.stop()
 
 
+async def test_a_restored_task_behind_exchanges_is_drained_with_what_was_open(child: Child, tmp_path: Path) -> None:
+    """C24: whether or not anything has come through them since; their end is a micro-batch."""
+    a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
+    graph = union(a, b)
+    run = await started(child, graph, fired)
+    a.put(0, 1, 70)
+    b.put(2)
+    await run.batches("windows", 1)
+    cuts = await run.checkpoint(1)
+    await run.stop()
+    assert fired.windows() == {}
+    run = Run(child, job("time"), chain(graph), fired.artifacts)
+    await run.start(cuts)
+    for attempt in run.attempts.values():
+        await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await fired.are({0: 3, 1: 1})
+    await child.notice(p.InputEnded, lambda n: n.attempt_id == run.attempts[TaskId("windows")])
+    await run.stop()
+
+
 async def test_an_input_that_is_idle_for_too_long_lets_it_go(child: Child, tmp_path: Path) -> None:
     """J8a: by the time alone, without another row anywhere; and the input still counts when it comes back."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
 
 from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS
+from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.spark import Session
 
-_EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
+_EXECUTION = f"{_RUNTIME}.MicroBatchExecution"
 _EVERY_BATCH = 2**62
 _STREAMING = "org.apache.spark.sql.connector.read.streaming"
 
@@ -53,6 +56,27 @@ def _end_time(session: Session, execution: Any) -> None:
     with between_batches(session, execution) as forget:
         execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
         forget()
+
+
+def end_for_empty_batch(session: Session, execution: Any, checkpoint: Path, park: Callable[[], None]) -> bool:
+    """Whether the query has run no micro-batch, and ends, so that the next one begins with one without rows.
+
+    Spark fires nothing in a restored query before its first micro-batch, and runs none without rows. `park` takes its
+    state stores away, for the query that follows.
+    """
+    with between_batches(session, execution):
+        boundary = snapshot.read_boundary(checkpoint)
+        if execution.lastExecution() is not None or boundary.started > boundary.committed:
+            return False
+        snapshot.plan_empty_batch(checkpoint, boundary.committed)
+        park()
+        execution.state().set(terminated(session))  # under the lock: it plans nothing more
+        return True
+
+
+def terminated(session: Session) -> Any:
+    """The state of a query that ends by itself, behind the micro-batch that it commits."""
+    return getattr(getattr(session.jvm, f"{_RUNTIME}.TERMINATED$"), "MODULE$")
 
 
 @contextmanager

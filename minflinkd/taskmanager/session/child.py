@@ -238,7 +238,6 @@ class SessionChild(Component):
         task = self._task(request.attempt_id)
         attempt = self._attempts[request.attempt_id]
         if not attempt.ends:
-            task.check_drain()
             attempt.ends = True
             self._threads.submit(task.run_to_end)
         return Done()

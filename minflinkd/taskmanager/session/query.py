@@ -47,7 +47,6 @@ from minflinkd.taskmanager.session.spark import Session
 from minflinkd.taskmanager.session.stores import StateStores
 from minflinkd.taskmanager.session.watermarks import Watermarks, finds_input
 from minflinkd.taskmanager.session_protocol import (
-    NothingToDrain,
     RunTask,
     SnapshotTaken,
     TakeSnapshot,
@@ -57,7 +56,6 @@ from minflinkd.taskmanager.session_protocol import (
 
 log = structlog.get_logger(__name__)
 
-_RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _HANDED_OVER = 30.0  # seconds, many times what it takes
 _REOPENED = 0.02  # seconds between two looks at a checkpoint to stop with
 _WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
@@ -261,13 +259,14 @@ class RunningTask:
 
     def _let_query_end(self) -> None:
         """Behind the cut of a checkpoint to stop with: to plan one more micro-batch would only delay the end."""
-        terminated = getattr(self._engine.session.jvm, f"{_RUNTIME}.TERMINATED$")
         self._park_stores()  # before Spark tells its maintenance that the run has ended
         self._let_end = True
-        self._execution.state().set(getattr(terminated, "MODULE$"))
+        self._execution.state().set(bounded.terminated(self._engine.session))
 
     def _goes_on(self) -> bool:
-        """The query has ended behind such a cut; it goes on where it stands if the checkpoint came to nothing."""
+        """The query has ended behind such a cut, or for a micro-batch without rows; it goes on where it stands if the
+        checkpoint came to nothing.
+        """
         while self._channels.closed_after is not None:
             if self._stopping.wait(_REOPENED):
                 return False
@@ -275,7 +274,7 @@ class RunningTask:
             if self._stopping.is_set() or self._batch_error is not None:
                 return False
             assert self._plan is not None
-            log.info("a query goes on: it is not to stop after all", attempt=self._request.attempt_id)
+            log.info("a query goes on", attempt=self._request.attempt_id, drained=self._bounded)
             self._stores_here.clear()
             self._let_end = False
             plan.activate(self._engine.session, self._plan.spark)
@@ -290,22 +289,13 @@ class RunningTask:
                 self._stores_here.set()
         return True
 
-    def check_drain(self) -> None:
-        """Raises NothingToDrain: Spark fires nothing in a query that has run no micro-batch since it was restored."""
-        restored = self._request.restored is not None and self._request.restored.batch_id >= 0
-        assert self._plan is not None
-        if restored and not self._progress.metrics.batches and any(node.stateful for node in self._plan.operators):
-            raise NothingToDrain(
-                "the task has had no input since it was restored, so that its open windows could not fire",
-                hint="stop without drain, or drain when there was input",
-            )
-
     def run_to_end(self) -> None:
         """For a bounded task, beside `watch`. The query's own failure is `watch`'s to report."""
         self._bounded = True
-        assert self._query is not None
-        java_query: Any = self._query._jsq
         try:
+            self._await_first_batch()
+            assert self._query is not None
+            java_query: Any = self._query._jsq
             exchanges = frozenset(self._plan.exchanges if self._plan is not None else ())
             ended = bounded.run_to_end(self._engine.session, java_query, exchanges, self._channels.all_ended)
             if ended and not self._stopping.is_set():
@@ -314,6 +304,28 @@ class RunningTask:
                 self._events.input_ended(self._progress.metrics)
         except Exception as error:
             self._unforeseen(error)
+
+    def _await_first_batch(self) -> None:
+        """Let a restored query that has had no input since run a micro-batch without rows: then its windows can fire.
+
+        A task that reads an exchange has one anyway, with the end of that.
+        """
+        assert self._plan is not None
+        assert self._query is not None
+        before: Any = self._query
+        restored = self._request.restored
+        if restored is None or restored.batch_id < 0 or restored.input_ended:
+            return
+        if self._plan.exchanges or not any(node.stateful for node in self._plan.operators):
+            return
+        self._let_end = True  # before it ends: to `watch` it would have failed
+        park = self._park if self.continues else lambda: None  # else no store is open before a first micro-batch
+        if not bounded.end_for_empty_batch(self._engine.session, self._execution, self._checkpoint, park):
+            self._let_end = False
+            return
+        before._jsq.stop()
+        while self._query is before and not self._watched.wait(_REOPENED):
+            pass
 
     def _failed(self, error: ErrorInfo) -> None:
         """Told once, and never of a query that was to stop."""
@@ -381,8 +393,11 @@ class RunningTask:
         """Behind the cut of a checkpoint to stop with no micro-batch begins, and another attempt may want them."""
         closed = self._channels.closed_after is not None
         if closed and self._parked is None and not self._engine.session.config.on_cluster:
-            self._parked = str(uuid4())
-            self._engine.stores.hand_over(self._run_id, self._parked)
+            self._park()
+
+    def _park(self) -> None:
+        self._parked = str(uuid4())
+        self._engine.stores.hand_over(self._run_id, self._parked)
 
     def standing(self) -> Standing | None:
         """After `stop`: where another attempt may go on."""
