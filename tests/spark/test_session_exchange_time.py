@@ -141,6 +141,18 @@ async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(
     await run.stop()
 
 
+async def test_an_idle_task_tells_its_watermark_while_it_waits_for_its_next_trigger(
+    child: Child, tmp_path: Path
+) -> None:
+    """J8a: it says that it waits for data for some 10 ms of each interval only, which are easily missed."""
+    a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
+    a.put(0, 1, 130)
+    b.put(2, 130)
+    run = await started(child, union(a, b), fired, trigger_interval=10.0)
+    await fired.are({0: 3})
+    await run.stop()
+
+
 async def test_a_restored_task_behind_exchanges_is_drained_with_what_was_open(child: Child, tmp_path: Path) -> None:
     """C24: whether or not anything has come through them since; their end is a micro-batch."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)

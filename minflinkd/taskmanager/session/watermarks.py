@@ -40,8 +40,8 @@ def without_marks(schema: str) -> tuple[StructType, str | None]:
 
 
 def is_idle(execution: Any) -> bool:
-    """The query has looked for something to do, and found nothing."""
-    return str(execution.status().message()).startswith("Waiting for data")
+    """The query has looked for something to do, and found nothing; perhaps it waits for its next trigger now."""
+    return finds_input(execution) is False
 
 
 def finds_input(execution: Any) -> bool | None:
