@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.exchange.channels import TaskChannels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind
-from minflinkd.taskmanager.session import snapshot
+from minflinkd.taskmanager.session import snapshot, steady_plans
 from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.exchange_sink import ExchangeSink
 from minflinkd.taskmanager.session.failures import BatchFailed, QueryEnded, batch_failure, input_failure
@@ -100,6 +100,8 @@ class MicroBatches:
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
         rows = self.sinks.write(frame, epoch)
+        if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
+            steady_plans.hold(frame.sparkSession)  # the next micro-batch is planned in the same session
         entry, positions = None, self.channels.no_positions
         if self.exchange is not None or self.plan.exchanges:
             offsets = snapshot.read_offsets(self.checkpoint, epoch)

@@ -27,7 +27,7 @@ from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import no_channels
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
-from minflinkd.taskmanager.session import bounded, plan, snapshot
+from minflinkd.taskmanager.session import bounded, plan, snapshot, steady_plans
 from minflinkd.taskmanager.session.backpressure import Backpressure
 from minflinkd.taskmanager.session.batch_input import failed_input
 from minflinkd.taskmanager.session.batches import MicroBatches
@@ -212,6 +212,7 @@ class RunningTask:
         assert self._plan is not None
         job = self._request.job
         self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
+        steady_plans.hold(self._plan.spark)  # classes of sinks are made after the plan was built
         writer = (
             frame.writeStream.outputMode(self._plan.output_mode.value)
             .option("checkpointLocation", str(self._checkpoint))

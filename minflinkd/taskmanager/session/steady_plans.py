@@ -14,7 +14,10 @@ makes a plan depend on the rows is off for every query:
 
 from __future__ import annotations
 
+import structlog
 from pyspark.sql import SparkSession
+
+log = structlog.get_logger(__name__)
 
 _REUSE = "spark.sql.exchange.reuse"
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
@@ -22,13 +25,24 @@ _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer"
 _MOVING_JOINS = ("PushDownLeftSemiAntiJoin", "PushLeftSemiLeftAntiThroughJoin", "PushDownJoinThroughUnion")
 _RULES = tuple(f"{_OPTIMIZER}.{rule}" for rule in _MOVING_JOINS)
 
+_SET_BACK = "a Spark setting was set back"
+
 SETTINGS = {_REUSE: "false", _EXCLUDED: ",".join(_RULES)}
 
 
 def hold(spark: SparkSession) -> None:
-    """Whatever the administrator's settings say, those of the job, or the code of a vertex has set since."""
-    spark.conf.set(_REUSE, "false")
-    spark.conf.set(_EXCLUDED, excluded(spark.conf.get(_EXCLUDED) or ""))
+    """Whatever the administrator's settings say, those of the job, or the code of a vertex or sink has set since.
+
+    A query's session is a copy of its task's, and lives as long as the query: what a sink sets there in one micro-batch
+    would hold in the next ones.
+    """
+    reuse, rules = spark.conf.get(_REUSE) or "", spark.conf.get(_EXCLUDED) or ""
+    if reuse.lower() != "false":
+        spark.conf.set(_REUSE, "false")
+        log.warning(_SET_BACK, setting=_REUSE, was=reuse, hint="queries depend on it: leave it as it is")
+    if (wanted := excluded(rules)) != rules:
+        spark.conf.set(_EXCLUDED, wanted)
+        log.warning(_SET_BACK, setting=_EXCLUDED, was=rules, hint="the rules of minflinkd are added to yours")
 
 
 def excluded(already: str) -> str:

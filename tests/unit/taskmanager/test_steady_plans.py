@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from minflinkd.taskmanager.session.steady_plans import SETTINGS, excluded
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+
+from minflinkd.taskmanager.session.steady_plans import SETTINGS, excluded, hold
 
 RULES = SETTINGS["spark.sql.optimizer.excludedRules"].split(",")
 
@@ -12,3 +17,24 @@ def test_rules_that_others_exclude_stay_excluded() -> None:
     assert excluded("") == ",".join(RULES)
     assert excluded("mine.Rule") == ",".join(["mine.Rule", *RULES])
     assert excluded(f" {RULES[0]} , mine.Rule") == ",".join([RULES[0], "mine.Rule", *RULES[1:]])
+
+
+class Conf(dict[str, str]):
+    """The settings of a session."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
+def test_what_user_code_has_changed_is_set_back_with_a_note_for_each_setting() -> None:
+    """Nothing is said where nothing was changed: this is looked at in each micro-batch of a Python sink."""
+    reuse, rules = SETTINGS
+    conf = Conf({reuse: "true", rules: "mine.Rule"})
+    spark: Any = SimpleNamespace(conf=conf)
+    with structlog.testing.capture_logs() as told:
+        hold(spark)
+    assert conf == {reuse: "false", rules: ",".join(["mine.Rule", *RULES])}
+    assert [(note["setting"], note["was"]) for note in told] == [(reuse, "true"), (rules, "mine.Rule")]
+    with structlog.testing.capture_logs() as again:
+        hold(spark)
+    assert again == []
