@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,18 @@ async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts
         assert all("no connection to the database" in fault.problem and "\n" not in fault.problem for fault in found)
         assert all("is the server up" in fault.hint for fault in found)
     assert await leftovers(postgres) == []
+
+
+@pytest.mark.parametrize("more", [{}, {"loginTimeout": "0", "socketTimeout": "0"}])
+async def test_a_server_that_never_answers_does_not_hold_a_submission_up(
+    child: Child, postgres: Postgres, more: dict[str, str]
+) -> None:
+    """J4: also where the driver itself would wait for ever, as most do."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/postgres"
+        vertex = sink("numbers", **table(postgres, "never", url=url, **more))
+        found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), vertex),)), timeout=30.0)).faults
+    (fault,) = found
+    assert fault.path == f"vertices.{vertex.id}.sink"
+    assert "no connection to the database" in fault.problem
+    assert "is the server up" in fault.hint

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from minflinkd.jobgraph.faults import GraphFault
@@ -19,7 +22,9 @@ from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFaile
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.spark import Session
 
-_PATIENCE = {"connectTimeout": "5"}  # seconds, of PostgreSQL's driver: somebody waits for the answer
+# Somebody waits for the answer. Seconds, of PostgreSQL's driver: to connect, to log in, and for each answer.
+_PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
+_ANSWER = 10.0  # seconds, of any driver: most wait for ever by themselves
 _BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
 _THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
 
@@ -29,6 +34,8 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
     for vertex in plan.sinks:
         assert vertex.sink is not None
         path = f"vertices.{vertex.id}.sink"
+        if any(fault.path.startswith(f"{path}.options.") for fault in plan.faults):
+            continue  # by which it would be addressed
         if vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None:
             local = local_path(vertex.sink.path)
             if local is not None and (problem := unwritable(Path(local))) is not None:
@@ -61,6 +68,23 @@ def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
     if (url := sink.options.get("url")) is None:
         return None  # a fault of its own, which the job file shows
     options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
+    found: Future[tuple[str, str] | None] = Future()
+
+    def connect() -> None:
+        try:
+            found.set_result(_connected(session, options))
+        except BaseException as error:
+            found.set_exception(error)
+
+    # Nobody can end a driver that waits: its thread stays behind until it comes back.
+    threading.Thread(target=connect, name=f"connect to {url.partition('?')[0]}", daemon=True).start()
+    try:
+        return found.result(_ANSWER)
+    except FutureTimeoutError:
+        return f"no connection to the database: it has not answered within {_ANSWER:g} s", _THERE
+
+
+def _connected(session: Session, options: Mapping[str, str]) -> tuple[str, str] | None:
     try:
         with Database(session, options).transaction():
             return None
