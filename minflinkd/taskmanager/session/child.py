@@ -22,7 +22,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
-from minflinkd.taskmanager.session import continuation, plan, rehearsal, sink_targets, streamable
+from minflinkd.taskmanager.session import continuation, option_checks, plan, rehearsal, sink_targets, streamable
 from minflinkd.taskmanager.session.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.prepared import PreparedTask
@@ -299,6 +299,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
             with code.in_session(built.spark):
                 if not built.faults:
                     built.faults.extend(streamable.when_planned(engine.session, built, task))
+                option_checks.check(engine.session, built, request.job, task)
                 built.faults.extend(sink_targets.faults(engine.session, built))
             prepared.append(PreparedTask(request.job, task, inputs, built, engine.code.load(job_id, request.artifacts)))
             faults.extend(built.faults)

@@ -54,7 +54,7 @@ class Database:
         try:
             connection = self._connect()
         except Py4JJavaError as error:
-            if _is_no_driver(error):
+            if is_no_driver(error):
                 name = self._options.get("driver", "for " + ":".join(self._options["url"].split(":")[:2]))
                 raise NoDriver(f"the JDBC driver {name} is not there") from error
             raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
@@ -128,7 +128,7 @@ class Transaction:
         return statement
 
 
-def _is_no_driver(error: Py4JJavaError) -> bool:
+def is_no_driver(error: Py4JJavaError) -> bool:
     kind = str(error.java_exception.getClass().getSimpleName())
     return kind == "ClassNotFoundException" or "No suitable driver" in _said(error)
 

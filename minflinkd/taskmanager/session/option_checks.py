@@ -1,0 +1,218 @@
+"""Whether Spark takes the options of sources and sinks, tried before anything starts (J4).
+
+Spark reads most options when a query is there: a wrong value passes the analysis, and then fails in each attempt. So a
+source is made as the query would make it, a file of two lines is read, and no rows are written, in a directory that is
+gone afterwards. Nothing of Spark's rules is repeated here. Only vertices with options are tried, as this takes some tenths
+of a second each, and only sources of Spark's own that connect to nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from minflinkd.jobgraph.faults import GraphFault, show
+from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.model import Sink, Source, Task
+from minflinkd.jobgraph.params import resolve
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.secrets import is_sensitive
+from minflinkd.taskmanager.session.failures import build_failure, session_is_lost
+from minflinkd.taskmanager.session.plan import Plan
+from minflinkd.taskmanager.session.sinks.database import is_no_driver, writer_options
+from minflinkd.taskmanager.session.spark import Session
+
+Options = Mapping[str, str]
+
+_TRIED = (*FILE_FORMATS, "kafka", "rate", "rate-micro-batch")
+_TEXTS = ("json", "csv", "text")
+_OF_THE_PLACE = {"basepath", "path", "modifiedbefore", "modifiedafter"}  # say nothing of a file elsewhere
+_OF_THE_STREAM = frozenset(  # looked at when the source is made: a job with no others need not read a file for them
+    ["maxfilespertrigger", "maxbytespertrigger", "maxfileage", "latestfirst", "filenameonly", "maxcachedfiles"]
+)
+_MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+_HINT = "Spark's documentation of the format lists its options and their values"
+
+
+def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
+    """Add to the plan's faults those of all sources and sinks of a task that have no others. Blocks.
+
+    Some options are read when the source is named. Spark then says what is wrong, and not where: so it is said again.
+    """
+    at_fault = {".".join(fault.path.split(".")[:2]) for fault in plan.faults}
+    for written in task.vertices:
+        path = f"vertices.{written.id}.source"
+        if written.source is None or written.source.format not in _TRIED:
+            continue
+        if not written.source.options and written.source.format in FILE_FORMATS:
+            continue
+        if f"vertices.{written.id}" in at_fault and not _has(plan, path):
+            continue
+        source = resolve(written, job.params).source
+        assert source is not None
+        found = [*_mode(source, path), *_wrong(path, source.options, _Reading(session, plan.spark, source).attempt)]
+        if _has(plan, path) and any(fault.path != path for fault in found):
+            plan.faults[:] = [fault for fault in plan.faults if fault.path != path]
+        if not _has(plan, path):
+            plan.faults.extend(found)
+    for vertex in plan.sinks if plan.frame is not None else ():
+        path = f"vertices.{vertex.id}"
+        if path in at_fault or vertex.sink is None or not vertex.sink.options:
+            continue
+        plan.faults += _wrong(f"{path}.sink", vertex.sink.options, _Writing(session, plan, vertex.sink).attempt)
+
+
+def _has(plan: Plan, path: str) -> bool:
+    return any(fault.path == path for fault in plan.faults)
+
+
+def _wrong(path: str, options: Options, attempt: Callable[[Options], None]) -> Iterator[GraphFault]:
+    """The option without which it would do, where there is one."""
+    if (problem := _problem(attempt, options)) is None:
+        return
+    for name, value in options.items():
+        without = {other: text for other, text in options.items() if other != name}
+        if _problem(attempt, without) is None:
+            yield GraphFault(path=f"{path}.options.{name}", problem=_said(name, value, problem), hint=_HINT)
+            return
+    yield GraphFault(path=path, problem=f"Spark does not take the options: {problem}", hint=_HINT)
+
+
+def _said(name: str, value: str, problem: str) -> str:
+    """Of a secret neither the value nor Spark's sentence, which may quote it."""
+    if is_sensitive(name):
+        return "Spark cannot take the value, which is not shown, as it looks like a secret"
+    return problem if name.lower() in problem.lower() else f"Spark cannot take {show(value)}: {problem}"
+
+
+def _problem(attempt: Callable[[Options], None], options: Options) -> str | None:
+    """What Spark says, in a line."""
+    try:
+        attempt(options)
+    except (PySparkException, Py4JError) as error:
+        if session_is_lost(error):
+            raise
+        cause = _root(error.java_exception) if isinstance(error, Py4JJavaError) else None
+        return " ".join((cause or build_failure(error).message).split())[:500]
+    return None
+
+
+def _root(exception: Any) -> str:
+    """The innermost sentence: the others say where it was met."""
+    while (cause := exception.getCause()) is not None:
+        exception = cause
+    return str(exception.getMessage() or exception.toString())
+
+
+def _mode(source: Source, path: str) -> Iterator[GraphFault]:
+    """The one value that Spark replaces by another, without a word but in its log."""
+    for name, value in source.options.items():
+        if name.lower() == "mode" and source.format in ("json", "csv") and value.upper() not in _MODES:
+            hint = f"one of {', '.join(_MODES)}"
+            yield GraphFault(path=f"{path}.options.{name}", problem=f"{show(value)} is not a mode", hint=hint)
+
+
+class _Reading:
+    """Tries to read as a query would."""
+
+    def __init__(self, session: Session, spark: SparkSession, source: Source) -> None:
+        self._session, self._spark, self._source = session, spark, source
+
+    def attempt(self, options: Options) -> None:
+        source = replace(self._source, options=dict(options))
+        with tempfile.TemporaryDirectory(prefix="options-", dir=self._session.config.working_directory) as directory:
+            place = Path(directory)
+            frame = _stream(self._spark, source)
+            _make_source(frame, place / "sources")
+            if source.format in FILE_FORMATS and not _OF_THE_STREAM.issuperset(name.lower() for name in options):
+                if not self._session.config.on_cluster:  # executors elsewhere do not see the file
+                    self._read(source, place, frame.columns)
+
+    def _read(self, source: Source, place: Path, columns: list[str]) -> None:
+        """A text for each column, since formats are looked at with the first value. One that does not fit becomes NULL:
+
+        `mode` is left out, and so is what compares the columns of a file with the schema.
+        """
+        left_out = {*_OF_THE_PLACE, "mode", *(("pathglobfilter",) if source.format in _TEXTS else ())}
+        kept = {name: value for name, value in source.options.items() if name.lower() not in left_out}
+        kept = {
+            name: value for name, value in kept.items() if (name.lower(), value.lower()) != ("enforceschema", "false")
+        }
+        (place / "files").mkdir()
+        if source.format in _TEXTS:
+            (place / "files" / "lines.txt").write_text(_lines(source, columns))
+        reader = self._spark.read.format(source.format).options(**kept)
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        frame = reader.load(f"file://{place / 'files'}")
+        if source.format in _TEXTS:
+            frame.collect()
+        else:
+            frame._jdf.queryExecution().toRdd()
+
+
+def _lines(source: Source, columns: list[str]) -> str:
+    """Two: one may be taken for a header."""
+    given = {name.lower(): value for name, value in source.options.items()}
+    texts = dict.fromkeys(columns, "x")
+    line = json.dumps(texts) if source.format == "json" else (given.get("sep") or ",").join(texts.values())
+    return f"{line}\n{line}\n"
+
+
+def _stream(spark: SparkSession, source: Source) -> DataFrame:
+    reader = spark.readStream.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    return reader.load(source.path) if source.path is not None else reader.load()
+
+
+def _make_source(frame: DataFrame, place: Path) -> None:
+    """Spark reads the options of a stream when it makes its source, with a directory for its log."""
+    leaf: Any = frame._jdf.queryExecution().analyzed().collectLeaves().head()
+    if str(leaf.nodeName()) == "StreamingRelation":
+        leaf.dataSource().createSource(f"file://{place}")
+    else:
+        leaf.table().newScanBuilder(leaf.extraOptions()).build().toMicroBatchStream(f"file://{place}").stop()
+
+
+class _Writing:
+    """Tries to write nothing."""
+
+    def __init__(self, session: Session, plan: Plan, sink: Sink) -> None:
+        self._session, self._plan, self._sink = session, plan, sink
+
+    def attempt(self, options: Options) -> None:
+        if self._sink.format in FILE_FORMATS:
+            if not self._session.config.on_cluster:
+                self._write(options)
+        elif self._sink.format == "jdbc":
+            needed = {"url", "dbtable"} - options.keys()
+            _jdbc(self._session, dict(options) | {name: self._sink.options[name] for name in needed})
+
+    def _write(self, options: Options) -> None:
+        assert self._plan.frame is not None
+        rows = self._plan.spark.createDataFrame([], self._plan.frame.schema)
+        with tempfile.TemporaryDirectory(prefix="options-", dir=self._session.config.working_directory) as directory:
+            rows.write.format(self._sink.format).options(**options).save(f"file://{directory}/nothing")
+
+
+def _jdbc(session: Session, options: dict[str, str]) -> None:
+    """Of the writer and its connections; connects to nothing."""
+    jvm: Any = session.jvm
+    given = jvm.java.util.HashMap()
+    for name, value in writer_options(options).items():
+        given.put(name, value)
+    scala = jvm.PythonUtils.toScalaMap(given)
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
+    except Py4JJavaError as error:
+        if not is_no_driver(error):  # `sink_targets` says what to do then
+            raise
