@@ -30,7 +30,6 @@ class MergedFiles(Crashes):
         super().__init__(base, names, points, changes=CHANGES, settings=SETTINGS, **others)
         self.orphans: dict[str, set[str]] = {}  # by job, what was found in the end
         self._savepoints: dict[Path, bytes] = {}
-        self._last: Orphans | None = None  # what was listed last
 
     async def strike(self) -> None:
         await self.await_running(frozenset())
@@ -44,6 +43,7 @@ class MergedFiles(Crashes):
         await self.settle()
         for job_id in self.ids.values():
             await self.cluster.cancel(job_id)
+        await until("no job has a JobMaster", self._without_masters, timeout=60)
         async with self.cluster.configured(**{f"{FILE_MERGING}.orphan-grace": "1 s"}):
             await self._sweep()
         for name, job_id in self.ids.items():
@@ -82,11 +82,18 @@ class MergedFiles(Crashes):
             assert stored.present() == stored.named(), f"{name}\n{self.told}"
         self._check()
 
+    async def _without_masters(self) -> bool:
+        """A job is CANCELED before its JobMaster has ended, which may still write and delete, and which answers for the
+
+        job's files as it knows them. A result is stored without the mark `dirty` when that is over.
+        """
+        results = [self.cluster.state / "jobs/results" / f"{job_id}.json" for job_id in self.ids.values()]
+        return all(path.exists() and json.loads(path.read_bytes()).get("dirty") is False for path in results)
+
     async def _listed(self) -> Orphans | None:
-        """None while a job that ends still writes: two listings in a row have to be the same."""
+        """None while a directory was written to just now."""
         found = await self.cluster.client.orphans(job=None, dry_run=True)
-        before, self._last = self._last, found
-        return found if before == found and not any(of_job.skipped for of_job in found.jobs) else None
+        return None if any(of_job.skipped for of_job in found.jobs) else found
 
     async def _go_on(self, name: str, stored: StoredCheckpoints) -> None:
         file = self.base / "jobs" / f"{name}.json"
