@@ -13,6 +13,7 @@ from benchmarks import (
     cancel,
     checkpoint,
     checkpoint_size,
+    exchange_reuse,
     hot_restart,
     machine,
     recovery,
@@ -37,6 +38,7 @@ ROWS = (
     upload_cost,
     storage_files,
     beside_plain,
+    exchange_reuse,
     blob,
     scale,
 )

@@ -1,0 +1,135 @@
+"""What it costs a query that Spark reuses no exchange (`session/steady_plans.py`): micro-batch times without and with.
+
+Queries in which Spark finds something to reuse, each over files of 10,000 rows, one a micro-batch:
+
+    self-join   a windowed aggregate, joined with itself
+    union       two projections of one windowed aggregate
+    projections two projections of one source, grouped each and joined by window: no aggregate is shared
+    table       a stream joined with the same table of 100,000 rows twice, which is too large to be broadcast
+
+The session is made as the TaskManager makes it (`session/spark.py`: its JVM, RocksDB, settings), in a process of its
+own (`reuse_queries.py`) that runs one query after the other; nothing but `spark.sql.exchange.reuse` differs between the
+two sides. They take turns (A B, then B A). Rows go to Spark's `noop` sink. Times are those of Spark's progress, of the
+micro-batches with rows after the first 8.
+
+How many exchanges each side makes is told beside; one that is not reused reads its part of the source again. With reuse
+the second copy of an aggregate gets no watermark (which is why it is off), so that side may write less rows and do less
+work: the difference is the most that the setting costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Row
+from benchmarks.reuse_queries import QUERIES
+from benchmarks.running import quick_asked, run, say
+from tests.windows_job import WindowsJob
+
+REUSE = "with reuse"
+WARM = 8  # micro-batches
+ROWS = 10_000  # of a micro-batch
+TABLE = 100_000  # rows
+PARTITIONS = 2
+TIMEOUT = 600  # seconds, for a query
+
+Side = list[dict[str, Any]]  # what the process told of each run
+
+
+async def measure(base: Path, quick: bool) -> Row:
+    row = Row("exchange_reuse", "A query whose exchanges are not reused, beside one whose exchanges are")
+    turns, files = (1, WARM + 6) if quick else (3, WARM + 20)
+    job = WindowsJob(base, files=files, rows=ROWS)
+    await asyncio.to_thread(job.write_events)
+    async with _process(base, job.events) as process:
+        for query in QUERIES:
+            await _asked(process, query=query, reuse=False, files=files)  # for the JVM, which compiles
+            sides: dict[bool, Side] = {False: [], True: []}
+            for turn in range(turns):
+                for reuse in (False, True) if turn % 2 == 0 else (True, False):
+                    found = await _asked(process, query=query, reuse=reuse, files=files)
+                    sides[reuse].append(found)
+                    what = REUSE if reuse else "without"
+                    say(f"exchange_reuse: {query}, turn {turn + 1}, {what}: {_median(found):.0f} ms")
+            _report(row, query, sides[False], sides[True])
+    return row
+
+
+def _report(row: Row, query: str, without: Side, reusing: Side) -> None:
+    row.add(
+        f"{query}: a micro-batch (medians of the runs)",
+        "ms",
+        [_median(found) for found in without],
+        (REUSE, [_median(found) for found in reusing]),
+    )
+    row.add(
+        f"{query}: a micro-batch, all",
+        "ms",
+        [ms for found in without for ms in found["ms"][WARM:]],
+        (REUSE, [ms for found in reusing for ms in found["ms"][WARM:]]),
+    )
+    row.add(
+        f"{query}: exchanges in the plan, those that are reused left out",
+        "",
+        [found["exchanges"] for found in without],
+        (REUSE, [found["exchanges"] for found in reusing]),
+    )
+    row.add(
+        f"{query}: rows written",
+        "",
+        [found["written"] for found in without],
+        (REUSE, [found["written"] for found in reusing]),
+    )
+
+
+def _median(found: dict[str, Any]) -> float:
+    times = sorted(found["ms"][WARM:])
+    return float((times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2)
+
+
+@asynccontextmanager
+async def _process(base: Path, events: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """It answers each line with a line, and ends with its input."""
+    settings = {"base": str(base), "events": str(events), "partitions": PARTITIONS, "rows": TABLE}
+    with (base / "stderr.log").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.reuse_queries", json.dumps(settings)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+        )
+    try:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(120):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if process.returncode:
+            say((base / "stderr.log").read_text(errors="replace")[-3000:])
+
+
+async def _asked(process: asyncio.subprocess.Process, **request: Any) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    async with asyncio.timeout(TIMEOUT):
+        while line := await process.stdout.readline():
+            if line.startswith(b"{"):  # else it is Spark's
+                found: dict[str, Any] = json.loads(line)
+                return found
+    raise RuntimeError("the process of the queries has ended")
+
+
+if __name__ == "__main__":
+    run(measure, quick=quick_asked(__doc__))

@@ -1,0 +1,95 @@
+"""The process of `exchange_reuse.py`: one streaming query after the other in a session as the TaskManager makes it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+_WINDOWS = """
+SELECT window(time, '1 minute') AS minute, k, v % 100 AS part, count(*) AS n, sum(v) AS total
+FROM events GROUP BY window(time, '1 minute'), k, v % 100
+"""
+QUERIES = {
+    "self-join": f"""
+WITH sums AS ({_WINDOWS})
+SELECT a.minute.start AS minute, a.k, a.n, b.total FROM sums a JOIN sums b
+ON a.minute = b.minute AND a.k = b.k AND a.part = b.part
+""",
+    "union": f"""
+WITH sums AS ({_WINDOWS})
+SELECT minute.start AS minute, k, part, n FROM sums UNION ALL SELECT minute.start, k, part, total FROM sums
+""",
+    "projections": """
+SELECT a.minute, a.n, b.total FROM
+(SELECT window(time, '1 minute') AS minute, k, count(*) AS n FROM events GROUP BY window(time, '1 minute'), k) a
+JOIN
+(SELECT window(time, '1 minute') AS minute, k, sum(v) AS total FROM events GROUP BY window(time, '1 minute'), k) b
+ON a.minute = b.minute AND a.k = b.k
+""",
+    "table": """
+SELECT e.k, e.v, one.name AS name, other.name AS other FROM events e
+JOIN names one ON e.v = one.id JOIN names other ON one.next = other.id
+""",
+}
+_REUSE = "spark.sql.exchange.reuse"
+
+
+def _session(base: Path, partitions: int) -> Any:
+    from minflinkd.taskmanager.session import spark
+    from minflinkd.taskmanager.session_protocol import SessionConfig
+
+    session = spark.launch(
+        SessionConfig(
+            name="exchange-reuse",
+            slots=partitions,
+            working_directory=str(base / "work"),
+            log_directory=str(base / "log"),
+            heap_bytes=1024**3,
+            warm_up=False,
+        )
+    )
+    return session.spark
+
+
+def _run(spark: Any, base: Path, events: str, query: str, *, reuse: bool, files: int) -> dict[str, Any]:
+    """Until all files are read; milliseconds of each micro-batch with rows."""
+    own = spark.newSession()
+    own.conf.set(_REUSE, str(reuse).lower())
+    own.conf.set("spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions"))
+    own.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    own.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(4 * files))
+    source = own.readStream.schema("k STRING, time TIMESTAMP, v BIGINT").option("maxFilesPerTrigger", 1).json(events)
+    source.withWatermark("time", "1 minute").createOrReplaceTempView("events")
+    own.read.parquet(str(base / "names")).createOrReplaceTempView("names")
+    writer = own.sql(QUERIES[query]).writeStream.format("noop").outputMode("append")
+    running = writer.option("checkpointLocation", str(base / "checkpoints" / uuid4().hex)).start()
+    running.processAllAvailable()
+    execution = running._jsq.streamingQuery().lastExecution().executedPlan()
+    lines = execution.toString().splitlines()
+    exchanges = sum("Exchange " in line and "ReusedExchange" not in line for line in lines)
+    told = running.recentProgress
+    running.stop()
+    return {
+        "ms": [progress["durationMs"]["triggerExecution"] for progress in told if progress["numInputRows"]],
+        "exchanges": exchanges,
+        "written": sum(max(0, progress["sink"]["numOutputRows"]) for progress in told),
+    }
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    base = Path(given["base"])
+    spark = _session(base, given["partitions"])
+    rows = spark.range(given["rows"])
+    names = rows.selectExpr("id", "concat('name ', id) AS name", f"(id * 7 + 1) % {given['rows']} AS next")
+    names.write.parquet(str(base / "names"))
+    for line in sys.stdin:
+        print(json.dumps(_run(spark, base, given["events"], **json.loads(line))), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
