@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.shapes.drawing import draw
-from tests.shapes.shape import Shape
-from tests.shapes.sources import Source
+from tests.shapes.shape import Node, Shape
 
+FILES = ("json", "parquet", "csv", "python")  # sources with a log
 WITHIN = 1_000  # seeds of which those are taken that have what a fault takes
 SHAPES = 6  # that are played for a fault, on one cluster
 TIMEOUT = 900.0  # seconds for each fault
@@ -63,13 +63,31 @@ class Fault:
     fits: Callable[[Shape], bool]
 
 
-def _source_beside_exchange(shape: Shape) -> bool:
-    """A vertex reads an exchange first, and then a source of files in its own query."""
-    return any(
-        any(given in node.exchanges for given in node.inputs)
-        and any(isinstance(shape.node(given).operator, Source) for given in node.inputs if given not in node.exchanges)
-        for node in shape.nodes
-    )
+RESTORES = ("raise", "savepoint", "kill session", "kill taskmanager")
+
+
+def _runs(fits: Callable[[Shape], bool]) -> Callable[[Shape], bool]:
+    return lambda shape: not shape.refused and fits(shape)
+
+
+def _source_after_exchange(shape: Shape) -> bool:
+    """A query reads an exchange first, and then a source of files, and is restored while there is more to come."""
+
+    def cut(node: Node, given: str) -> bool:
+        return given in node.exchanges or shape.node(given).group != node.group
+
+    def in_order(node: Node) -> bool:
+        inputs = node.inputs[::-1] if getattr(node.operator, "swapped", False) else node.inputs
+        exchanges = [at for at, given in enumerate(inputs) if cut(node, given)]
+        sources = [
+            at
+            for at, given in enumerate(inputs)
+            if not cut(node, given) and getattr(shape.node(given).operator, "format", "") in FILES
+        ]
+        return bool(exchanges and sources) and exchanges[0] < sources[-1]
+
+    restored = shape.arriving and any(what in RESTORES for what in shape.done)
+    return restored and any(in_order(node) for node in shape.nodes)
 
 
 def _joined_with_itself(shape: Shape) -> bool:
@@ -79,7 +97,7 @@ def _joined_with_itself(shape: Shape) -> bool:
 
 def _state_of_transform(shape: Shape) -> bool:
     names = " ".join(shape.features)
-    return "transformWithState" in names and any(what in shape.done for what in ("raise", "savepoint", "kill session"))
+    return "transformWithState" in names and any(what in RESTORES for what in shape.done)
 
 
 def _raises_in_a_part(shape: Shape) -> bool:
@@ -107,17 +125,17 @@ FAULTS = {
     "a source of files is numbered as if exchanges had logs": Fault(
         "minflinkd.taskmanager.session.operators",
         "def source_logs(found):\n    return {node.number: node.number for node in found if not node.stateful}\n",
-        _source_beside_exchange,
+        _runs(_source_after_exchange),
     ),
     "Spark reuses exchanges": Fault(
         "minflinkd.taskmanager.session.steady_plans",
         '_REUSE = "spark.sql.exchange.reuse.no"\nSETTINGS = {}\n',
-        _joined_with_itself,
+        _runs(_joined_with_itself),
     ),
     "records of transformWithState hold the paths of another attempt": Fault(
         "minflinkd.taskmanager.session.schema_paths",
         "def localize(checkpoint):\n    pass\n\n\ndef relative(text):\n    return text\n",
-        _state_of_transform,
+        _runs(_state_of_transform),
     ),
     "no micro-batch is planned when a job is submitted": Fault(
         "minflinkd.taskmanager.session.first_batch",
@@ -138,7 +156,7 @@ FAULTS = {
     "an exchange promises more than a join lets out": Fault(
         "minflinkd.taskmanager.session.watermarks",
         "def _output_watermark(session, plan, processed_ms):\n    return processed_ms\n",
-        _behind_a_range,
+        _runs(_behind_a_range),
     ),
     "time does not go to its end": Fault(
         "minflinkd.taskmanager.session.bounded",
