@@ -2,8 +2,8 @@
 
 Spark reads most options when a query is there: a wrong value passes the analysis, and then fails in each attempt. So a
 source is made as the query would make it, a file of two lines is read, and no rows are written, in a directory that is
-gone afterwards. Nothing of Spark's rules is repeated here. Only vertices with options are tried, as this takes some tenths
-of a second each, and only sources of Spark's own that connect to nothing meanwhile.
+gone afterwards. Nothing of Spark's rules is repeated here. Only vertices with options are tried, as this takes some
+tenths of a second each, and only sources of Spark's own that connect to nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
             continue
         source = resolve(written, job.params).source
         assert source is not None
-        found = [*_mode(source, path), *_wrong(path, source.options, _Reading(session, plan.spark, source).attempt)]
+        found = [
+            *_mode(source, path),
+            *refused_options(path, source.options, _Reading(session, plan.spark, source).attempt),
+        ]
         if _has(plan, path) and any(fault.path != path for fault in found):
             plan.faults[:] = [fault for fault in plan.faults if fault.path != path]
         if not _has(plan, path):
@@ -67,15 +70,20 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
         path = f"vertices.{vertex.id}"
         if path in at_fault or vertex.sink is None or not vertex.sink.options:
             continue
-        plan.faults += _wrong(f"{path}.sink", vertex.sink.options, _Writing(session, plan, vertex.sink).attempt)
+        plan.faults += refused_options(
+            f"{path}.sink", vertex.sink.options, _Writing(session, plan, vertex.sink).attempt
+        )
 
 
 def _has(plan: Plan, path: str) -> bool:
     return any(fault.path == path for fault in plan.faults)
 
 
-def _wrong(path: str, options: Options, attempt: Callable[[Options], None]) -> Iterator[GraphFault]:
-    """The option without which it would do, where there is one."""
+def refused_options(path: str, options: Options, attempt: Callable[[Options], None]) -> Iterator[GraphFault]:
+    """A fault at the option without which `attempt` succeeds, where there is one; else at all of them.
+
+    None where `attempt` fails without any option, too: then something else is wrong, which others report.
+    """
     if (problem := _problem(attempt, options)) is None:
         return
     for name, value in options.items():
@@ -83,7 +91,9 @@ def _wrong(path: str, options: Options, attempt: Callable[[Options], None]) -> I
         if _problem(attempt, without) is None:
             yield GraphFault(path=f"{path}.options.{name}", problem=_said(name, value, problem), hint=_HINT)
             return
-    yield GraphFault(path=path, problem=f"Spark does not take the options: {problem}", hint=_HINT)
+    if _problem(attempt, {}) is None:
+        said = "" if any(map(is_sensitive, options)) else f": {problem}"
+        yield GraphFault(path=path, problem=f"Spark does not take the options{said}", hint=_HINT)
 
 
 def _said(name: str, value: str, problem: str) -> str:
@@ -132,9 +142,10 @@ class _Reading:
             place = Path(directory)
             frame = _stream(self._spark, source)
             _make_source(frame, place / "sources")
-            if source.format in FILE_FORMATS and not _OF_THE_STREAM.issuperset(name.lower() for name in options):
-                if not self._session.config.on_cluster:  # executors elsewhere do not see the file
-                    self._read(source, place, frame.columns)
+            if self._session.config.on_cluster or source.format not in FILE_FORMATS:
+                return  # executors elsewhere do not see a file of this host
+            if not _OF_THE_STREAM.issuperset(name.lower() for name in options):
+                self._read(source, place, frame.columns)
 
     def _read(self, source: Source, place: Path, columns: list[str]) -> None:
         """A text for each column, since formats are looked at with the first value. One that does not fit becomes NULL:
