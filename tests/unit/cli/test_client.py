@@ -88,6 +88,15 @@ def test_calls_of_several_threads_leave_the_scripts_own_retry_hooks(
     daemon: RunningDaemon, url: str, tmp_path: Path
 ) -> None:
     """Hooks belong to the process: what the first of two calls has set aside must not be lost by the second."""
+    hooks = stamina.instrumentation.get_on_retry_hooks()  # commands, which own their process, have set none
+    stamina.instrumentation.set_on_retry_hooks([stamina.instrumentation.LoggingOnRetryHook])
+    try:
+        _calls_of_two_threads(tmp_path)
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(hooks)
+
+
+def _calls_of_two_threads(tmp_path: Path) -> None:
     before = stamina.instrumentation.get_on_retry_hooks()
     assert before
     running = clicks(tmp_path).submit()
