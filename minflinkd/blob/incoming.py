@@ -122,6 +122,13 @@ class Incoming:
             os.close(directory)
 
     def _make_directory(self) -> int:
+        """A cleanup may delete it between the call that makes it and the one that opens it, as it is empty."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return self._try_directory()
+        return self._try_directory()
+
+    def _try_directory(self) -> int:
         return make_directory(self._target.parent, follow_links=self._follow_links, durable=self._durable)
 
     def discard(self) -> None:

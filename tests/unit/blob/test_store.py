@@ -295,6 +295,29 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
     assert store.get(JOB, key).read_bytes() == DATA
 
 
+@pytest.mark.parametrize("step", ["sync", "place"])
+def test_a_cleanup_while_the_directory_is_made_does_not_break_an_upload(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It takes two calls: one makes the directory, one opens it."""
+    mkdir, cleanups = os.mkdir, 0
+
+    def made(path: Path) -> None:
+        nonlocal cleanups
+        mkdir(path)
+        if cleanups < 3:
+            cleanups += 1
+            store.delete_empty()
+
+    monkeypatch.setattr(os, "mkdir", made)
+    incoming = store.incoming(JOB, new_key())
+    incoming.write(DATA)
+    if step == "sync":
+        incoming.sync()
+    assert incoming.place().read_bytes() == DATA
+    assert cleanups == 3
+
+
 def test_a_good_file_that_took_the_place_of_a_corrupt_one_stays(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
