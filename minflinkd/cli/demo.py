@@ -133,7 +133,7 @@ class Demo:
             await asyncio.sleep(0.25)
         first = ready[0]
         phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in first.minflinkd.start_phases.items())
-        _say(f"TaskManager {first.id} is warm after {_since(began)} ({phases})")
+        _say(f"TaskManager {first.id} is warm after {_since(began)}" + (f" ({phases})" if phases else ""))
 
     # --- the job -------------------------------------------------------------------------------------------------
 

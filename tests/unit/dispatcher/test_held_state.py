@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+from msgspec.structs import replace
+
 from minflinkd.dispatcher.comparison import compare
 from minflinkd.dispatcher.held_state import held_state
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.rpc.jobs import StateFate
-from minflinkd.rpc.snapshot import PlanNode, StateFile, StateHandle, TaskSnapshot
+from minflinkd.rpc.snapshot import Meant, PlanNode, Role, StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
 from tests.unit.dispatcher.conftest import DOCUMENT
 
@@ -57,3 +59,19 @@ def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> Non
         assert all(verdict in fault.problem for fault in faults)
     changes, faults = compare(GRAPH, GRAPH, [taken()], plans, allow_non_restored=True)
     assert len(faults) == 1, "without a verdict the types must be those that were recorded"
+
+
+def test_a_task_that_had_not_run_at_the_checkpoint_is_compared_by_what_its_state_will_mean() -> None:
+    """H2: it may have state by the time that it stops. Types are left to Spark, which sees them then."""
+    sums, greatest = ((Meant(role=Role.AGGREGATE, text=text, exact=text, form=text),) for text in ("sum(v)", "max(v)"))
+    before = replace(taken(), batch_id=-1, operators=(replace(COUNT, meaning=sums),))
+    for meaning, fingerprint, codes in (
+        (greatest, "long", ["state-meaning-changed"]),
+        (greatest, "double", ["state-meaning-changed"]),
+        (sums, "double", []),
+    ):
+        plans = {NUMBERS: (replace(COUNT, fingerprint=fingerprint, meaning=meaning),)}
+        _, faults = compare(GRAPH, GRAPH, [before], plans, allow_non_restored=False)
+        assert [fault.code for fault in faults] == codes
+        _, faults = compare(GRAPH, GRAPH, [before], plans, allow_non_restored=False, allow_changed=True)
+        assert faults == ()
