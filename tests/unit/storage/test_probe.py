@@ -13,13 +13,19 @@ from minflinkd.storage.registry import Storages
 from minflinkd_local import LocalStorage
 
 
+async def a_while(storage: LocalStorage, path: str) -> None:
+    """So long that whoever looks beside it has looked several times, however the threads take turns."""
+    for _ in range(50):
+        await storage.stat(path)
+
+
 class Copies(LocalStorage):
     """Its rename is a copy and a deletion."""
 
     async def rename(self, source: str, target: str) -> None:
         data = await read(self, source)
         await write(self, target, data)
-        await self.stat(source)  # a moment
+        await a_while(self, source)
         await self.delete([source])
 
 
@@ -29,7 +35,7 @@ class MakesRoom(LocalStorage):
     async def rename(self, source: str, target: str) -> None:
         await self.stat(source)
         await self.delete([target])
-        await self.stat(source)  # a moment
+        await a_while(self, source)
         await super().rename(source, target)
 
 
