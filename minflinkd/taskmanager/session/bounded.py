@@ -75,7 +75,7 @@ def end_for_empty_batch(session: Session, execution: Any, checkpoint: Path, park
 
 
 def terminated(session: Session) -> Any:
-    """The state of a query that ends by itself, behind the micro-batch that it commits."""
+    """Spark's mark of a query that ends by itself after the micro-batch that it commits."""
     return getattr(getattr(session.jvm, f"{_RUNTIME}.TERMINATED$"), "MODULE$")
 
 

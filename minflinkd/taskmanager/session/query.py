@@ -265,8 +265,9 @@ class RunningTask:
         self._execution.state().set(bounded.terminated(self._engine.session))
 
     def _goes_on(self) -> bool:
-        """The query has ended behind such a cut, or for a micro-batch without rows; it goes on where it stands if the
-        checkpoint came to nothing.
+        """After the query has ended for such a cut, or for a micro-batch without rows: let it go on where it stands.
+
+        After a cut only if the checkpoint came to nothing.
         """
         while self._channels.closed_after is not None:
             if self._stopping.wait(_REOPENED):
