@@ -21,16 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Row
 from benchmarks.reuse_queries import QUERIES
 from benchmarks.running import quick_asked, run, say
+from benchmarks.spark_process import SparkProcess, spark_process
 from tests.windows_job import WindowsJob
 
 REUSE = "with reuse"
@@ -38,7 +35,6 @@ WARM = 8  # micro-batches
 ROWS = 10_000  # of a micro-batch
 TABLE = 100_000  # rows
 PARTITIONS = 2
-TIMEOUT = 600  # seconds, for a query
 
 Side = list[dict[str, Any]]  # what the process told of each run
 
@@ -48,7 +44,8 @@ async def measure(base: Path, quick: bool) -> Row:
     turns, files = (1, WARM + 6) if quick else (3, WARM + 20)
     job = WindowsJob(base, files=files, rows=ROWS)
     await asyncio.to_thread(job.write_events)
-    async with _process(base, job.events) as process:
+    settings = {"base": str(base), "events": str(job.events), "partitions": PARTITIONS, "rows": TABLE}
+    async with spark_process("benchmarks.reuse_queries", settings, base / "stderr.log") as process:
         for query in QUERIES:
             await _asked(process, query=query, reuse=False, files=files)  # for the JVM, which compiles
             sides: dict[bool, Side] = {False: [], True: []}
@@ -94,41 +91,9 @@ def _median(found: dict[str, Any]) -> float:
     return float((times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2)
 
 
-@asynccontextmanager
-async def _process(base: Path, events: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """It answers each line with a line, and ends with its input."""
-    settings = {"base": str(base), "events": str(events), "partitions": PARTITIONS, "rows": TABLE}
-    with (base / "stderr.log").open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.reuse_queries", json.dumps(settings)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-        )
-    try:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-        async with asyncio.timeout(120):
-            await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        if process.returncode:
-            say((base / "stderr.log").read_text(errors="replace")[-3000:])
-
-
-async def _asked(process: asyncio.subprocess.Process, **request: Any) -> dict[str, Any]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(request).encode() + b"\n")
-    async with asyncio.timeout(TIMEOUT):
-        while line := await process.stdout.readline():
-            if line.startswith(b"{"):  # else it is Spark's
-                found: dict[str, Any] = json.loads(line)
-                return found
-    raise RuntimeError("the process of the queries has ended")
+async def _asked(process: SparkProcess, **request: Any) -> dict[str, Any]:
+    process.tell(json.dumps(request).encode())
+    return await process.answer()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ each line that it reads, answering with the number of its micro-batches so far. 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -20,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.spark_process import SparkProcess, spark_process
 from tests.windows_job import SQL, WindowsJob
 
 _PAUSE = 0.005  # seconds between two looks at the first micro-batch
-_TIMEOUT = 900  # seconds until an answer
 
 
 @dataclass(frozen=True)
@@ -40,25 +38,17 @@ class PlainRun:
 class PlainStream:
     """A query in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: SparkProcess) -> None:
         self._process = process
-        self._log = log
 
-    async def answer(self) -> dict[str, Any]:
-        """Its next one. Raises RuntimeError with what Spark said."""
-        assert self._process.stdout is not None
-        async with asyncio.timeout(_TIMEOUT):
-            while line := await self._process.stdout.readline():
-                if line.startswith(b"{"):  # else it is Spark's
-                    found: dict[str, Any] = json.loads(line)
-                    return found
-        raise RuntimeError(self._log.read_text(errors="replace")[-3000:])
+    async def started(self) -> dict[str, Any]:
+        """When it came how far, as times of day; to be asked once, before `process`."""
+        return await self._process.answer()
 
     async def process(self) -> int:
         """Whatever files there are; the number of micro-batches so far, those without data included."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        return int((await self.answer())["batches"])
+        self._process.tell(b"")
+        return int((await self._process.answer())["batches"])
 
 
 @contextlib.asynccontextmanager
@@ -81,33 +71,15 @@ async def plain_stream(
         "threads": threads,
         "settings": dict(settings or {}),
     }
-    log = work / "stderr.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.plain", json.dumps(query)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-        )
-    try:
-        yield PlainStream(process, log)
-        assert process.stdin is not None
-        process.stdin.close()
-        async with asyncio.timeout(120):
-            await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise RuntimeError(log.read_text(errors="replace")[-3000:])
+    async with spark_process("benchmarks.plain", query, work / "stderr.log") as process:
+        yield PlainStream(process)
 
 
 async def run_plain(job: WindowsJob, work: Path, *, parallelism: int, threads: int) -> PlainRun:
     """Until the files that are there have been processed. Raises RuntimeError with what Spark said."""
     began = time.time()
     async with plain_stream(job, work, parallelism=parallelism, threads=threads) as stream:
-        times = await stream.answer()
+        times = await stream.started()
         await stream.process()
     return PlainRun(**{name: at - began for name, at in times.items()}, checkpoint=work / "checkpoint")
 

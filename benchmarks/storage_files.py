@@ -90,7 +90,7 @@ async def _plain(counted: Counted, base: Path, count: int, files: int) -> Cost:
         checkpoint=counted.uri(f"plain-{count}", hadoop=True),
         settings=counted.spark,
     ) as stream:
-        await stream.answer()
+        await stream.started()
         begun = await stream.process()
         before = await counted.settled()
         for first in range(1, files + 1, EVERY):

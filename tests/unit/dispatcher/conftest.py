@@ -25,6 +25,7 @@ from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Address, Mailbox
+from minflinkd.runtime import supervisor
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.ids import IdSource, JobId
 from minflinkd.storage.registry import Storages
@@ -188,3 +189,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     yield one
     await one.network.aclose()
     await one.storages.aclose()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended unexpectedly is started again at once."""
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.005)

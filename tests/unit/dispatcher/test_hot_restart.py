@@ -20,7 +20,7 @@ from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus, RestartState
 from minflinkd.rpc.network import DISPATCHER
-from minflinkd.runtime import crash_points, supervisor
+from minflinkd.runtime import crash_points
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
@@ -41,16 +41,13 @@ from tests.unit.dispatcher.versions_world import (
     seen,
 )
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 @pytest.fixture
 async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
     async with a_runner(cluster) as one:
         yield one
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
 
 
 async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster, runner: Runner) -> None:

@@ -15,7 +15,6 @@ from minflinkd.dispatcher import dispatcher
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.runtime import supervisor
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, LeaderId
 from minflinkd.storage.interface import StorageCorrupt, StorageError, StorageUnavailable
@@ -25,11 +24,7 @@ from tests.unit.dispatcher.conftest import Cluster, until
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 BUG = ValueError("slot 3 is held twice")
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
-    monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.005)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture

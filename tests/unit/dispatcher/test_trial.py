@@ -12,7 +12,6 @@ from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobDetails, JobStatus, RestartState
 from minflinkd.rpc.network import DISPATCHER
-from minflinkd.runtime import supervisor
 from minflinkd.runtime.errors import RemoteError
 from tests.unit.dispatcher.conftest import Cluster, until
 from tests.unit.dispatcher.versions_world import (
@@ -29,17 +28,14 @@ from tests.unit.dispatcher.versions_world import (
     seen,
 )
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 @pytest.fixture
 async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
     async with a_runner(cluster) as one:
         one.finds = FINDS_NONE
         yield one
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
 
 
 def on_trial(number: int) -> Callable[[JobDetails], j.HotRestart | None]:
