@@ -41,6 +41,7 @@ class ExchangeSource:
         self._channels = no_channels()
         self._called: Callable[[], None] = lambda: None
         self._failed: Callable[[Exception], None] = lambda _: None
+        self._answer: JavaObject | None = None  # of the last call
 
     def bind(self, channels: TaskChannels, called: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         """Before the query starts. `called` comes first in a call, `failed` before an error is raised to Spark."""
@@ -67,10 +68,10 @@ class ExchangeSource:
         return self._schema
 
     def initialOffset(self) -> JavaObject:  # noqa: N802
-        return self._offset(self._channels.no_positions.get(self._vertex, 0))
+        return self._kept(self._offset(self._channels.no_positions.get(self._vertex, 0)))
 
     def getDefaultReadLimit(self) -> JavaObject:  # noqa: N802
-        return self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+        return self._kept(self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable())
 
     def reportLatestOffset(self) -> None:  # noqa: N802
         """It cannot be told apart from what may be read."""
@@ -84,7 +85,7 @@ class ExchangeSource:
         return self._attempt(lambda: self._batch(start.get() if start.isDefined() else None, end))
 
     def deserializeOffset(self, text: str) -> JavaObject:  # noqa: N802
-        return self._offset(json.loads(text)["position"])
+        return self._kept(self._offset(json.loads(text)["position"]))
 
     def commit(self, end: JavaObject) -> None:
         """What the task has taken in was said when its micro-batch was published."""
@@ -127,11 +128,16 @@ class ExchangeSource:
     def _attempt(self, action: Callable[[], JavaObject]) -> JavaObject:
         """A short error: py4j sends the whole traceback, and Spark's regular expressions overflow over a long one."""
         try:
-            return action()
+            return self._kept(action())
         except Exception as error:
             self._failed(error)
             failure = BatchFailed(f"exchange {self._vertex}: {type(error).__name__}")
         raise failure
+
+    def _kept(self, answer: JavaObject) -> JavaObject:
+        """Until the next call. Once Python forgets it, py4j makes Java forget it, perhaps before it has arrived."""
+        self._answer = answer
+        return answer
 
     def _attributes(self) -> JavaObject:
         return self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(self._schema)
