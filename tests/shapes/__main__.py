@@ -23,7 +23,7 @@ from tests.shapes.playing import Verdict
 from tests.shapes.reduction import reduced
 from tests.shapes.shape import Shape
 
-PER_CLUSTER = 30  # shapes
+PER_CLUSTER = 100  # shapes
 REDUCED = 3  # of those that went wrong, so many are made smaller
 REDUCTION = 300.0  # seconds for each
 
