@@ -16,6 +16,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from minflinkd.taskmanager.session import java_classes, local_files, steady_plans
+from minflinkd.taskmanager.session.java_names import remember_names
 from minflinkd.taskmanager.session_protocol import SessionConfig
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -200,6 +201,7 @@ def launch(config: SessionConfig) -> Session:
     classes.mkdir(parents=True, exist_ok=True)  # on a cluster, of an earlier session of the same name
     first = [(name, value) for name, value in wanted.items() if name not in local_files.WITH_CLASSES]
     SparkContext._ensure_initialized(conf=SparkConf().setAll(first))  # starts the JVM
+    remember_names()
     jvm: Any = SparkContext._jvm
     java_classes.compile_classes(jvm, classes)
     jvm.org.apache.hadoop.fs.FileSystem.closeAll()  # spark-submit looks for jars, with a file system that is kept
