@@ -10,7 +10,7 @@ import click
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 from minflinkd.cli.taskmanagers import warnings
-from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, size, state
+from minflinkd.cli.text import ON_TRIAL, duration, in_a_line, moment, print_json, print_table, size, state
 from minflinkd.rest.schemas import (
     Checkpoints,
     ClusterOverview,
@@ -94,10 +94,10 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
         for recovery in reversed(job.minflinkd.recoveries[-3:]):
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in recovery.phases.items())
             source = f" from checkpoint {recovery.checkpoint_id}" if recovery.checkpoint_id is not None else ""
-            click.echo(f"  {moment(recovery.failed)}: {recovery.cause}{source}; {phases or 'under way'}")
+            click.echo(f"  {moment(recovery.failed)}: {in_a_line(recovery.cause)}{source}; {phases or 'under way'}")
     for restart in job.minflinkd.hot_restarts[:3]:
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in restart.phases.items())
-        why = f": {restart.error.message}" if restart.error is not None else ""
+        why = f": {in_a_line(restart.error.message)}" if restart.error is not None else ""
         told = ON_TRIAL if restart.state == "on-trial" else restart.state
         click.echo(f"Hot restart {restart.number}, {moment(restart.requested)}: {told}{why}; {phases}")
     click.echo()
@@ -116,7 +116,7 @@ def _print_failure(exceptions: JobExceptions, later: HotRestartInfo | None) -> N
     newest = exceptions.history.entries[0].minflinkd if exceptions.history.entries else None
     told = f"{newest.code}: {newest.message}" if newest is not None else text
     click.echo(f"\nNo failure since hot restart {later.number}. The last one of an earlier version, {when}:")
-    click.echo(f"  {told.strip().partition(chr(10))[0][:200]}")
+    click.echo(f"  {in_a_line(told)}")
 
 
 def _version_since(restarts: Iterable[HotRestartInfo], failed: int) -> HotRestartInfo | None:
@@ -134,8 +134,7 @@ def _print_repeated(found: RepeatedRestarts, job_id: str) -> None:
     where = f" in task {found.task_name}" if found.task_name else ""
     where += f" on {found.taskmanager_id}" if found.taskmanager_id else ""
     click.secho(f"Restarting repeatedly: {found.failures} failures in a row since {moment(found.since)}", fg="red")
-    first_line = found.message.strip().partition("\n")[0][:200]
-    click.echo(f"  the last at {moment(found.timestamp)}{where}: {found.code}: {first_line}")
+    click.echo(f"  the last at {moment(found.timestamp)}{where}: {found.code}: {in_a_line(found.message)}")
     log = f"minflinkd logs {found.taskmanager_id}" if found.taskmanager_id else f"minflinkd info {job_id} --json"
     click.echo(f"  see below, and `{log}`; fix the job with a hot restart, or cancel it")
 

@@ -30,12 +30,19 @@ _COLOURS = {
 }
 
 
+_IN_A_LINE = 200  # characters of a message between other things
 _PIPE_WIDTH = 500  # columns of what is no terminal: nothing is cut for who reads it
 
 
 def console() -> Console:
     """Made anew for each command, as what stdout is may have changed."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def in_a_line(text: str) -> str:
+    """Its first line, shortened: an error may end with a piece of a log."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _IN_A_LINE else f"{line[:_IN_A_LINE]}..."
 
 
 def print_json(value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.rpc.jobs import HotRestart, RestartState
+from minflinkd.rpc.jobs import HotRestart, RecoveryRecord, RestartState
 from tests.unit.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILURE, RUNNING, STARTED, details
 
@@ -48,3 +48,12 @@ def test_a_failure_of_the_version_that_counts_is_told_in_full(
     shown = command("info", RUNNING).output
     assert "Last failure, " in shown
     assert "AttributeError: 'DataFrame' object has no attribute 'selectt'" in shown
+
+
+def test_a_restart_is_told_in_a_line(daemon: RunningDaemon, command: Command) -> None:
+    """The cause may end with a piece of a log, which the last failure shows in full."""
+    cause = "slots-lost: tm-1 is gone: killed by signal 9; the end of its log:\n2026-11-23 opened\n" + "x" * 900
+    recovery = RecoveryRecord(failed_ms=FAILED_AT, cause=cause, checkpoint_id=7, phases={"slots": 0.5})
+    daemon.dispatcher.jobs[RUNNING] = replace(details(), restarts=1, recoveries=(recovery,))
+    (told,) = [line for line in command("info", RUNNING).output.splitlines() if "slots-lost" in line]
+    assert told.endswith("the end of its log: from checkpoint 7; slots 0.50 s")
