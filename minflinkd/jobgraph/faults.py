@@ -89,8 +89,14 @@ def vertex_path(vertex_id: str) -> str:
 
 
 def located(faults: Iterable[GraphFault], positions: Mapping[str, int]) -> tuple[GraphFault, ...]:
-    """The faults with the lines of their paths; what is missing in the file has the line of what it is missing from."""
-    return tuple(msgspec.structs.replace(f, line=_line(f.path, positions)) if positions else f for f in faults)
+    """The faults with the lines of their paths, in their order.
+
+    What is missing in the file has the line of what it is missing from.
+    """
+    if not positions:
+        return tuple(faults)
+    found = (msgspec.structs.replace(fault, line=_line(fault.path, positions)) for fault in faults)
+    return tuple(sorted(found, key=lambda fault: fault.line or 0))
 
 
 def _line(path: str, positions: Mapping[str, int]) -> int | None:

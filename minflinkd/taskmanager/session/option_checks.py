@@ -47,14 +47,14 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
 
     Some options are read when the source is named. Spark then says what is wrong, and not where: so it is said again.
     """
-    at_fault = {".".join(fault.path.split(".")[:2]) for fault in plan.faults}
+    at_fault = {fault.path for fault in plan.faults}
     for written in task.vertices:
         path = f"vertices.{written.id}.source"
         if written.source is None or written.source.format not in _TRIED:
             continue
         if not written.source.options and written.source.format in FILE_FORMATS:
             continue
-        if f"vertices.{written.id}" in at_fault and not _has(plan, path):
+        if f"vertices.{written.id}" in at_fault or any(other.startswith(f"{path}.") for other in at_fault):
             continue
         source = resolve(written, job.params).source
         assert source is not None
@@ -68,7 +68,9 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
             plan.faults.extend(found)
     for vertex in plan.sinks if plan.frame is not None else ():
         path = f"vertices.{vertex.id}"
-        if path in at_fault or vertex.sink is None or not vertex.sink.options:
+        if any(f"{other}.".startswith(f"{path}.") for other in at_fault):
+            continue
+        if vertex.sink is None or not vertex.sink.options:
             continue
         plan.faults += refused_options(
             f"{path}.sink", vertex.sink.options, _Writing(session, plan, vertex.sink).attempt
@@ -80,20 +82,41 @@ def _has(plan: Plan, path: str) -> bool:
 
 
 def refused_options(path: str, options: Options, attempt: Callable[[Options], None]) -> Iterator[GraphFault]:
-    """A fault at the option without which `attempt` succeeds, where there is one; else at all of them.
+    """A fault at each option that Spark refuses beside those that it takes.
 
-    None where `attempt` fails without any option, too: then something else is wrong, which others report.
+    Where Spark needs some of them, only the first one without which it works. None where something else is wrong.
     """
     if (problem := _problem(attempt, options)) is None:
         return
-    for name, value in options.items():
-        without = {other: text for other, text in options.items() if other != name}
-        if _problem(attempt, without) is None:
+    if _problem(attempt, {}) is None:
+        for name, why in _one_by_one(options, attempt).items():
+            yield GraphFault(path=f"{path}.options.{name}", problem=_said(name, options[name], why), hint=_HINT)
+        return
+    for name, value in options.items():  # some of them are needed
+        if _problem(attempt, _without(options, name)) is None:
             yield GraphFault(path=f"{path}.options.{name}", problem=_said(name, value, problem), hint=_HINT)
             return
-    if _problem(attempt, {}) is None:
-        said = "" if any(map(is_sensitive, options)) else f": {problem}"
-        yield GraphFault(path=path, problem=f"Spark does not take the options{said}", hint=_HINT)
+
+
+def _one_by_one(options: Options, attempt: Callable[[Options], None]) -> dict[str, str]:
+    """What Spark says of each option that it does not take; those are tried again that may have needed a later one."""
+    taken: dict[str, str] = {}
+    refused = dict(options)
+    while True:
+        problems: dict[str, str] = {}
+        for name, value in refused.items():
+            problem = _problem(attempt, taken | {name: value})
+            if problem is None:
+                taken[name] = value
+            else:
+                problems[name] = problem
+        if len(problems) in (0, len(refused)):
+            return problems
+        refused = {name: options[name] for name in problems}
+
+
+def _without(options: Options, left_out: str) -> Options:
+    return {name: value for name, value in options.items() if name != left_out}
 
 
 def _said(name: str, value: str, problem: str) -> str:

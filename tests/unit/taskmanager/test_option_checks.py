@@ -28,9 +28,32 @@ def test_the_fault_is_at_the_option_without_which_it_works() -> None:
     assert "x" in fault.problem
 
 
-def test_two_wrong_options_are_a_fault_of_all() -> None:
-    (fault,) = refused_options("vertices.a.source", {"a": "1", "b": "2"}, refusing("a", "b"))
-    assert fault.path == "vertices.a.source"
+def test_each_of_several_wrong_options_has_a_fault_of_its_own() -> None:
+    """J4: all faults at once."""
+    found = refused_options("vertices.a.source", {"a": "1", "sep": ",", "b": "2"}, refusing("a", "b"))
+    assert [(fault.path.rpartition(".")[2], fault.problem[-1]) for fault in found] == [("a", "1"), ("b", "2")]
+
+
+def test_an_option_that_needs_a_later_one_is_not_at_fault() -> None:
+    """Whoever writes options does not think of their order."""
+
+    def attempt(options: Mapping[str, str]) -> None:
+        if "end" in options and "start" not in options:
+            raise PySparkException("end without start")
+        refusing("wrong")(options)
+
+    (fault,) = refused_options("vertices.a.source", {"end": "9", "wrong": "x", "start": "1"}, attempt)
+    assert fault.path == "vertices.a.source.options.wrong"
+
+
+def test_where_some_options_are_needed_the_fault_is_at_the_one_without_which_it_works() -> None:
+    def attempt(options: Mapping[str, str]) -> None:
+        if "servers" not in options:
+            raise PySparkException("no servers")
+        refusing("wrong")(options)
+
+    (fault,) = refused_options("vertices.a.source", {"servers": "a:1", "wrong": "x"}, attempt)
+    assert fault.path == "vertices.a.source.options.wrong"
 
 
 def test_what_fails_without_options_too_is_no_fault_of_theirs() -> None:
@@ -46,5 +69,6 @@ def test_what_fails_without_options_too_is_no_fault_of_theirs() -> None:
 def test_a_secret_is_not_shown_whoever_quotes_it(other: dict[str, str]) -> None:
     """E40: neither in the value nor in Spark's sentence."""
     options = {"kafka.sasl.jaas.config": "user=u password=hunter2", **other}
-    (fault,) = refused_options("vertices.a.source", options, refusing(*options))
-    assert "hunter2" not in f"{fault}"
+    faults = list(refused_options("vertices.a.source", options, refusing(*options)))
+    assert len(faults) == len(options)
+    assert "hunter2" not in f"{faults}"
