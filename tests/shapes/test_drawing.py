@@ -97,11 +97,12 @@ def test_a_sliding_window_counts_a_row_in_each_of_its_windows() -> None:
 
 
 def test_a_session_ends_where_the_gap_begins() -> None:
-    rows = [Row(1, "a", at * SECONDS, 1) for at in (0, 9, 19, 100)]
+    rows = [Row(1, "a", at * SECONDS, 1) for at in (0, 10, 21, 100)]
+    half = SECONDS // 2
     assert Session(10).rows(rows) == [
-        Row(2, "a", 19 * SECONDS - 1, 2),
-        Row(1, "a", 29 * SECONDS - 1, 1),
-        Row(1, "a", 110 * SECONDS - 1, 1),
+        Row(2, "a", 20 * SECONDS + half - 1, 2),
+        Row(1, "a", 31 * SECONDS + half - 1, 1),
+        Row(1, "a", 110 * SECONDS + half - 1, 1),
     ]
 
 

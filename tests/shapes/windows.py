@@ -65,6 +65,11 @@ class Window(Operator):
 
 @dataclass(frozen=True)
 class Session(Operator):
+    """Half a second longer than said: two rows exactly a gap apart are one session to a batch. In a stream they are
+
+    two, if the watermark has come to the end of the first before the second is read.
+    """
+
     stateful: ClassVar[bool] = True
     needs_time: ClassVar[bool] = True
     gap: int  # seconds
@@ -72,7 +77,7 @@ class Session(Operator):
     def sql(self, context: Context) -> str:
         return f"""
             SELECT n AS id, k, window_time(w) AS ts, v FROM (
-                SELECT session_window(ts, '{self.gap} seconds') AS w, k, count(*) AS n, sum(v) AS v
+                SELECT session_window(ts, '{self.gap} seconds 500 milliseconds') AS w, k, count(*) AS n, sum(v) AS v
                 FROM {context.inputs[0]} GROUP BY 1, 2
             )
         """
@@ -82,15 +87,19 @@ class Session(Operator):
         for k in sorted({r.k for r in inputs[0]}):
             session: list[Row] = []
             for r in sorted((r for r in inputs[0] if r.k == k), key=lambda r: r.ts):
-                if session and r.ts >= session[-1].ts + self.gap * SECOND:
+                if session and r.ts > session[-1].ts + self._length:
                     found.append(self._closed(session))
                     session = []
                 session.append(r)
             found.append(self._closed(session))
         return found
 
+    @property
+    def _length(self) -> int:
+        return self.gap * SECOND + SECOND // 2
+
     def _closed(self, session: list[Row]) -> Row:
-        end = session[-1].ts + self.gap * SECOND
+        end = session[-1].ts + self._length
         return Row(len(session), session[0].k, end - 1, sum(r.v for r in session))
 
 
