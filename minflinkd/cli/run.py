@@ -60,7 +60,7 @@ def run(
       minflinkd run job.yaml --json | jq -r .jobid
       minflinkd run job.yaml --from-savepoint /savepoints/savepoint-3fa9c2-0d41ffac9e12
     """
-    from minflinkd.cli.submission import RefusedJob, submit
+    from minflinkd.cli.submission import RefusedJob, in_options, submit
 
     values = params_of(params)
     allowed = {
@@ -74,7 +74,7 @@ def run(
         try:
             accepted = await submit(client, file, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell)
         except RefusedJob as error:
-            raise refusal(connection, error) from error
+            raise refusal(connection, error if restore is None else in_options(error)) from error
         for text in accepted.warnings:
             _tell(f"Warning: {text}.")  # on stderr, also beside JSON
         if dry_run or not wait:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
         found.append(f"{place}: {first}")
         found += [f"    {line}" for line in (*others, *fault.traceback.rstrip().splitlines())]
     return found
+
+
+def in_options(error: RefusedJob) -> RefusedJob:
+    """With faults of the savepoint in the words of `minflinkd run`: no line of the file says anything of it."""
+
+    def said(fault: GraphFault) -> GraphFault:
+        if fault.path.partition(".")[0] != "restore":
+            return fault
+        hint = re.sub(r"restore: \{(allow-[a-z-]+): true\}", r"--\1", fault.hint)
+        return msgspec.structs.replace(fault, path="--from-savepoint", hint=hint, line=None)
+
+    return RefusedJob(error.file, map(said, error.faults))
 
 
 def read_job(

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from minflinkd.checkpoint.matching import ALLOW
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus
 from tests.unit.cli.conftest import Command, RunningDaemon
@@ -104,6 +105,16 @@ def test_a_job_that_the_daemon_refuses_leaves_no_blob(command: Command, daemon: 
     assert f"{job}:9: vertices.late.python: flights has no function late" in shown.stderr
     assert "    Traceback" in shown.stderr
     assert daemon.stored() == []
+
+
+def test_a_savepoint_that_does_not_fit_is_told_in_the_options_of_the_command(
+    command: Command, daemon: RunningDaemon, job: Path
+) -> None:
+    """Whoever wrote `--from-savepoint` did not write `restore`, and finds no such line in the file."""
+    problem = "there is state of joined, and no such vertex"
+    daemon.dispatcher.faults = (GraphFault(path="restore.path", problem=problem, hint=ALLOW),)
+    shown = command("run", str(job), "--from-savepoint", "/savepoints/savepoint-1")
+    assert f"{job}: --from-savepoint: {problem} (to leave it behind: --allow-non-restored-state)" in shown.stderr
 
 
 def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, daemon: RunningDaemon, job: Path) -> None:
