@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from minflinkd.checkpoint.matching import (
     ALLOW,
     ALLOW_CHANGED,
+    ALLOW_CHANGED_HERE,
+    FRESH,
     NO_VERDICTS,
     StateMeaningChanged,
     StateNotMatched,
@@ -25,12 +27,7 @@ from minflinkd.runtime.ids import TaskId, VertexId
 
 PATH = "vertices"
 _ALLOW_HERE = "to leave it behind: --allow-non-restored-state"
-_FRESH = (
-    "to run it with empty state from where the job stands: minflinkd stop JOB, then submit it with "
-    "restore: {path: <that savepoint>, offsets: latest}"
-)
-
-_HINTS = {ALLOW: _ALLOW_HERE, ALLOW_CHANGED: f"to go on with it all the same: --allow-changed-state; {_FRESH}"}
+_HINTS = {ALLOW: _ALLOW_HERE, ALLOW_CHANGED: ALLOW_CHANGED_HERE}
 
 Plans = Mapping[TaskId, Sequence[PlanNode]]
 _NO_TASKS: Mapping[TaskId, Verdicts] = {}
@@ -107,7 +104,7 @@ def _faults(
 def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
     for reason in error.reasons:
         path = vertex_path(reason.vertex) if reason.vertex else PATH
-        yield GraphFault(path=path, problem=reason.problem, hint=_HINTS.get(reason.hint, _FRESH), code=reason.code)
+        yield GraphFault(path=path, problem=reason.problem, hint=_HINTS.get(reason.hint, FRESH), code=reason.code)
 
 
 def _state_changes(

@@ -121,7 +121,13 @@ class RestartRequests:
         answer = j.RestartAnswer(job_id=job_id, faults=faults, changes=changes)
         if faults or request.dry_run:
             return answer, None
-        return answer, v.Requested(graph, allow_non_restored=allow, final=not request.latest, replace=request.replace)
+        return answer, v.Requested(
+            graph,
+            allow_non_restored=allow,
+            allow_changed=request.allow_changed_state,
+            final=not request.latest,
+            replace=request.replace,
+        )
 
 
 def keys_of_versions(stored: StoredJob) -> frozenset[BlobKey]:

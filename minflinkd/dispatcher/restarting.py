@@ -87,7 +87,13 @@ class Restarting(Component):
     def heritage(self) -> Heritage:
         current = self.versions.current
         published = current.base_published
-        return Heritage(current.base, current.allow_non_restored, self.versions.sinks, published=published)
+        return Heritage(
+            current.base,
+            current.allow_non_restored,
+            current.allow_changed,
+            sinks=self.versions.sinks,
+            published=published,
+        )
 
     def take_estate(self) -> Estate | None:
         """Of the JobMaster that stood down for the one that is made now."""

@@ -55,6 +55,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     base: int = 0
     base_published: bool = False
     allow_non_restored: bool = False
+    allow_changed: bool = False
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     target: JobGraph
     phase: Phase = Phase.HANDING_OVER
     allow_non_restored: bool = False
+    allow_changed: bool = False
     final: bool = True  # a last checkpoint is taken; else the last completed one is where the new version starts
     old: Version | None = None
     checkpoint_id: int = 0  # from which the new version starts; 0: not settled, or from none
@@ -97,6 +99,7 @@ class Requested:
 
     graph: JobGraph
     allow_non_restored: bool = False
+    allow_changed: bool = False
     final: bool = True
     replace: bool = False
 
@@ -225,6 +228,7 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
         requested_ms=now_ms,
         target=event.graph,
         allow_non_restored=event.allow_non_restored,
+        allow_changed=event.allow_changed,
         final=event.final,
     )
     if before is not None:
@@ -251,6 +255,7 @@ def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int
             base=latest,
             base_published=event.published,
             allow_non_restored=restart.allow_non_restored,
+            allow_changed=restart.allow_changed,
         )
         restart = replace(restart, phase=Phase.STARTING, old=back, checkpoint_id=latest)
         return replace(state, current=target, restart=restart), Command.BRING_UP

@@ -48,19 +48,26 @@ class Heritage:
 
     base: int = 0
     allow_non_restored: bool = False
+    allow_changed: bool = False
     sinks: tuple[SinkRoot, ...] = ()  # of all versions so far: what they staged may lie there
     published: bool = False
 
     def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
         """From what each task starts. Raises StateNotMatched."""
         found = {snapshot.task_id: snapshot for snapshot in point.tasks}
-        allowed = point.checkpoint_id <= self.base and self.allow_non_restored
-        if point.checkpoint_id <= self.base:
+        inherited = point.checkpoint_id <= self.base
+        allowed = inherited and self.allow_non_restored
+        if inherited:
             vertices = {task_id: [vertex.id for vertex in task.vertices] for task_id, task in tasks.items()}
             matched = match_tasks(point.tasks, vertices, allow_non_restored=allowed)
             found = {task_id: self._inherited(tasks[task_id], snapshot) for task_id, snapshot in matched.items()}
         return {
-            task_id: TaskRestore(checkpoint_id=point.checkpoint_id, snapshot=snapshot, allow_non_restored=allowed)
+            task_id: TaskRestore(
+                checkpoint_id=point.checkpoint_id,
+                snapshot=snapshot,
+                allow_non_restored=allowed,
+                same_meaning=inherited and not self.allow_changed,
+            )
             for task_id, snapshot in found.items()
         }
 

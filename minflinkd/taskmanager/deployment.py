@@ -158,6 +158,7 @@ class Deployer:
             transactions=tuple(owed for owed in snapshot.transactions if owed.tokens),
             operators=snapshot.operators,
             allow_non_restored=restore.allow_non_restored,
+            same_meaning=restore.same_meaning,
             offsets=restore.offsets,
         )
 

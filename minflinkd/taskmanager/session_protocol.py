@@ -96,6 +96,7 @@ class Restored(Message, frozen=True):
     operators: tuple[PlanNode, ...] = ()  # of the query that it was taken from (C25)
     offsets: dict[str, str] = {}  # where sources are to start, with empty state; then only source logs are laid out
     allow_non_restored: bool = False  # what the task has no place for may be left behind
+    same_meaning: bool = False  # as in TaskRestore
 
 
 class InputChannel(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from minflinkd.checkpoint.meaning import change
 from minflinkd.jobgraph.model import OutputMode, Task
 from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.runtime.errors import RemoteError
 from minflinkd.taskmanager import session_protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, sql, task
-from tests.spark.test_session_snapshots import artifact, snapshot
+from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -169,3 +171,27 @@ async def test_a_checkpoint_says_what_its_state_means(child: Child, tmp_path: Pa
     await child.stop(attempt)
     (node,) = (node for node in taken.operators if node.stateful)
     assert [meant.text for meant in node.meaning] == ["k", "window", "count(*)", "sum(v)", "sum(w)"]
+
+
+@pytest.mark.parametrize("same_meaning", [True, False])
+async def test_a_version_does_not_start_with_state_of_something_else_unless_that_is_allowed(
+    child: Child, tmp_path: Path, same_meaning: bool
+) -> None:
+    """H2: where no checkpoint was there when the version was compared, only its restore can tell."""
+    old, new, told = OTHER["another function"]
+    files = artifact(tmp_path, "acme.py", CODE)
+    first = await child.run(job(), version(old), artifacts=files)
+    await child.batches(first, 0)
+    taken, directory = await snapshot(child, first, 1)
+    await child.stop(first)
+    point = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators, same_meaning=same_meaning)
+    again = {"artifacts": files, "restored": point, "directory": lay_out(child, directory)}
+    if same_meaning:
+        with pytest.raises(RemoteError, match=re.escape(told)) as caught:
+            await child.run(job(), version(new), **again)
+        assert caught.value.info().code == "state-meaning-changed"
+        assert "--allow-changed-state" in caught.value.hint
+        return
+    second = await child.run(job(), version(new), **again)
+    await child.batches(second, taken.batch_id + 1)
+    await child.stop(second)

@@ -41,6 +41,7 @@ class TaskRestore(Message, frozen=True):
     checkpoint_id: int
     snapshot: TaskSnapshot
     allow_non_restored: bool = False  # state and offsets that the task has no place for may be left behind (C25)
+    same_meaning: bool = False  # refuse state that is of something else now
     offsets: dict[str, str] = {}  # source -> Spark's offset: with these the task starts, and with empty state (C26)
     root: str = ""  # URI that the snapshot's physical files are relative to; "": the job's own checkpoints
 

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from minflinkd.checkpoint.matching import Placement, Reason, StateNotMatched, all_fit, match_nodes
+from minflinkd.checkpoint.matching import (
+    ALLOW_CHANGED_HERE,
+    Placement,
+    Reason,
+    StateMeaningChanged,
+    StateNotMatched,
+    all_fit,
+    match_nodes,
+)
 from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import USER_STATE, source_lines, source_logs
@@ -30,6 +39,20 @@ _RECORDED = {
     "GlobalLimit": {"globalLimit"},
     "FlatMapGroupsInPandasWithState": {"applyInPandasWithState"},
 }
+
+
+def refuse_another_meaning(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool) -> None:
+    """Of the state of another version, which may have been asked for before any checkpoint said what its state is of.
+
+    Raises StateMeaningChanged. What else does not fit is found later.
+    """
+    try:
+        match_nodes(old, new, allow_non_restored=allow_non_restored, verdicts=all_fit(new))
+    except StateMeaningChanged as error:
+        reasons = [replace(reason, hint=ALLOW_CHANGED_HERE) for reason in error.reasons]
+        raise StateMeaningChanged(reasons) from None
+    except StateNotMatched:
+        pass
 
 
 def place(

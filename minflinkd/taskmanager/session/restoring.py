@@ -68,6 +68,10 @@ class Restoring:
             return Start(target, moved=True)
         if restored is None or restored.batch_id < 0:
             return Start(self._checkpoint)
+        if restored.same_meaning:
+            placement.refuse_another_meaning(
+                restored.operators, plan.operators, allow_non_restored=restored.allow_non_restored
+            )
         if self._before is not None and continuation.follows(self._before, self._request, plan.operators):
             return self._go_on(self._before, plan)
         moved = placement.place(

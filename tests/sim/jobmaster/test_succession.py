@@ -115,6 +115,17 @@ def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_commi
     assert restore.snapshot.transactions == owed, "of this version itself"
 
 
+@pytest.mark.parametrize(("base", "allowed", "compared"), [(5, False, True), (5, True, False), (4, False, False)])
+def test_state_of_an_earlier_version_must_mean_the_same_unless_that_is_allowed(
+    base: int, allowed: bool, compared: bool
+) -> None:
+    """H2: also where the earlier one had no checkpoint when it was asked to make way."""
+    point = completed(5, snapshot(5, TaskId("a"), AttemptId("1" * 32)))
+    tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
+    (restore,) = Heritage(base, allow_changed=allowed).restores(point, tasks).values()
+    assert restore.same_meaning is compared
+
+
 async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_checkpoint(tmp_path: Path) -> None:
     """H3: whoever mends a job that fails again and again need not wait until it runs."""
     async with running(tmp_path) as world:
