@@ -118,7 +118,8 @@ class JobMasterCore:
             case Beat():
                 self._beat_answered(about, outcome, now)
             case _Declaration(version) if isinstance(outcome, Answered) and version == self.state.pool.version:
-                self.feed(ev.NeedsAnswered(outcome.value.refused, outcome.value.waiting), now)
+                answer = outcome.value
+                self.feed(ev.NeedsAnswered(answer.refused, answer.waiting, answer.largest), now)
 
     def tick(self, now: float) -> None:
         self.feed(ev.Tick(), now)

@@ -76,6 +76,7 @@ class NeedsAnswered:
 
     refused: Mapping[AllocationId, str]
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)
+    largest: int = 0  # as in NeedsAnswer
 
 
 @dataclass(frozen=True)

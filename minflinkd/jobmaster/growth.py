@@ -62,6 +62,13 @@ def has_reserved(state: JobState) -> bool:
     return all(g in best and best[g].parallelism >= bounds.desired for g, bounds in state.pool.groups.items())
 
 
+def wider_than_any(state: JobState) -> tuple[str, int] | None:
+    """A group of the version that is to follow that no TaskManager will ever have room for, and what it wants."""
+    if state.reserving is None or not state.largest:
+        return None
+    return next(((g, b.desired) for g, b in sorted(state.pool.groups.items()) if b.desired > state.largest), None)
+
+
 def growth_due(state: JobState) -> float | None:
     """More may come while the slots that are there are not yet all that the job wants."""
     if state.growth is None or state.rescaling or state.status is not JobStatus.RUNNING:

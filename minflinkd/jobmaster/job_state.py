@@ -94,6 +94,7 @@ class JobState:
     checkpointed: bool = False  # since the job last came to run
     failures: tuple[Failure, ...] = ()  # newest last
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)  # why needs are not served yet (R5)
+    largest: int = 0  # slots of the largest TaskManager that can be, as far as it was said
     sinks_error: ErrorInfo | None = None  # what completed checkpoints promised could not be published
     rollouts: tuple[Rollout, ...] = ()  # newest last; the first is the submission's
 

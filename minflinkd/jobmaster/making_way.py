@@ -18,6 +18,7 @@ import structlog
 from minflinkd.checkpoint.driver import CheckpointCoordinator
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import growth
+from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.succession import NotStoodDown
 from minflinkd.rpc.jobs import JobStatus
@@ -39,12 +40,13 @@ class MakingWay:
     async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
         """Ask for so many slots of each slot sharing group, while the job runs; returns when it holds them.
 
-        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds.
+        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds, or at once where no
+        TaskManager will ever have so many.
         """
         self._scheduling.feed(ev.SlotsReserved(groups))
         try:
             async with asyncio.timeout(patience):
-                await self._scheduling.until(lambda state: growth.has_reserved(state) or state.outcome is not None)
+                await self._scheduling.until(_is_settled)
         except TimeoutError:
             state = self._scheduling.state
             reasons = sorted({w for need, w in state.waiting.items() if need in state.pool.needs})
@@ -54,6 +56,14 @@ class MakingWay:
                 f"the slots that the new version wants were not there within {patience:g} s: {why}",
                 hint="ask for less parallelism, or for more TaskManagers",
             ) from None
+        if (found := growth.wider_than_any(self._scheduling.state)) is not None:
+            (group, wanted), largest = found, self._scheduling.state.largest
+            self.release()
+            raise NotStoodDown(
+                f"the new version wants {wanted} slots of one TaskManager for slot sharing group {group!r}, and a "
+                f"TaskManager has {largest} (taskmanager.numberOfTaskSlots)",
+                hint="ask for less parallelism, or give TaskManagers more slots",
+            )
         if self._scheduling.crashed.is_set() or self._scheduling.state.outcome is not None:
             raise NotStoodDown("the job ends, or its JobMaster crashed, before it had the slots it wants")
 
@@ -151,3 +161,8 @@ class MakingWay:
                 why = f"its last checkpoint failed, and there is none before it: {error.message}"
                 raise NotStoodDown(why, hint=error.hint) from error
             log.warning("no last checkpoint; the one before it counts", job=self._job_id, error=str(error))
+
+
+def _is_settled(state: JobState) -> bool:
+    """Whether the slots that were asked for are there, or will not come."""
+    return growth.has_reserved(state) or growth.wider_than_any(state) is not None or state.outcome is not None

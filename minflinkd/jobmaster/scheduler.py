@@ -78,9 +78,9 @@ def _react(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step
             return failover.slots_gone(chance, state, allocations, reason, now)
         case ev.TaskManagerGone(resource_id, reason):
             return failover.task_manager_gone(chance, state, resource_id, reason, now)
-        case ev.NeedsAnswered(refused, waiting):
-            if waiting != state.waiting:
-                state = replace(state, waiting=waiting)
+        case ev.NeedsAnswered(refused, waiting, largest):
+            if (waiting, largest) != (state.waiting, state.largest):
+                state = replace(state, waiting=waiting, largest=largest)
             return failover.refused(chance, state, refused, now)
         case ev.RestorePointFound():
             return _deploy(chance, state, event, now)

@@ -32,7 +32,7 @@ def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobI
             refused[need.allocation_id] = f"{asked}; {why}"
         else:
             waiting[need.allocation_id] = f"{asked}; {expected(state, options, now)}"
-    return NeedsAnswer(refused=refused, waiting=waiting)
+    return NeedsAnswer(refused=refused, waiting=waiting, largest=most if options.can_start else 0)
 
 
 def session_outlook(

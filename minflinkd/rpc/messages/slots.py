@@ -140,6 +140,7 @@ class SlotNeed(Message, frozen=True):
 class NeedsAnswer(Message, frozen=True):
     refused: dict[AllocationId, str] = {}  # why each refused one cannot be served
     waiting: dict[AllocationId, str] = {}  # why each of the others is not served yet (R5)
+    largest: int = 0  # slots of the largest TaskManager that can be; 0: others may come
 
 
 class DeclareNeeds(Request[NeedsAnswer], frozen=True):

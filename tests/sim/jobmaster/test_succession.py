@@ -249,6 +249,18 @@ async def test_a_narrower_version_keeps_its_part_of_an_allocation_and_gives_the_
             assert len(world.tm.deployed) == 2
 
 
+async def test_a_version_that_is_wider_than_any_taskmanager_can_be_is_refused_at_once(tmp_path: Path) -> None:
+    """R5: waiting would not help."""
+    async with running(tmp_path, slots={TM: 4}) as world:
+        world.largest = 4
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NotStoodDown, match=r"wants 9 slots of one TaskManager .* a TaskManager has 4"):
+            await world.master.making_way.reserve({"default": 9}, patience=3600)
+        assert asyncio.get_running_loop().time() - began < 10
+        await until(lambda: world.needs == ())
+        assert (world.master.status, world.story) == (JobStatus.RUNNING, ["deploy 0"])
+
+
 async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_path: Path) -> None:
     """H2, H7: the version that runs does not stop for it, and keeps nothing of what it was given meanwhile."""
     async with running(tmp_path, slots={TM: 1}) as world:

@@ -179,6 +179,7 @@ class World:
     needs: tuple[m.SlotNeed, ...] = ()  # as declared last
     declared: list[float] = field(default_factory=list)
     given: set[AllocationId] = field(default_factory=set)
+    largest: int = 0  # as in NeedsAnswer
     ended: list[JobDetails] = field(default_factory=list)
     master: JobMaster = field(init=False)
 
@@ -202,7 +203,8 @@ class World:
                     self.given.add(need.allocation_id)
                     tm = self.task_managers[resource]
                     self.wire.tasks.job("offer", self._offer(tm, need.allocation_id, slots))
-        return m.NeedsAnswer(waiting={n.allocation_id: "no more TaskManagers may run" for n in request.needs})
+        waiting = {n.allocation_id: "no more TaskManagers may run" for n in request.needs}
+        return m.NeedsAnswer(waiting=waiting, largest=self.largest)
 
     async def _offer(self, tm: StandInTaskManager, allocation: AllocationId, slots: int) -> None:
         await tm.offer(allocation, slots)

@@ -111,3 +111,13 @@ def test_fewer_slots_that_will_do_are_what_decides_whether_a_need_is_too_large()
     assert told(manager)
     manager.needs(version=2, a=SlotNeed(allocation_id=A, slots=9, least=5))
     assert manager.answer().refused[A].endswith("a TaskManager has 4 (taskmanager.numberOfTaskSlots)")
+
+
+def test_the_answer_says_how_large_a_taskmanager_can_be_where_that_is_known() -> None:
+    """R5: one that registers by itself may be of any size."""
+    manager = Manager(FOUR)
+    manager.needs(a=NEED)
+    assert manager.answer().largest == 4
+    manager = Manager(replace(FOUR, can_start=False))
+    manager.needs(a=NEED)
+    assert manager.answer().largest == 0
