@@ -18,7 +18,7 @@ from tests.shapes.drawing import draw
 from tests.shapes.shape import Node, Shape
 
 FILES = ("json", "parquet", "csv", "python")  # sources with a log
-WITHIN = 1_000  # seeds of which those are taken that have what a fault takes
+WITHIN = 2_000  # seeds of which those are taken that have what a fault takes
 SHAPES = 6  # that are played for a fault, on one cluster
 TIMEOUT = 900.0  # seconds for each fault
 ROOT = Path(__file__).parents[2]
@@ -113,10 +113,11 @@ def _raises_in_a_part(shape: Shape) -> bool:
     return len(reached) < len(shape.nodes)
 
 
-def _behind_a_range(shape: Shape) -> bool:
-    """A stateful vertex reads a join by a range of time through an exchange."""
+def _windows_of_unmatched_rows(shape: Shape) -> bool:
+    """Windows are made, after an exchange, of what a left join lets out when nothing can match it any more: late."""
     return any(
-        node.operator.stateful and any(shape.node(given).operator.name.endswith("range") for given in node.exchanges)
+        node.operator.name in ("Window tumbling", "Window sliding", "Session")
+        and any(shape.node(given).operator.name == "Join left range" for given in node.exchanges)
         for node in shape.nodes
     )
 
@@ -156,7 +157,7 @@ FAULTS = {
     "an exchange promises more than a join lets out": Fault(
         "minflinkd.taskmanager.session.watermarks",
         "def _output_watermark(session, plan, processed_ms):\n    return processed_ms\n",
-        _runs(_behind_a_range),
+        _runs(_windows_of_unmatched_rows),
     ),
     "time does not go to its end": Fault(
         "minflinkd.taskmanager.session.bounded",
