@@ -190,7 +190,7 @@ class Demo:
         job, checkpoints = await client.job(job_id), await client.checkpoints(job_id)
         leftovers = [p for p in self._result.rglob("*") if p.is_file() and ("staged" in p.parts or ".tmp" in p.name)]
         rows = [
-            ("flights read", f"{job.minflinkd.source_records:,}"),
+            ("flights read", f"{job.minflinkd.source_records:,} that left, of {FLIGHTS:,}"),
             ("result rows", f"{found['stream_rows']:,} streamed, {found['batch_rows']:,} by the batch ({batch})"),
             ("rows that differ", f"{found['missing']} missing, {found['surplus']} surplus"),
             (
@@ -202,7 +202,7 @@ class Demo:
             ("submission", _phases(job.minflinkd.submission)),
         ]
         rows += [(f"recovery {n}", _phases(r.phases)) for n, r in enumerate(job.minflinkd.recoveries, 1)]
-        rows += [("duration", f"{job.duration / 1000:.1f} s"), ("page", f"{client.url}/jobs/{job_id}")]
+        rows += [("duration", f"{job.duration / 1000:.1f} s"), ("as JSON", f"{client.url}/jobs/{job_id}")]
         _table(rows)
         if not found["equal"] or leftovers:
             raise Failure("The stream's result and the batch's differ.", ExitCode.JOB_ENDED_BADLY)
