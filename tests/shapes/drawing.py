@@ -40,7 +40,6 @@ DONE: dict[tuple[str, ...], int] = {  # what is done to a job, with weights
     ("kill taskmanager",): 2,
     ("kill session", "kill taskmanager"): 2,
 }
-AGGREGATES = (Window, Session, Greatest, Totals)
 ILLEGAL = 0.12  # of the shapes
 TRIES = 200
 SYLLABLES = ("clicks", "Orders", "flow", "Rows", "aux", "Q", "step", "Part", "mix", "T", "sum", "Base")
@@ -73,6 +72,11 @@ def draw(seed: int) -> Shape:
             made = made_illegal(shape, rng) if rng.random() < ILLEGAL else shape
             return made if made.refused else with_its_own_fault(made)
     raise AssertionError(f"seed {seed} gives no shape in {TRIES} tries")
+
+
+def _aggregates(operator: Operator) -> bool:
+    """As Spark plans it: a SELECT DISTINCT is an aggregate, too."""
+    return isinstance(operator, Window | Session | Greatest | Totals) or operator.name == "Deduplicate distinct"
 
 
 def _uses(operator: Operator, api: str) -> bool:
@@ -159,7 +163,7 @@ class _Drawing:
             windowed=isinstance(operator, Window | Session) or (bool(given) and all(r.windowed for r in given)),
             stateful=operator.stateful or any(relation.stateful for relation in inside),
             blocked=operator.last_stateful or any(relation.blocked for relation in inside),
-            aggregated=isinstance(operator, AGGREGATES) or any(relation.aggregated for relation in inside),
+            aggregated=_aggregates(operator) or any(relation.aggregated for relation in inside),
             raw=_uses(operator, "applyInPandasWithState"),
         )
         self._relations.append(made)
