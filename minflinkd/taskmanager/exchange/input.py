@@ -113,7 +113,7 @@ class Input:
         for sequence in range(self._position, position):
             if (entry := self._ahead.pop(sequence, None)) is None:
                 continue
-            if entry.kind is EntryKind.BARRIER:
+            if entry.kind is EntryKind.BARRIER and not self._is_left_over(sequence):
                 # Barriers come in the order of their numbers: that of an aborted checkpoint may never come.
                 self._released = {number for number in self._released if number > entry.checkpoint_id}
             if entry.kind is EntryKind.END:

@@ -147,6 +147,23 @@ def test_restored_entries_are_read_from_where_they_were_laid_out(reader: Make, t
     assert a.data_files(3, 6) == [tmp_path / "restored" / "data" / "x", tmp_path / "log" / "data" / "y"]
 
 
+def test_a_restored_barrier_does_not_take_back_the_release_of_another_of_its_number(
+    reader: Make, tmp_path: Path
+) -> None:
+    """A job that starts from a savepoint numbers its checkpoints anew. It would wait at the second barrier for ever."""
+    restored = LogWriter(tmp_path / "restored", (), first=3)
+    barrier(restored, 1)
+    data(restored, "x")
+    log = LogWriter(tmp_path / "log", (), first=5)
+    barrier(log, 1)
+    data(log, "y")
+    a = reader(position=3, first=5)
+    assert end(a, 3) == 5
+    a.release(1)  # its checkpoint is cut while the first micro-batch runs
+    a.take_in(5, 0.0)
+    assert names(a, 5, end(a, 5)) == ["y"]
+
+
 def test_restored_entries_without_their_last_are_an_error(reader: Make, tmp_path: Path) -> None:
     """C5: nothing is skipped in silence."""
     data(LogWriter(tmp_path / "restored", (), first=3), "x")
