@@ -16,7 +16,7 @@ import pytest
 from minflinkd.cli.submission import RefusedJob, restart
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import Cluster, free_port, running_cluster, until
+from tests.cluster import Cluster, free_port, running_cluster, until, write_job
 from tests.faults.hot_restarts import (
     ONE,
     TAGGED,
@@ -291,6 +291,45 @@ async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned
         assert last.error.code == "hot-restart-timeout"
         await versions.reads_all()
     assert set(versions.written()) == {"1"}
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either(
+    one: Cluster, tmp_path: Path, allowed: bool
+) -> None:
+    """H2: nothing says what it is of when the new version is asked for, only the checkpoint that it starts from."""
+
+    def version(function: str) -> Path:
+        numbers = {"format": "rate-micro-batch", "options": {"rowsPerBatch": 10, "numPartitions": 1}}
+        grouped = f"SELECT value % 3 AS k, {function}(value) AS v FROM numbers GROUP BY value % 3"
+        document = {
+            "name": "before-the-first",
+            "checkpointing": {"interval": "1 h"},
+            "vertices": {
+                "numbers": {"source": numbers},
+                "grouped": {"inputs": ["numbers"], "sql": grouped},
+                "out": {"inputs": ["grouped"], "sink": {"format": "console"}, "output-mode": "update"},
+            },
+        }
+        return write_job(tmp_path / f"{function}.json", document)
+
+    job_id = await one.submit(version("sum"))
+
+    async def has_state() -> bool:
+        return any(vertex.minflinkd.state_rows for vertex in (await one.client.job(job_id)).vertices)
+
+    try:
+        await until("it keeps state", has_state, timeout=90)
+        last = await restarted(one, job_id, version("max"), **({"allow-changed-state": "true"} if allowed else {}))
+    finally:
+        await one.cancel_all()
+    if allowed:
+        assert last.state == "completed"
+        return
+    assert last.state == "rolled-back"
+    assert last.error is not None
+    assert last.error.code == "state-meaning-changed"
+    assert "is of sum(value), and would go on as that of max(value)" in last.error.message
 
 
 async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(
