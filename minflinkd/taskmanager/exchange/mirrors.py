@@ -1,4 +1,4 @@
-"""The mirrors of a TaskManager: the inputs of its attempts that are written elsewhere, and the tasks that fetch them."""
+"""The mirrors of a TaskManager: inputs of its attempts that are written elsewhere, and the tasks that fetch them."""
 
 from __future__ import annotations
 
