@@ -73,7 +73,7 @@ class TaskManagerGone:
 
 @dataclass(frozen=True)
 class NeedsAnswered:
-    """The ResourceManager says why it does not serve needs: `refused` never will be, `waiting` not yet."""
+    """The ResourceManager's reasons for not serving needs: those in `refused` never, those in `waiting` not yet."""
 
     refused: Mapping[AllocationId, str]
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)

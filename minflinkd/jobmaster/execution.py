@@ -40,7 +40,7 @@ class Execution:
     attempt_id: AttemptId | None = None
     allocation_id: AllocationId | None = None
     resource_id: ResourceId | None = None
-    address: str = ""  # of that TaskManager
+    address: str = ""  # of the TaskManager
     accepted: bool = False  # the TaskManager accepted the deployment, so it knows the attempt until the attempt ends
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
     base: RowCounts = NO_ROWS  # rows of earlier attempts, up to the state that this one started from

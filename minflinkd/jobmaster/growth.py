@@ -48,7 +48,7 @@ def use_slots(state: JobState, now: float) -> Step:
 
 
 def reserve(state: JobState, groups: Mapping[str, int]) -> JobState:
-    """H4: Want more slots for these groups, for the version that will follow."""
+    """H4: Ask for more slots for these groups, for the version that will follow."""
     own = state.pool.groups if state.reserving is None else state.reserving
     wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
     pool = replace(state.pool, groups={**own, **wider})

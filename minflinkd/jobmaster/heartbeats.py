@@ -106,6 +106,7 @@ def contradictions(beat: Beat, answer: JobHeartbeatAnswer) -> Iterator[ev.Event]
         yield ev.TaskChanged(status)
     known = {status.attempt_id for status in answer.tasks}
     for execution in before.executions.values():
+        # A deployment that was not answered may still be on its way: the TaskManager need not know it yet.
         settled = execution.state in _SETTLED or (execution.state is ExecutionState.DEPLOYING and execution.accepted)
         here = settled and execution.resource_id == resource
         if here and execution.attempt_id is not None and execution.attempt_id not in known:

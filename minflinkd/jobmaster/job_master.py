@@ -338,6 +338,7 @@ class JobMaster(Component):
             self.crash(error)
 
     async def _ask(self, ask: Ask) -> None:
+        # A cancelled attempt commits what its own sinks still owe for the latest completed checkpoint.
         if isinstance(ask.request, m.CancelTask) and (latest := self.coordinator.latest()) is not None:
             ask = replace(ask, request=copy(ask.request, completed=latest.checkpoint_id))
         outcome = await outcome_of_asking(self._network, self._clock, ask)
@@ -359,7 +360,7 @@ class JobMaster(Component):
         try:
             await self.coordinator.final_checkpoint()
         except MinflinkError as error:
-            # A failover tells the scheduler itself.
+            # If a failover ended it, the scheduler learns that from the failover.
             self._log.info("the final checkpoint ended", error=str(error))
             return
         await self.savepoints.drained()

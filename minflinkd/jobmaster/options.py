@@ -1,4 +1,4 @@
-"""The settings of a JobMaster. Times in seconds."""
+"""The settings of a JobMaster. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobMasterOptions:
     min_parallelism: int = 1  # of every task, if adaptive
     resource_wait_timeout: float = 30.0  # to wait for all wanted slots, before fewer suffice
     resource_stabilization_timeout: float = 10.0  # without further slots, before a job grows to fewer than it wants
-    cooldown_after_rescaling: float = 30.0  # between a deployment and growth
+    cooldown_after_rescaling: float = 30.0  # after a deployment, before the job grows
     on_trial: bool = False  # the version has no checkpoint of its own yet: if it fails, it stands down (H7)
     exclusive: bool = False  # the job has its own TaskManagers (R24)
     libraries: tuple[Library, ...] = ()  # that one session cannot load in two versions (B31)

@@ -131,6 +131,7 @@ class JobSinks:
             while not task.done():
                 before = progress
                 await asyncio.wait({task}, timeout=STEP_TIMEOUT)
+                # While no step has begun, the work waits for its turn, which has a limit of its own.
                 if not task.done() and progress == before > 0:
                     raise StorageUnavailable(
                         "the storage of the job's sinks does not answer: "

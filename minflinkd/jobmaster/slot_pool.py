@@ -114,6 +114,7 @@ def offered(
 
     It refuses the rest. It does not take back an allocation that it once gave up.
     """
+    # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
         allocation, need = offer.allocation_id, pool.needs.get(offer.allocation_id)
         taken = {slot for a in pool.on(resource_id) for slot in pool.held[a].slots}

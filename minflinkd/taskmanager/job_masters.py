@@ -31,7 +31,7 @@ async def deliver(
     fence: LeaderId,
     patience: float,
 ) -> None:
-    """Send the request until it is answered. `target` returns the JobMaster's address, or None if it was replaced.
+    """Repeat the request until it is answered. `target` returns the JobMaster's address, or None if it was replaced.
 
     Raises RemoteError and Fenced if it is refused, JobMasterSilent after `patience` seconds or without a target.
     """

@@ -53,6 +53,7 @@ def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
     for copy in reversed(copies):
         more = {inode: length for inode, length in copy.files.items() if inode not in held}
         alone = sum(copy.files.values())
+        # The newest copy that no longer fits goes, and so do all older ones.
         full = full or (alone <= max_size < size + sum(more.values()))
         if full or alone > max_size:
             gone.append(copy)

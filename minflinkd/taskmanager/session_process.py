@@ -125,7 +125,7 @@ class SessionProcess:
     def _brood(self) -> list[psutil.Process]:
         """Return the child and all its descendants.
 
-        Look up the JVM by its pid: it outlives a dead child as an orphan.
+        Find the JVM by its pid: a dead child's is no longer below it.
         """
         found: dict[int, psutil.Process] = {}
         for pid in (self.pid, self.jvm_pid):

@@ -201,7 +201,7 @@ def _offer_answered(state: Slots, event: ev.OfferAnswered, now: float) -> Step:
     """m10: Apply the answer to an offer. It does not affect slots accepted already; heartbeats decide about those."""
     job = state.jobs.get(event.job_id)
     if job is None or job.offer is None or job.offer.version != event.version:
-        return state, ()  # R8
+        return state, ()  # an answer to an earlier offer (R8)
     state = state.with_job(event.job_id, replace(job, heard=now, silent=False, offer=None))
     offered = [a for a in state.table.of_job(event.job_id, SlotState.ALLOCATED) if a in job.offer.allocations]
     state = _accepted(state, [a for a in offered if a in event.accepted], now)

@@ -20,8 +20,8 @@ class SlotOptions:
     """Times are in seconds."""
 
     heartbeat_timeout: float = 5.0  # for JobMasters
-    hold_timeout: float = 30.0  # for which slots wait for the job's next JobMaster
-    reservation_timeout: float = 10.0  # for which slots wait for a JobMaster's first acceptance (R9)
+    hold_timeout: float = 30.0  # how long slots wait for the job's next JobMaster
+    reservation_timeout: float = 10.0  # how long slots wait for a JobMaster's first acceptance (R9)
 
 
 @dataclass(frozen=True)

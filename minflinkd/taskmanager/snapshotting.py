@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 CONFIRM_TIMEOUT = 10.0
 REMEMBERED = 1000  # checkpoints back, far more than a message can be late
 COMMIT_AT_END = 5.0  # seconds for an attempt that is cancelled
-COMMIT_TIMEOUT = 50.0  # for sinks that commit themselves; the JobMaster waits a little longer, and asks again
+COMMIT_TIMEOUT = 50.0  # seconds for sinks that commit themselves; the JobMaster waits a little longer, and asks again
 NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to a late acknowledgement
 
 # Sends a request to the attempt's JobMaster until it is answered. Raises MinflinkError if the request is refused, or if

@@ -148,7 +148,7 @@ class LogWriter:
         """Delete what nobody needs. Return the bytes of data that the slowest reader has not consumed."""
         known = [consumed(self.directory, reader) for reader in self._readers]
         needed = min((position for position in known if position is not None), default=0)
-        if None not in known:
+        if None not in known:  # a reader that has reported nothing yet may need everything
             while self._kept and self._kept[0][0] < needed:
                 sequence, entry = self._kept.popleft()
                 for path in (
