@@ -1,4 +1,4 @@
-"""The randomness that a job's decisions may use: injected, so that a seed repeats a run exactly."""
+"""The randomness that a job's decisions may use. It is injected, so that a seed repeats a run exactly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What one JobMaster decides and says, without clock, socket or task (rpc.party).
+"""What one JobMaster decides and says, without clock, socket or asyncio task (rpc.party).
 
-It holds the scheduler's machine, speaks to the ResourceManager and the TaskManagers, and notices who is silent. What is
-left to the driver comes out as commands of `jobmaster.events`: checkpoints, sinks, the end.
+It holds the scheduler's machine, talks to the ResourceManager and the TaskManagers, and detects who is silent. It
+returns the rest to the driver as commands from `jobmaster.events`: checkpoints, sinks, the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import Machine
 
-CANCEL_PATIENCE = 4  # cancellation timeouts: longer than a TaskManager takes to give its session child up for a task
+CANCEL_PATIENCE = 4  # cancellation timeouts; a TaskManager gives up on a task's session child sooner than this
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Stray:
 
 
 class JobMasterCore:
-    """A rpc.party.Core. The driver feeds it `Started` first, and the outcomes of its own commands later."""
+    """A rpc.party.Core. The driver feeds it `Started` first, and later the outcomes of its own commands."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class JobMasterCore:
         chance: Chance,
         heralded: tuple[ResourceId, ...] = (),
     ) -> None:
-        """`heralded`: TaskManagers that hold slots of the job. They hear of this leader from itself at its start, and
+        """`heralded` are TaskManagers that hold slots of the job.
 
-        their offers are waited for before others are asked for slots.
+        This leader introduces itself to them at its start. It waits for their offers before it asks others for slots.
         """
         self.job_id = job_id
         self.leader_id = leader_id
         self.address = job_master(job_id)
-        self.task_phases: dict[AttemptId, dict[str, float]] = {}  # of each task's last attempt
+        self.task_phases: dict[AttemptId, dict[str, float]] = {}  # only of each task's last attempt
         self._context = context
-        self._heralded = set(heralded)  # whose offers are waited for
+        self._heralded = set(heralded)  # TaskManagers with offers still to come
         self._heralded_until = 0.0
         self._options = options
         self._machine: Machine[JobState, ev.Event, ev.Command] = Machine(
@@ -73,7 +73,7 @@ class JobMasterCore:
         self._beats = TaskManagerBeats(interval=options.heartbeat_interval, timeout=options.heartbeat_timeout)
         self._errands = Errands(patience=options.heartbeat_timeout / 2, fence=leader_id)
         self._declare_at: float | None = None
-        self._declared = -1  # version of the pool
+        self._declared = -1  # version of the pool that was last declared
         self._freeing = 0
         self._strays: set[AttemptId] = set()
         self._end: ev.End | None = None
@@ -144,9 +144,10 @@ class JobMasterCore:
         return min((t for t in times if t is not None), default=None)
 
     def take_commands(self) -> tuple[object, ...]:
-        """Ask, and of `jobmaster.events`: FindRestorePoint, StartCheckpoints, StopCheckpoints, TakeFinalCheckpoint,
+        """Return and clear the commands for the driver.
 
-        TakeRescaleCheckpoint, SettleSinks, End.
+        They are Ask and, from `jobmaster.events`, FindRestorePoint, StartCheckpoints, StopCheckpoints,
+        TakeFinalCheckpoint, TakeRescaleCheckpoint, SettleSinks, End.
         """
         commands, self._commands = tuple(self._commands), []
         return commands
@@ -154,9 +155,9 @@ class JobMasterCore:
     # --- the machine and the world -------------------------------------------------------------------------------
 
     def feed(self, event: ev.Event, now: float) -> None:
-        """Something has happened, or a command of the driver's has come to its end. Raises IllegalTransition and
+        """Apply an event: something happened, or one of the driver's commands ended.
 
-        InvariantViolated, after which nothing here is to be trusted.
+        Raises IllegalTransition and InvariantViolated. After either, the state must not be used.
         """
         self._now = now
         for command in self._machine.feed(event, now):
@@ -193,14 +194,14 @@ class JobMasterCore:
                 self._commands.append(command)
 
     def _herald(self, now: float) -> None:
-        """R13 without the way over the ResourceManager, which may be away: they offer their slots to this leader."""
+        """R13: Ask TaskManagers directly for their slots, since the ResourceManager may be away."""
         self._heralded_until = now + self._options.heartbeat_interval
         for resource in sorted(self._heralded):
             hello = m.HeartbeatFromJobMaster(job_id=self.job_id, leader_id=self.leader_id, allocations=())
             self._ask(task_manager(resource), hello, about=None, fence=self.leader_id)
 
     def _declare(self, now: float) -> None:
-        """m1: the whole need, at once when it changes and with every heartbeat (R8)."""
+        """m1: Declare all needs, at once when they change and with every heartbeat (R8)."""
         pool = self.state.pool
         self._declare_at, self._declared = now + self._options.heartbeat_interval, pool.version
         request = m.DeclareNeeds(
@@ -241,9 +242,10 @@ class JobMasterCore:
         )
 
     def _pointless(self, errand: Errand) -> bool:
-        """A deployment must not arrive behind the cancellation of its attempt, nor a cancellation be waited for when
+        """Whether the errand need not be repeated.
 
-        its TaskManager is lost.
+        A deployment must not arrive after the cancellation of its attempt. A cancellation is not waited for if its
+        TaskManager is lost.
         """
         match errand.about:
             case ev.Deploy(attempt_id=attempt):
@@ -260,7 +262,7 @@ class JobMasterCore:
             case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Refused | Unknown):
                 error = outcome.error.info()
                 if error.code != Fenced.code:
-                    error = copy(error, consequence=Consequence.RETRYABLE)  # another TaskManager may take it
+                    error = copy(error, consequence=Consequence.RETRYABLE)  # another TaskManager may accept it
                 kind = ev.DeployFailed if isinstance(outcome, Refused) else ev.DeployUnanswered
                 self.feed(kind(attempt, error), now)
             case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Answered):
@@ -274,7 +276,7 @@ class JobMasterCore:
                 self._strays.discard(attempt)
 
     def _try_to_end(self) -> None:
-        """Whoever hears of the end finds the slots free, unless their TaskManager does not answer."""
+        """Report the end once the slots are free, or their TaskManager did not answer in time."""
         if self._end is not None and not self._freeing:
             self._commands.append(self._end)
             self._end = None

@@ -1,4 +1,4 @@
-"""A job as it is shown over HTTP and kept as its result: built from the scheduler's state."""
+"""A job as shown over HTTP and stored as its result. Built from the scheduler's state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def details(
     submission: dict[str, float],
     task_phases: Mapping[AttemptId, dict[str, float]],
 ) -> JobDetails:
-    """`submission`: seconds from the submission to each phase before the JobMaster; `task_phases`: by attempt id."""
+    """Build the details of a job.
+
+    `submission` maps each phase before the JobMaster to seconds since the submission. `task_phases` is keyed by attempt
+    id.
+    """
     entered = {status.value: wall(at) for status, at in state.entered.items()}
     timestamps = {status.value: entered.get(status.value, 0) for status in JobStatus}
     timestamps[JobStatus.INITIALIZING.value] = submitted_ms
@@ -55,7 +59,7 @@ def _repeated(state: JobState, wall: WallClock) -> RepeatedFailures | None:
     if not state.restarts_repeatedly or streak.last is None:
         return None
     last = record_of(streak.last, wall)
-    without = copy(last, error=copy(last.error, traceback=""))  # `failures` has it
+    without = copy(last, error=copy(last.error, traceback=""))  # `failures` has the traceback
     return RepeatedFailures(failures=streak.failures, since_ms=wall(streak.since), last=without)
 
 

@@ -1,4 +1,4 @@
-"""Requests to TaskManagers that are repeated while their outcome is unknown, each for a bounded time (A5). Pure."""
+"""Requests to TaskManagers that are repeated while their outcome is unknown, up to a deadline (A5). Pure."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ LEAST_PATIENCE = 0.1
 class Errand:
     target: Address
     request: Request[Done]
-    deadline: float  # seconds
+    deadline: float  # in seconds
     about: object  # the command that it carries out
 
 
 class Errands:
-    """`patience`: seconds for one try; `fence`: the leader on whose behalf they are."""
+    """The errands under way. `patience` is the seconds for one try; `fence` is the leader that sends them."""
 
     def __init__(self, *, patience: float, fence: LeaderId) -> None:
         self._patience = patience
         self._fence = fence
-        self._resting: list[tuple[float, Errand]] = []  # until they are tried again
+        self._resting: list[tuple[float, Errand]] = []  # with the time of their next try
 
     def ask(self, errand: Errand, now: float) -> Ask:
         patience = max(LEAST_PATIENCE, min(self._patience, errand.deadline - now))
         return Ask(errand.target, errand.request, patience, self._fence, about=errand)
 
     def settled(self, errand: Errand, outcome: Outcome, now: float) -> bool:
-        """Whether this is how it ended; else it will be tried again."""
+        """Whether the errand has ended. If not, it will be tried again."""
         if not isinstance(outcome, Unknown) or now + RETRY_PAUSE >= errand.deadline:
             return True
         self._resting.append((now + RETRY_PAUSE, errand))
@@ -50,7 +50,7 @@ class Errands:
         return due
 
     def drop(self, pointless: Callable[[Errand], bool]) -> tuple[Errand, ...]:
-        """Those resting that are not to be tried again."""
+        """Remove the waiting errands that are pointless, and return them."""
         dropped = tuple(errand for _, errand in self._resting if pointless(errand))
         self._resting = [(at, errand) for at, errand in self._resting if errand not in dropped]
         return dropped

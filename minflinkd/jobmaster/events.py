@@ -1,4 +1,4 @@
-"""What a job's scheduler is told, and what it commands. Values only."""
+"""The events that a job's scheduler receives, and the commands that it returns. Values only."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ NO_PAST = Past()
 
 @dataclass(frozen=True)
 class Started:
-    """The JobMaster is up; the job begins, or, `recovered`, goes on from a checkpoint of an earlier JobMaster.
+    """The JobMaster is up.
 
-    `cancelled`: under an earlier one, too: this one only brings the job to its end.
+    The job begins, or, if `recovered`, goes on from a checkpoint of an earlier JobMaster. If `cancelled`, the job was
+    already cancelled under an earlier JobMaster, and this one only brings it to its end.
     """
 
     recovered: bool = False
     cancelled: bool = False
-    ran_with: Mapping[TaskId, int] = field(default_factory=dict)  # task -> parallelism of its state in that checkpoint
+    ran_with: Mapping[TaskId, int] = field(default_factory=dict)  # parallelism of each task's state in that checkpoint
     rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # up to that checkpoint
     past: Past = NO_PAST
 
 
 @dataclass(frozen=True)
 class CheckpointCompleted:
-    """Of whatever kind."""
+    """A checkpoint of any kind completed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SlotsOffered:
 
 @dataclass(frozen=True)
 class SlotsGone:
-    """Allocations that the TaskManager does not know (any more)."""
+    """The TaskManager does not, or no longer, know these allocations."""
 
     allocations: tuple[AllocationId, ...]
     reason: str
@@ -72,7 +73,7 @@ class TaskManagerGone:
 
 @dataclass(frozen=True)
 class NeedsAnswered:
-    """What the ResourceManager says to the needs that it does not serve now: why never, or why not yet."""
+    """The ResourceManager's reasons for not serving needs: those in `refused` never, those in `waiting` not yet."""
 
     refused: Mapping[AllocationId, str]
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class DeployAccepted:
 
 @dataclass(frozen=True)
 class DeployFailed:
-    """It was refused: nothing of the attempt runs."""
+    """The deployment was refused: nothing of the attempt runs."""
 
     attempt_id: AttemptId
     error: ErrorInfo
@@ -108,7 +109,7 @@ class DeployFailed:
 
 @dataclass(frozen=True)
 class DeployUnanswered:
-    """It may have been carried out."""
+    """The deployment may have been carried out."""
 
     attempt_id: AttemptId
     error: ErrorInfo
@@ -127,14 +128,14 @@ class TaskProgressed:
 
 @dataclass(frozen=True)
 class AttemptGone:
-    """Nothing of the attempt runs any more: cancelled, or lost with its TaskManager."""
+    """Nothing of the attempt runs any more: it was cancelled, or lost with its TaskManager."""
 
     attempt_id: AttemptId
 
 
 @dataclass(frozen=True)
 class CheckpointsFailed:
-    """More failures in a row than are tolerated (C23), or the final checkpoint failed."""
+    """Too many checkpoints failed in a row (C23), or the final checkpoint failed."""
 
     error: ErrorInfo
 
@@ -146,14 +147,14 @@ class FinalCheckpointDone:
 
 @dataclass(frozen=True)
 class StopDone:
-    """The tasks of this round stand still behind a savepoint, which is written: the job may finish (C24)."""
+    """The tasks of this round have stopped reading and the savepoint is written: the job may finish (C24)."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class RescaleCheckpointDone:
-    """The job may stop and go on with another parallelism (R20)."""
+    """The checkpoint to rescale from is complete: the job may stop and restart with another parallelism (R20)."""
 
     round: int
 
@@ -165,9 +166,10 @@ class RescaleCheckpointFailed:
 
 @dataclass(frozen=True)
 class SlotsReserved:
-    """Another version is to follow, and wants so many slots for these groups: they are asked for while this one runs.
+    """Another version will follow and wants this many slots for each group.
 
-    Empty: none follows, and none are wanted beyond this version's own.
+    The job asks for them while this version runs. If `groups` is empty, no version follows, and the job wants no more
+    slots than its own.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -175,22 +177,22 @@ class SlotsReserved:
 
 @dataclass(frozen=True)
 class DrainBegun:
-    """The sources are told to stop at what they see, and time goes to its end."""
+    """The sources were told to stop at the input they see now, and event time advances to its end."""
 
 
 @dataclass(frozen=True)
 class StandDown:
-    """Another version of the job is to follow: the tasks end, the slots stay the job's (H3, H3a)."""
+    """Another version of the job will follow: the tasks end, the slots stay with the job (H3, H3a)."""
 
 
 @dataclass(frozen=True)
 class GoOn:
-    """No other version follows after all: the job goes on from its last checkpoint."""
+    """No other version will follow after all: the job goes on from its last checkpoint."""
 
 
 @dataclass(frozen=True)
 class Proven:
-    """The version is on trial no longer: it has completed a checkpoint (H7)."""
+    """The version is no longer on trial: it has completed a checkpoint (H7)."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,10 @@ class CancelRequested:
 
 @dataclass(frozen=True)
 class SinksSettled:
-    """What completed checkpoints promised is published; what none covers is discarded. `error`: it cannot be done."""
+    """All output that completed checkpoints promised is published, and all other staged output is discarded.
+
+    If that cannot be done, `error` says why.
+    """
 
     error: ErrorInfo | None = None
 
@@ -245,7 +250,7 @@ Event = (
 
 @dataclass(frozen=True)
 class FindRestorePoint:
-    """Settle from where these tasks start, and prepare their sinks. The other tasks run on."""
+    """Find what these tasks start from, and prepare their sinks. The other tasks run on."""
 
     round: int
     tasks: frozenset[TaskId]
@@ -276,7 +281,7 @@ class StartCheckpoints:
 
 @dataclass(frozen=True)
 class StopCheckpoints:
-    """Until all tasks run again. `survivors` run on."""
+    """Take no checkpoints until all tasks run again. The tasks in `survivors` run on."""
 
     survivors: frozenset[AttemptId] = frozenset()
 
@@ -293,7 +298,7 @@ class TakeRescaleCheckpoint:
 
 @dataclass(frozen=True)
 class FreeAllocations:
-    """`surplus`: slots of allocations that the job keeps."""
+    """Free these allocations, and the `surplus` slots of allocations that the job keeps."""
 
     address: str
     allocations: tuple[AllocationId, ...]
@@ -303,12 +308,12 @@ class FreeAllocations:
 
 @dataclass(frozen=True)
 class StoodDown:
-    """Nothing of the job runs any more, and nothing will under this JobMaster."""
+    """Nothing of the job runs any more, and nothing will run again under this JobMaster."""
 
 
 @dataclass(frozen=True)
 class Disproved:
-    """The version on trial cannot go on. What it ran is being stopped (H7)."""
+    """The version on trial has failed. Its tasks are being stopped (H7)."""
 
     error: ErrorInfo
 

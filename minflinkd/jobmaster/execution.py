@@ -1,4 +1,4 @@
-"""One task's present execution attempt, as the JobMaster sees it. The smallest example of the state machine pattern."""
+"""One task's current execution attempt, as the JobMaster sees it. The smallest example of the state machine pattern."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEGAL = table(
         State.INITIALIZING: {State.RUNNING, State.CANCELING, State.CANCELED, State.FAILED},
         State.RUNNING: {State.CANCELING, State.CANCELED, State.FAILED, State.FINISHED},
         State.CANCELING: {State.CANCELED, State.FAILED, State.FINISHED},
-        # An ended attempt is replaced by a new one, in CREATED.
+        # A new attempt, in CREATED, replaces an ended one.
         State.FINISHED: {State.CREATED},
         State.CANCELED: {State.CREATED},
         State.FAILED: {State.CREATED},
@@ -35,36 +35,36 @@ class Execution:
 
     task_id: TaskId
     state: State = State.CREATED
-    number: int = 0  # of the attempt, from 0
-    parallelism: int = 0  # with which the attempt was deployed; 0 before
+    number: int = 0  # of the attempt, counted from 0
+    parallelism: int = 0  # that the attempt was deployed with; 0 before
     attempt_id: AttemptId | None = None
     allocation_id: AllocationId | None = None
     resource_id: ResourceId | None = None
-    address: str = ""  # of that TaskManager
-    accepted: bool = False  # it has answered the deployment: it knows the attempt until that has ended
+    address: str = ""  # of the TaskManager
+    accepted: bool = False  # the TaskManager accepted the deployment, so it knows the attempt until the attempt ends
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
-    base: RowCounts = NO_ROWS  # of the task's earlier attempts, up to the state that this one has started from
+    base: RowCounts = NO_ROWS  # rows of earlier attempts, up to the state that this one started from
     input_ended: bool = False
-    entered: tuple[tuple[State, float], ...] = ()  # when this attempt came into each state
+    entered: tuple[tuple[State, float], ...] = ()  # when this attempt entered each state
 
     @property
     def rows(self) -> RowCounts:
-        """Since the job's submission; what was processed again after a failure counts once."""
+        """Return the rows since the job's submission. Rows processed again after a failure count once."""
         return self.base + self.metrics.rows
 
     @property
     def on_task_manager(self) -> bool:
-        """Whether the TaskManager may still run something of it."""
+        """Whether the TaskManager may still run something of this attempt."""
         return self.state in ON_TASK_MANAGER
 
     def to(self, state: State, now: float) -> Execution:
-        """Raises IllegalTransition."""
+        """Move to `state`. Raises IllegalTransition."""
         if state is self.state:
             return self
         moved = move(LEGAL, self.state, state, what=f"task {self.task_id}, attempt {self.number}")
         return replace(self, state=moved, entered=(*self.entered, (moved, now)))
 
     def next_attempt(self) -> Execution:
-        """A new attempt of the task, to be scheduled."""
+        """Return a new attempt of the task, to be scheduled."""
         move(LEGAL, self.state, State.CREATED, what=f"task {self.task_id}, attempt {self.number}")
         return Execution(self.task_id, number=self.number + 1, base=self.rows)

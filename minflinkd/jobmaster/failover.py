@@ -1,8 +1,8 @@
-"""What a failure means for a job (R16): which tasks stop, whether and when they come back. Pure.
+"""What a failure means for a job (R16): which tasks stop, and whether and when they come back. Pure.
 
-A failure stops the region of tasks that it concerns; the others run on, and no checkpoint is taken until all run again.
-While the job is drained it stops all tasks, as those that ran on would be at the end of time.
-Failures that come while a restart is due are served by the same restart.
+A failure stops its region of tasks. The other tasks run on, and no checkpoint is taken until all tasks run again. While
+the job is drained, a failure stops all tasks: the others would already be at the end of time. Failures that occur while
+a restart is due are handled by that restart.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 
-SESSION_LOST = "session-lost"  # the TaskManager lives, but its Spark session is gone: its slots are worth nothing now
+SESSION_LOST = "session-lost"  # the TaskManager lives, but its Spark session is gone: its slots are useless now
 NO_SLOTS = "no-slots"
 SLOTS_LOST = "slots-lost"
-# No version of a job is to blame for these.
+# These failures are not the fault of any version of a job.
 _OF_THE_CLUSTER = frozenset({SLOTS_LOST, "unreachable", "rpc-timeout", "fenced", "slot-not-bound"})
 
 
@@ -41,7 +41,7 @@ def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error
         return state, ()
     canceling = execution.state is ExecutionState.CANCELING
     state = state.with_execution(execution.to(ExecutionState.FAILED, now))
-    if canceling:  # it was to end anyway
+    if canceling:  # the attempt was being cancelled
         return noted(state, _record(state, execution, error), now), ()
     failed = frozenset({execution.task_id})
     resource = execution.resource_id
@@ -49,7 +49,7 @@ def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error
         return fail(chance, state, _record(state, execution, error), failed, now)
     failed |= {e.task_id for e in state.live if e.resource_id == resource}
     state, commands = fail(chance, state, _record(state, execution, error), failed, now)
-    # Another TaskManager's slots are ready sooner. Behind the cancellations, which need the slots' address.
+    # Another TaskManager's slots are ready sooner. Free these after the cancellations, which need the slots' address.
     allocations, address = state.pool.on(resource), state.pool.address_of(resource)
     if not allocations or address is None:
         return state, commands
@@ -58,7 +58,10 @@ def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error
 
 
 def deploy_unanswered(chance: Chance, state: JobState, attempt_id: AttemptId, error: ErrorInfo, now: float) -> Step:
-    """Its TaskManager may run it: it is cancelled before another follows. Where that has told of it, all is well."""
+    """Fail the attempt, unless its TaskManager has reported on it.
+
+    The TaskManager may run it, so it is cancelled before the next attempt starts.
+    """
     execution = state.by_attempt(attempt_id)
     if execution is None or execution.state is not ExecutionState.DEPLOYING:
         return state, ()
@@ -66,7 +69,7 @@ def deploy_unanswered(chance: Chance, state: JobState, attempt_id: AttemptId, er
 
 
 def slots_gone(chance: Chance, state: JobState, allocations: tuple[AllocationId, ...], reason: str, now: float) -> Step:
-    """Allocations are gone, and with them what ran on their slots; what else needed them stops."""
+    """Handle the loss of allocations: what ran on their slots is gone, and whatever else needed them stops."""
     lost = set(allocations) & set(state.pool.held)
     groups = {g for g, share in state.placement.items() if lost & set(share.allocations)}
     state = replace(state, pool=slot_pool.dropped(state.pool, tuple(sorted(lost))))
@@ -82,7 +85,7 @@ def task_manager_gone(chance: Chance, state: JobState, resource_id: ResourceId, 
 
 
 def _lose(chance: Chance, state: JobState, hit: list[Execution], ended: set[TaskId], reason: str, now: float) -> Step:
-    """`hit` cannot go on, and of those in `ended` nothing is left."""
+    """Fail the executions in `hit`. Nothing of the tasks in `ended` runs any more."""
     error = ErrorInfo(code=SLOTS_LOST, message=reason, consequence=Consequence.RETRYABLE)
     failed = [e for e in hit if e.state is not ExecutionState.CANCELING]
     for execution in hit:
@@ -97,10 +100,11 @@ def _lose(chance: Chance, state: JobState, hit: list[Execution], ended: set[Task
 
 
 def refused(chance: Chance, state: JobState, reasons: Mapping[AllocationId, str], now: float) -> Step:
-    """A new job is told at once that it cannot run here. One that has run before has state to lose, and what refuses
+    """Handle needs that the ResourceManager refused (R5).
 
-    it now may pass (a full disk, a node that is away): its restart strategy decides how long it waits (R5). A job that
-    runs, or will after the wait for slots, has only not grown.
+    A new job fails at once if it cannot run here. A job that has run before has state to lose, and the refusal may be
+    temporary (a full disk, a node that is away): its restart strategy decides how long it waits. If the job runs, or
+    will run with fewer slots after the wait for slots, the refusal only means that it does not grow.
     """
     texts = [reason for allocation, reason in reasons.items() if allocation in state.pool.needs]
     waits = state.restart_at is None and not state.standing_down
@@ -119,7 +123,7 @@ def refused(chance: Chance, state: JobState, reasons: Mapping[AllocationId, str]
 
 
 def overdue(chance: Chance, state: JobState, now: float) -> Step:
-    """R5: with what was asked, what there was, and why there is no more."""
+    """R5: Fail if slots have been lacking for too long. The error says what was asked for, what is held, and why."""
     timeout, since = state.options.slot_request_timeout, state.lacking_since
     if since is None or now - since < timeout or state.outcome is not None or enough(state, plan(state), now):
         return state, ()
@@ -159,7 +163,7 @@ def _record(state: JobState, execution: Execution, error: ErrorInfo) -> FailureR
 
 
 def fail(chance: Chance, state: JobState, record: FailureRecord, tasks: frozenset[TaskId], now: float) -> Step:
-    """The regions of `tasks` stop; the restart strategy says whether they come back."""
+    """Record the failure and stop the regions of `tasks`. The restart strategy decides whether they come back."""
     state = noted(state, record, now)
     if state.outcome is not None or state.standing_down:
         return state, ()
@@ -194,34 +198,34 @@ def _restart(state: JobState, record: FailureRecord, now: float, delay: float) -
 
 
 def _grown_and_unproven(state: JobState) -> bool:
-    """Whether the job is coming up wider than it was when it last ran: it is not to end of that."""
+    """Whether the job is coming up wider than when it last ran. Such a failure must not end it."""
     if state.status is JobStatus.RUNNING or state.narrowed:
         return False
     return any(share.parallelism > state.proven.get(g, share.parallelism) for g, share in state.placement.items())
 
 
 def _undo_growth(state: JobState, record: FailureRecord, now: float) -> Step:
-    """Once, as the job ran before; should that fail as well, the failure has another cause."""
+    """Restart the job, once, as wide as it last ran. If that fails as well, the failure has another cause."""
     state, commands = stop(state, frozenset(state.tasks), now)
     state = replace(state, narrowed=True, ran_with=state.proven, failed_growths=state.failed_growths + 1)
     return _restart(state, record, now, 0.0), commands
 
 
 def _is_of_the_version(record: FailureRecord, *, hopeless: bool) -> bool:
-    """Whether another version would be spared the failure, as far as one can tell."""
+    """Whether another version would probably be spared the failure."""
     if record.error.code in _OF_THE_CLUSTER:
         return False
     return hopeless or record.task_id is not None or record.error.code == NO_SLOTS
 
 
 def _disprove(state: JobState, record: FailureRecord, now: float) -> Step:
-    """H7: whoever put the version on trial brings the one before it back."""
+    """H7: Stand down. Whoever put the version on trial brings back the one before it."""
     state, commands = stand_down(state, now)
     return state, (ev.Disproved(record.error), *commands)
 
 
 def stand_down(state: JobState, now: float) -> Step:
-    """Everything stops, and another JobMaster brings up what follows, on the slots that are held."""
+    """Stop everything. Another JobMaster brings up what follows, on the slots that are held."""
     if state.standing_down:
         return state, ()
     state, commands = stop(state, frozenset(state.tasks), now)
@@ -230,7 +234,7 @@ def stand_down(state: JobState, now: float) -> Step:
 
 
 def go_on(state: JobState, now: float) -> JobState:
-    """Where it has stood down in vain. Also a job whose tasks are still ending comes back."""
+    """Bring the job back after it stood down in vain. Its tasks may still be ending."""
     if not state.standing_down or state.outcome is not None:
         return state
     state = begin_rollout(state, Rollout(now, cause="no other version followed"))
@@ -238,13 +242,13 @@ def go_on(state: JobState, now: float) -> JobState:
 
 
 def _stop_regions(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
-    if state.draining and tasks:  # the others have bound their sources, and would read nothing that comes later
+    if state.draining and tasks:  # the others stop reading where the drain began, and would miss later input
         return stop(state, frozenset(state.tasks), now)
     return stop(state, frozenset(t for task in tasks for t in state.regions[task]), now)
 
 
 def _hopeless(error: ErrorInfo) -> bool:
-    """Whether a restart would meet the same failure. What nobody has classified is worth another try."""
+    """Whether a restart would meet the same failure. An unclassified failure is worth another try."""
     return error.consequence in (Consequence.FATAL, Consequence.REFUSED) and error.code != "internal"
 
 
@@ -259,7 +263,7 @@ def begin_rollout(state: JobState, rollout: Rollout) -> JobState:
 
 
 def stop(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
-    """These tasks end; the others run on, without checkpoints."""
+    """Stop these tasks. The others run on, without checkpoints."""
     cancels: list[ev.Command] = []
     for task_id in sorted(tasks):
         execution = state.executions[task_id]
@@ -279,7 +283,7 @@ def stop(state: JobState, tasks: frozenset[TaskId], now: float) -> Step:
 
 
 def end(state: JobState, outcome: JobStatus, now: float) -> Step:
-    """Everything stops, and stays stopped: `outcome` is reached once nothing runs and the sinks are settled."""
+    """Stop everything for good. The job reaches `outcome` once nothing runs and the sinks are settled."""
     state, commands = stop(state, frozenset(state.tasks), now)
     state = replace(state, outcome=outcome, restart_at=None, lacking_since=None)
     if not state.pool.needs:
@@ -288,6 +292,6 @@ def end(state: JobState, outcome: JobStatus, now: float) -> Step:
 
 
 def gone(state: JobState, execution: Execution, now: float) -> Execution:
-    """Nothing of an execution that was to end runs any more."""
+    """Return the execution, which was told to end and of which nothing runs any more, in its final state."""
     finished = state.outcome is JobStatus.FINISHED
     return execution.to(ExecutionState.FINISHED if finished else ExecutionState.CANCELED, now)

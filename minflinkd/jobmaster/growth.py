@@ -1,9 +1,9 @@
-"""What a running job does with slots that it does not use: it grows into them (R20), or gives them back (R4). Pure.
+"""What a running job does with unused slots: it grows into them (R20), or gives them back (R4). Pure.
 
-Growth goes through a last checkpoint, as a hot restart does: the tasks stand still behind it, stop, and go on from it,
-wider. Nothing is read twice, and no slot is given back between. Whatever fails on the way leads to an ordinary restart;
-where a job that has grown does not come up, for a reason that would end it, it restarts as narrow as it ran before, and
-waits longer with every such failure before it grows again.
+Growth uses a last checkpoint, as a hot restart does: the tasks process nothing after it, stop, and restart from it with
+more parallelism. Nothing is read twice, and no slot is given back in between. Any failure on the way leads to an
+ordinary restart. If a job that has grown does not come up, for a reason that would end it, it restarts with the
+parallelism that it had before. After every such failure it waits longer before it grows again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from minflinkd.jobmaster.sizing import plan_anew
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import AllocationId
 
-DOUBLINGS = 6  # of the cooldown, at most
+DOUBLINGS = 6  # at most this many doublings of the cooldown
 
 
 def use_slots(state: JobState, now: float) -> Step:
-    """While the job runs. What is asked for on behalf of another version is neither used nor given back."""
+    """Grow or give back, while the job runs. Slots reserved for another version are neither used nor given back."""
     if state.reserving is not None:
         return replace(state, growth=None, idle={}), ()
     better = plan_anew(state)
@@ -36,18 +36,19 @@ def use_slots(state: JobState, now: float) -> Step:
     used = {a for p in (state.placement, better if growing else {}) for share in p.values() for a in share.allocations}
     wide = {} if growing else slot_pool.surplus(state.pool, state.placement)
     idle = {a: state.idle.get(a, now) for a in sorted(state.pool.held) if a not in used or a in wide}
-    if (growth, idle) != (state.growth, state.idle):  # mostly nothing has changed, with every micro-batch of every job
+    # Usually nothing has changed: this runs for every micro-batch of every job.
+    if (growth, idle) != (state.growth, state.idle):
         state = replace(state, growth=growth, idle=idle)
     state, commands = _give_back_idle(state, wide, now)
     due = growth_due(state)
     ending = state.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
-    if due is None or now < due or ending or state.on_trial:  # its checkpoint would end the trial (H7)
+    if due is None or now < due or ending or state.on_trial:  # a checkpoint would end the trial (H7)
         return state, commands
     return replace(state, rescaling=True), (*commands, ev.TakeRescaleCheckpoint(state.round))
 
 
 def reserve(state: JobState, groups: Mapping[str, int]) -> JobState:
-    """H4: more slots for these groups of the job, for the version that is to follow."""
+    """H4: Ask for more slots for these groups, for the version that will follow."""
     own = state.pool.groups if state.reserving is None else state.reserving
     wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
     pool = replace(state.pool, groups={**own, **wider})
@@ -55,7 +56,7 @@ def reserve(state: JobState, groups: Mapping[str, int]) -> JobState:
 
 
 def has_reserved(state: JobState) -> bool:
-    """Whether the version that is to follow would have all that was asked for."""
+    """Whether the version that will follow would get everything that was asked for."""
     if state.reserving is None:
         return True
     best = plan_anew(state)
@@ -63,14 +64,17 @@ def has_reserved(state: JobState) -> bool:
 
 
 def wider_than_any(state: JobState) -> tuple[str, int] | None:
-    """A group of the version that is to follow that no TaskManager will ever have room for, and what it wants."""
+    """Return a group, and its width, that the next version wants and no TaskManager will ever have room for."""
     if state.reserving is None or not state.largest:
         return None
     return next(((g, b.desired) for g, b in sorted(state.pool.groups.items()) if b.desired > state.largest), None)
 
 
 def growth_due(state: JobState) -> float | None:
-    """More may come while the slots that are there are not yet all that the job wants."""
+    """Return when the job may grow, or None.
+
+    While the held slots are fewer than the job wants, it waits a while for more.
+    """
     if state.growth is None or state.rescaling or state.status is not JobStatus.RUNNING:
         return None
     all_wanted = state.growth.parallelism == sum(b.desired for b in state.pool.groups.values())
@@ -86,7 +90,8 @@ def idle_due(state: JobState) -> float | None:
 def checkpoint_done(state: JobState, number: int, now: float) -> Step:
     if not state.rescaling or number != state.round or state.status is not JobStatus.RUNNING:
         return state, ()
-    before, after = state.placement, plan_anew(state)  # no wider where slots were lost meanwhile: they stand still
+    # `after` is no wider if slots were lost meanwhile. The job restarts anyway: its tasks process nothing more.
+    before, after = state.placement, plan_anew(state)
     state, commands = stop(state, frozenset(state.tasks), now)
     widths = ", ".join(f"{g} {before[g].parallelism} -> {s.parallelism}" for g, s in sorted(after.items()))
     state = begin_rollout(state, Rollout(now, cause=f"rescale: {widths}", rescale=True))
@@ -94,14 +99,14 @@ def checkpoint_done(state: JobState, number: int, now: float) -> Step:
 
 
 def checkpoint_failed(state: JobState, number: int, now: float) -> JobState:
-    """The job runs on as it is, and tries again later."""
+    """Let the job run on as it is. It tries to grow again later."""
     if not state.rescaling or number != state.round:
         return state
     return replace(state, rescaling=False, growth=None, changed_at=now)
 
 
 def _give_back_idle(state: JobState, wide: Mapping[AllocationId, tuple[int, ...]], now: float) -> Step:
-    """R4, H4: whole allocations, and of those that the job runs on what is beyond its parallelism."""
+    """R4, H4: Give back idle allocations, and the surplus slots (`wide`) of allocations that the job runs on."""
     over = [a for a, since in state.idle.items() if now - since >= state.options.slot_idle_timeout]
     state, commands = give_back(state, tuple(a for a in over if a not in wide))
     by_address: dict[str, dict[AllocationId, tuple[int, ...]]] = {}

@@ -1,4 +1,4 @@
-"""JobMaster -> TaskManager heartbeats (R10): to whom one is due, who is lost, what an answer contradicts. Pure."""
+"""JobMaster -> TaskManager heartbeats (R10): who is due, who is lost, what an answer contradicts. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from minflinkd.rpc.messages import JobHeartbeatAnswer, TaskState
 from minflinkd.runtime.heartbeats import Heartbeats
 from minflinkd.runtime.ids import AttemptId, ResourceId
 
-UNREACHABLE_IS_LOST = 2  # failing connections in a row
+UNREACHABLE_IS_LOST = 2  # failed connections in a row
 _ENDING = frozenset({TaskState.CANCELING, TaskState.CANCELED, TaskState.FAILED})
 _SETTLED = frozenset({ExecutionState.INITIALIZING, ExecutionState.RUNNING})
 
 
 @dataclass(frozen=True)
 class Beat:
-    """One heartbeat. Its answer is judged by what was there `before` it was sent, and dropped after a later one's."""
+    """One heartbeat.
+
+    Its answer is compared with the state `before` it was sent. It is dropped if a later beat was already answered.
+    """
 
     resource_id: ResourceId
     number: int
@@ -27,9 +30,9 @@ class Beat:
 
 
 class TaskManagerBeats:
-    """One beat an interval to each TaskManager, whether or not the last was answered: one that was lost on the way
+    """Sends one beat per interval to each TaskManager, whether or not the last one was answered.
 
-    must not make the job look dead there.
+    Otherwise one lost beat could make the job look dead to the TaskManager.
     """
 
     def __init__(self, *, interval: float, timeout: float) -> None:
@@ -37,11 +40,11 @@ class TaskManagerBeats:
         self._heard: Heartbeats[ResourceId] = Heartbeats(timeout)
         self._due: dict[ResourceId, float] = {}
         self._unreachable: dict[ResourceId, int] = {}
-        self._answered: dict[ResourceId, int] = {}  # the latest beat that was
+        self._answered: dict[ResourceId, int] = {}  # number of the latest answered beat
         self._sent = 0
 
     def watch(self, resources: Collection[ResourceId], now: float) -> None:
-        """From now on these, and no others."""
+        """Send beats to these TaskManagers from now on, and to no others."""
         for gone in [r for r in self._due if r not in resources]:
             self._heard.forget(gone)
             del self._due[gone]
@@ -66,13 +69,14 @@ class TaskManagerBeats:
 
     def take_silent(self, now: float) -> tuple[ev.TaskManagerGone, ...]:
         due = self.next_due()
-        if due is not None and (late := now - due) > self._interval:  # this side was held up, and heard nobody
+        # This process was held up and could not hear anybody.
+        if due is not None and (late := now - due) > self._interval:
             self._heard.postpone(late)
         silent = sorted(self._heard.take_silent(now))
         return tuple(ev.TaskManagerGone(r, f"no heartbeat for {seconds:.1f} s") for r, seconds in silent)
 
     def heard(self, resource: ResourceId, now: float) -> None:
-        """Anything came from it."""
+        """Note that the TaskManager is alive: some message came from it."""
         if resource in self._due:
             self._heard.heard(resource, now)
             self._unreachable[resource] = 0
@@ -84,7 +88,7 @@ class TaskManagerBeats:
         return ev.TaskManagerGone(resource, why) if misses >= UNREACHABLE_IS_LOST else None
 
     def is_latest(self, beat: Beat) -> bool:
-        """Whether no later one was answered already; from now on, this is the latest answered one."""
+        """Whether no later beat was answered before. From now on, this one is the latest answered beat."""
         resource = beat.resource_id
         if resource not in self._due or beat.number < self._answered.get(resource, 0):
             return False
@@ -93,7 +97,7 @@ class TaskManagerBeats:
 
 
 def contradictions(beat: Beat, answer: JobHeartbeatAnswer) -> Iterator[ev.Event]:
-    """What the TaskManager does not know is gone; what it says of tasks is so."""
+    """Yield what the answer changes: what the TaskManager does not know is gone, and its task states are true."""
     resource, before = beat.resource_id, beat.before
     unknown = tuple(a for a in before.pool.on(resource) if a not in answer.allocations)
     if unknown:
@@ -102,6 +106,7 @@ def contradictions(beat: Beat, answer: JobHeartbeatAnswer) -> Iterator[ev.Event]
         yield ev.TaskChanged(status)
     known = {status.attempt_id for status in answer.tasks}
     for execution in before.executions.values():
+        # A deployment that was not answered may still be on its way: the TaskManager need not know it yet.
         settled = execution.state in _SETTLED or (execution.state is ExecutionState.DEPLOYING and execution.accepted)
         here = settled and execution.resource_id == resource
         if here and execution.attempt_id is not None and execution.attempt_id not in known:
@@ -109,9 +114,10 @@ def contradictions(beat: Beat, answer: JobHeartbeatAnswer) -> Iterator[ev.Event]
 
 
 def strays(beat: Beat, answer: JobHeartbeatAnswer, now: JobState) -> tuple[AttemptId, ...]:
-    """Attempts that were given up while their TaskManager did not answer (a deployment may have arrived late, a
+    """Return attempts on the TaskManager that this JobMaster gave up: they must not run beside their successors.
 
-    cancellation not at all): they must not go on beside their successors.
+    They were given up while their TaskManager did not answer. Their deployment may have arrived late, or their
+    cancellation not at all.
     """
     live = {e.attempt_id for state in (beat.before, now) for e in state.live}
     return tuple(s.attempt_id for s in answer.tasks if s.attempt_id not in live and s.state not in _ENDING)

@@ -1,4 +1,4 @@
-"""Keeps the record of a job's failures and restarts in its storage: reads it once, and writes it after each change."""
+"""Stores the record of a job's failures and restarts: reads it once, and writes it after each change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
-PAUSE = 1.0  # seconds between two writes; failures that come faster are written together
-PATIENCE = 5.0  # seconds that the end of a JobMaster waits for a storage
+PAUSE = 1.0  # seconds between two writes; more frequent failures are written together
+PATIENCE = 5.0  # seconds that an ending JobMaster waits for the storage
 
 
 class HistoryRecord:
-    """`root`: of the job's checkpoints. `look`: how it stands now."""
+    """The stored record of one job.
+
+    `root` is the directory of the job's checkpoints. `look` returns the present history.
+    """
 
     def __init__(
         self, root: Location, *, job_id: JobId, clock: Clock, turn: StorageTurn, look: Callable[[], JobHistory]
@@ -37,7 +40,10 @@ class HistoryRecord:
         self._news = asyncio.Event()
 
     async def load(self) -> JobHistory:
-        """What earlier JobMasters recorded. One that cannot be read is begun anew: counts are not worth a job."""
+        """Load what earlier JobMasters recorded.
+
+        A record that cannot be read is started afresh: a job must not fail because its counts are lost.
+        """
         try:
             self._written = decode(await self._file.read_bytes())
         except ObjectNotFound:
@@ -50,7 +56,7 @@ class HistoryRecord:
         self._news.set()
 
     async def keep(self) -> None:
-        """A loop."""
+        """Write the record after each change, in a loop."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -62,7 +68,7 @@ class HistoryRecord:
             await self._clock.sleep(PAUSE)
 
     async def write_last(self) -> None:
-        """The JobMaster's end does not wait for a storage that does not answer."""
+        """Write the record when the JobMaster ends. Do not wait for a storage that does not answer."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._write()
@@ -84,7 +90,11 @@ class HistoryRecord:
 
 
 def _has_news(now: JobHistory, written: JobHistory) -> bool:
-    """What the metadata of checkpoints says as well is not news, and dates differ by the rounding of two clocks."""
+    """Whether there is something to write.
+
+    What the metadata of checkpoints also has is not news. Dates are not compared: they differ by the rounding of two
+    clocks.
+    """
 
     def shown(history: JobHistory) -> tuple[object, ...]:
         newest = history.failures[0].error if history.failures else None

@@ -1,9 +1,9 @@
-"""What is kept of a job's failures and restarts, so that they are known to every JobMaster of the job.
+"""The record of a job's failures and restarts, for every later JobMaster of the job.
 
-`history.json` next to its checkpoints: how often it restarted, the state of its restart strategy, failures in a row,
-the last failures, and the counts of checkpoints (those of completed ones are in the metadata as well). It is written
-right after each failure, and when a JobMaster ends in order: a daemon that is killed loses at most what came within
-the last second. Times are wall-clock, since the clock of another process begins anew.
+It is `history.json` next to the job's checkpoints. It holds how often the job restarted, the state of its restart
+strategy, the failures in a row, the last failures, and checkpoint counts (for completed ones, the metadata has them as
+well). It is written right after each failure, and when a JobMaster ends normally. If a daemon is killed, at most the
+last second is lost. Times are wall-clock, since every process starts its monotonic clock anew.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from minflinkd.rpc.jobs import FailureRecord
 FILE = "history.json"
 VERSION = 1
 KEPT_FAILURES = 8  # in storage
-KEPT_TEXT = 8000  # characters of a message, and of a traceback: its end says what was raised
+KEPT_TEXT = 8000  # characters of a message, and of a traceback, which ends with what was raised
 
 WallClock = Callable[[float], int]  # seconds of the injected clock -> milliseconds since 1970
-OwnClock = Callable[[int], float]  # and back
+OwnClock = Callable[[int], float]  # the inverse
 
 
 class StrategyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`RestartHistory`; `backoff` in seconds."""
+    """`RestartHistory`, with `backoff` in seconds."""
 
     failures_ms: tuple[int, ...] = ()
     backoff: float = 0.0
@@ -38,7 +38,7 @@ class StrategyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreakRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`Streak`; `ran` in seconds."""
+    """`Streak`, with `ran` in seconds."""
 
     failures: int = 0
     since_ms: int = 0
@@ -47,7 +47,7 @@ class StreakRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields may be added if they have a default."""
+    """The record. New fields must have a default."""
 
     version: int = VERSION
     restarts: int = 0
@@ -57,7 +57,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointCounts = CheckpointCounts()
 
     def of_another_version(self) -> JobHistory:
-        """For a version that takes the place of the one that failed: its restart strategy has forgiven everything."""
+        """Return the history for a version that replaces the failed one: its restart strategy starts afresh."""
         return copy(self, strategy=StrategyRecord())
 
 
@@ -102,7 +102,7 @@ def record_of(failure: Failure, wall: WallClock) -> FailureRecord:
 
 
 def encode(history: JobHistory) -> bytes:
-    """As it is stored: the last failures, each with the beginning of its message and the end of its traceback."""
+    """Encode for storage: the last failures, each with the start of its message and the end of its traceback."""
     failures = tuple(_short(record) for record in history.failures[:KEPT_FAILURES])
     last = history.streak.last
     streak = copy(history.streak, last=None if last is None else _short(last))
@@ -110,7 +110,7 @@ def encode(history: JobHistory) -> bytes:
 
 
 def decode(data: bytes) -> JobHistory:
-    """Raises msgspec.DecodeError."""
+    """Decode a stored record. Raises msgspec.DecodeError."""
     return msgspec.json.decode(data, type=JobHistory)
 
 

@@ -1,6 +1,6 @@
-"""The JobMaster as a component: carries out what its core decides, and tells it what became of it.
+"""The JobMaster as a component: carries out the decisions of its core and feeds the results back to it.
 
-It speaks to the network, to the job's checkpoint coordinator and to its sinks; nothing is decided here.
+It talks to the network, to the job's checkpoint coordinator and to its sinks. It decides nothing itself.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ R = TypeVar("R")
 
 
 class JobMaster(Component):
-    """One job's master; `on_end` is called once it is in a terminal state and its slots are free.
+    """The master of one job. Calls `on_end` once the job is in a terminal state and its slots are free.
 
-    It crashes where deciding raises what it was not to raise (A1); the next JobMaster of the job goes on (R13). They
-    share the job's `turn` in the storage.
+    It crashes if the core raises an unexpected exception (A1). The job's next JobMaster then takes over (R13). Both
+    share the job's `turn` for writing to the storage.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class JobMaster(Component):
         trial: Trial | None = None,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`leads`: whether it is beyond doubt that no other daemon leads now."""
+        """`leads` returns whether it is certain that no other daemon is the leader now."""
         super().__init__(f"jobmaster {job_id}")
         turn = turn or StorageTurn(f"job {job_id}")
         self.job_id = job_id
@@ -103,7 +103,7 @@ class JobMaster(Component):
         self._submission = submission
         self._on_end = on_end
         estate = estate or Estate()
-        self._cancelled = cancelled  # under an earlier JobMaster: this one only brings the job to its end
+        self._cancelled = cancelled  # by an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
         self._core = JobMasterCore(
             job_id=job_id,
@@ -199,35 +199,35 @@ class JobMaster(Component):
         )
 
     def history(self) -> JobHistory:
-        """What the job's later JobMasters are to know of its failures."""
+        """Return what the job's later JobMasters must know about its failures."""
         return history_of(self._core.state, self.coordinator.counts(), self._wall)
 
     def offsets(self) -> Offsets:
-        """Where the sources stand now (C26)."""
+        """Return the current positions of the sources (C26)."""
         self._offsets.update(self._core.state, self.coordinator.latest_published())
         return self._offsets.offsets
 
     def cancel(self) -> None:
-        """Begin to cancel; nothing where the job ends already. Raises Crashed."""
+        """Start to cancel the job. Does nothing if the job is already ending. Raises Crashed."""
         self._feed(ev.CancelRequested())
 
     async def checkpoint(self) -> str:
-        """The id of a new one, once it is complete. Raises CheckpointRefused, CheckpointFailed."""
+        """Take a checkpoint and return its id once it is complete. Raises CheckpointRefused, CheckpointFailed."""
         return str((await self.coordinator.trigger()).checkpoint_id)
 
     # --- hot restart (H3, H7) ------------------------------------------------------------------------------------
 
     def trust(self) -> None:
-        """The version is on trial no longer: it was proven under an earlier JobMaster. Raises Crashed."""
+        """End the version's trial: it was proven under an earlier JobMaster. Raises Crashed."""
         self._feed(ev.Proven())
 
     def milestones(self) -> dict[str, int]:
-        """When each phase of bringing the job up was over, in milliseconds since 1970 (H10)."""
+        """Return when each phase of bringing the job up ended, in milliseconds since 1970 (H10)."""
         rollouts = self._core.state.rollouts
         return {phase: self._wall(at) for phase, at in rollouts[-1].marks} if rollouts else {}
 
     def estate(self) -> Estate:
-        """What the next JobMaster can use of this one that has stood down."""
+        """Return what the next JobMaster can use of this one, which has stood down."""
         held = {h.resource_id for h in self._core.state.pool.held.values()}
         return Estate(self.coordinator.statistics(), tuple(sorted(held)), self.history().of_another_version())
 
@@ -270,14 +270,15 @@ class JobMaster(Component):
         self._network.detach(self._mailbox)
         self.making_way.give_up("its JobMaster was closed")
         self.savepoints.tasks_stopped()
-        if not self.status.terminal:  # else its result has it all, and its checkpoints go
+        # Otherwise the job's result has its history, and its checkpoints are deleted.
+        if not self.status.terminal:
             await self._history.write_last()
         await self.coordinator.aclose()
 
     # --- the core and the world ----------------------------------------------------------------------------------
 
     def _decide(self, act: Callable[[], R]) -> R:
-        """Something happens to the core. Raises its refusals, and Crashed."""
+        """Run one step of the core and carry out its commands. Raises what the core refuses, and Crashed."""
 
         def decided() -> R:
             before = self._core.state
@@ -309,7 +310,7 @@ class JobMaster(Component):
             case ev.StartCheckpoints(attempts):
                 self._proving.tasks_running(attempts)
             case ev.StoodDown():
-                self._log.info("stood down")  # who waits for it looks at the state
+                self._log.info("stood down")  # whoever waits for this looks at the state
             case ev.Disproved(error):
                 self._proving.disproved(error)
             case ev.StopCheckpoints(survivors):
@@ -332,11 +333,12 @@ class JobMaster(Component):
         self.tasks.job(name, work, on_error=self._job_failed)
 
     def _job_failed(self, error: Exception) -> None:
-        """Whoever waits for its outcome would wait for ever."""
-        if not isinstance(error, Crashed):  # that was logged where it happened
+        """Crash the JobMaster: otherwise whoever waits for the job's outcome would wait forever."""
+        if not isinstance(error, Crashed):  # a crash was already logged where it happened
             self.crash(error)
 
     async def _ask(self, ask: Ask) -> None:
+        # A cancelled attempt commits what its own sinks still owe for the latest completed checkpoint.
         if isinstance(ask.request, m.CancelTask) and (latest := self.coordinator.latest()) is not None:
             ask = replace(ask, request=copy(ask.request, completed=latest.checkpoint_id))
         outcome = await outcome_of_asking(self._network, self._clock, ask)
@@ -358,7 +360,8 @@ class JobMaster(Component):
         try:
             await self.coordinator.final_checkpoint()
         except MinflinkError as error:
-            self._log.info("the final checkpoint ended", error=str(error))  # a failover tells the scheduler itself
+            # If a failover ended it, the scheduler learns that from the failover.
+            self._log.info("the final checkpoint ended", error=str(error))
             return
         await self.savepoints.drained()
         self._feed(ev.FinalCheckpointDone(number))
@@ -375,7 +378,7 @@ class JobMaster(Component):
     async def _settle_sinks(self) -> None:
         try:
             point = await self._restoring.settle()
-        except Exception as error:  # whatever it is, the job must come to its end
+        except Exception as error:  # whatever the error is, the job must reach its end
             self._feed(ev.SinksSettled(error_info(error)))
         else:
             self._offsets.update(self._core.state, point)
@@ -415,12 +418,12 @@ class JobMaster(Component):
         return self._clock.monotonic() - (self._clock.epoch_ms() - wall_ms) / 1000
 
     def _note(self, before: JobState, state: JobState) -> None:
-        """What a person wants to read of a step."""
+        """Log what a person wants to know about a step."""
         self.making_way.note()
         if state.status is not before.status:
             self._log.info("job status", status=state.status.value, before=before.status.value)
         if before.status is JobStatus.INITIALIZING:
-            return  # what is new is what earlier JobMasters have told
+            return  # these failures were reported by earlier JobMasters
         for failure in state.failures:
             if failure not in before.failures:
                 error: ErrorInfo = failure.record.error

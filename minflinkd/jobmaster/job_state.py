@@ -44,7 +44,7 @@ KEPT_ROLLOUTS = 32
 
 @dataclass(frozen=True)
 class Growth:
-    """More slots are held than are used: the total that could be, and since when."""
+    """More slots are held than are used: the total parallelism that is possible, and since when."""
 
     parallelism: int
     since: float
@@ -52,7 +52,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class JobState:
-    """Times are seconds of the injected clock."""
+    """The state of one job. Times are seconds of the injected clock."""
 
     tasks: Mapping[TaskId, Task]
     options: JobMasterOptions
@@ -61,45 +61,46 @@ class JobState:
     pool: SlotPool
     status: JobStatus = S.INITIALIZING
     entered: Mapping[JobStatus, float] = field(default_factory=dict)
-    round: int = 0  # of deployment; answers that belong to an older one change nothing
-    restart_at: float | None = None  # a restart is due then; None while tasks are up or coming up
+    round: int = 0  # counts deployments; answers to an older round change nothing
+    restart_at: float | None = None  # when a restart is due; None while tasks are up or coming up
     finding: frozenset[TaskId] = frozenset()  # tasks whose restore point is being looked for
-    placement: Placement = field(default_factory=dict)  # of the groups, as they were last deployed
+    placement: Placement = field(default_factory=dict)  # of the groups, as last deployed
     ran_with: Mapping[str, int] = field(
         default_factory=dict
     )  # parallelism of the groups, also under earlier JobMasters
-    proven: Mapping[str, int] = field(default_factory=dict)  # parallelism of the groups when the job last was RUNNING
-    proven_on: Placement = field(default_factory=dict)  # where that was, unless it was under an earlier JobMaster
-    narrowed: bool = False  # to what is proven: wider, the job did not come up
-    failed_growths: int = 0  # since one succeeded
-    lacking_since: float | None = None  # tasks wait, and not all slots are there that the job wants
-    changed_at: float = 0.0  # the last deployment, or try to grow
+    proven: Mapping[str, int] = field(default_factory=dict)  # parallelism of the groups when the job was last RUNNING
+    # Their placement then; empty if that was under an earlier JobMaster.
+    proven_on: Placement = field(default_factory=dict)
+    narrowed: bool = False  # to the proven parallelism, because the job did not come up wider
+    failed_growths: int = 0  # since the last one that succeeded
+    lacking_since: float | None = None  # since when tasks wait and some of the wanted slots are missing
+    changed_at: float = 0.0  # of the last deployment, or attempt to grow
     growth: Growth | None = None
-    draining: bool = False  # sources stop at what they see: until tasks stop, or the job has ended
-    rescaling: bool = False  # the checkpoint is being taken from which the job goes on wider
-    idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held and used by nobody, since when (R4)
+    draining: bool = False  # sources stop at what they see now; until tasks stop or the job has ended
+    rescaling: bool = False  # the checkpoint that the job grows from is being taken
+    idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held but unused slots, and since when (R4)
     final_checkpoint_asked: bool = False
     on_trial: bool = False  # until the version has completed a checkpoint (H7)
-    reserving: Mapping[str, Bounds] | None = None  # the job's own, while another version's slots are asked for
+    reserving: Mapping[str, Bounds] | None = None  # the job's own bounds, while slots for another version are asked for
     standing_down: bool = False  # the tasks end, and another JobMaster brings up what follows (H3)
-    stood_down: bool = False  # they have, and that was said
-    outcome: JobStatus | None = None  # set once the job is to end: the terminal state that it will reach
+    stood_down: bool = False  # they have ended, and StoodDown was sent
+    outcome: JobStatus | None = None  # the terminal state that an ending job will reach
     settling: bool = False
     heir_since: float | None = None  # TaskManagers may still run what an earlier JobMaster deployed, and hold its slots
-    inherited_at: float | None = None  # when the last of them offered those slots: there, nothing of it runs any more
+    inherited_at: float | None = None  # when the last TaskManager offered those slots; nothing old runs there any more
     has_run: bool = False  # under this JobMaster or an earlier one
     history: RestartHistory = field(default_factory=RestartHistory)
     restarts: int = 0  # since the submission
     streak: Streak = NO_FAILURES
-    checkpointed: bool = False  # since the job last came to run
+    checkpointed: bool = False  # since the job last started running
     failures: tuple[Failure, ...] = ()  # newest last
     waiting: Mapping[AllocationId, str] = field(default_factory=dict)  # why needs are not served yet (R5)
-    largest: int = 0  # slots of the largest TaskManager that can be, as far as it was said
-    sinks_error: ErrorInfo | None = None  # what completed checkpoints promised could not be published
+    largest: int = 0  # slots of the largest possible TaskManager, as far as is known
+    sinks_error: ErrorInfo | None = None  # why what completed checkpoints promised could not be published
     rollouts: tuple[Rollout, ...] = ()  # newest last; the first is the submission's
 
     def to(self, status: JobStatus, now: float) -> JobState:
-        """Raises IllegalTransition."""
+        """Move to `status`. Raises IllegalTransition."""
         if status is self.status:
             return self
         moved = move(LEGAL, self.status, status, what="job")
@@ -121,29 +122,29 @@ class JobState:
 
     @property
     def has_processed(self) -> bool:
-        """Whether every task has finished a micro-batch, or has no input any more."""
+        """Whether every task has finished a micro-batch, or has no more input."""
         return all(e.metrics.batches > 0 or e.input_ended for e in self.executions.values())
 
     @property
     def has_read(self) -> bool:
-        """Whether every task has finished a micro-batch with rows (a restored query begins with one that has none), or
+        """Whether every task has finished a micro-batch with rows, or has found no rows to process.
 
-        has found none to process.
+        A finished micro-batch alone says nothing: a restored query begins with one that has no rows.
         """
         return all(has_input(e) or e.metrics.waited or e.input_ended for e in self.executions.values())
 
     @property
     def has_input(self) -> bool:
-        """Whether a task has processed rows, or there are none left for any.
+        """Whether some task has processed rows, or no task has any left to process.
 
-        Tasks do not wait for one whose source is empty: until a checkpoint, none of their rows are published.
+        Tasks do not wait for one with an empty source: until a checkpoint, none of their rows are published.
         """
         executions = self.executions.values()
         return any(map(has_input, executions)) or all(e.input_ended for e in executions)
 
     @property
     def running_since(self) -> float | None:
-        """In seconds of the injected clock; None: not all tasks run."""
+        """Return when all tasks came to run, in seconds of the injected clock, or None if not all run."""
         return self.entered[S.RUNNING] if self.status is S.RUNNING else None
 
     @property
@@ -152,7 +153,7 @@ class JobState:
 
     @property
     def live(self) -> tuple[Execution, ...]:
-        """Executions of which a TaskManager may still run something."""
+        """Return the executions that may still run something on a TaskManager."""
         return tuple(e for e in self.executions.values() if e.on_task_manager)
 
 
@@ -164,13 +165,13 @@ def has_input(execution: Execution) -> bool:
 
 
 def widths(graph: JobGraph) -> Mapping[str, int]:
-    """Slots that a version of a job wants, by slot sharing group."""
+    """Return how many slots a version of a job wants, by slot sharing group."""
     return _widths(chain(graph))
 
 
 def _widths(tasks: tuple[Task, ...]) -> dict[str, int]:
     desired: dict[str, int] = {}
-    for task in tasks:  # tasks of a group share its slots, so the widest one counts (J6)
+    for task in tasks:  # tasks of a group share its slots, so the widest task counts (J6)
         desired[task.slot_sharing_group] = max(desired.get(task.slot_sharing_group, 0), task.parallelism)
     return desired
 
@@ -189,7 +190,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
 
 
 def check_invariants(state: JobState) -> None:
-    """Raises InvariantViolated."""
+    """Check the state. Raises InvariantViolated."""
     slot_pool.check_invariants(state.pool)
     used = {state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING}
     placement.check_invariants({g: state.placement[g] for g in sorted(used)}, state.pool.holdings)

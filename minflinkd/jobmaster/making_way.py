@@ -1,11 +1,11 @@
-"""How a JobMaster makes way for the next version of its job, or goes on where nothing comes of it (H3).
+"""How a JobMaster makes way for the next version of its job, or goes on if none follows (H3).
 
-It gets the slots that the new version wants while the job runs, then takes a last checkpoint behind which the tasks
-stand still, and stops them; their slots stay the job's.
+While the job runs, it acquires the slots that the new version wants. Then it takes a last checkpoint, after which the
+tasks process nothing more, and stops them. The slots stay with the job.
 
-The tasks stand still as long as that checkpoint takes, which is long where Spark has just written a new RocksDB
-snapshot. So a large state is copied while they still run, as a machine's memory is before it migrates (Clark et al.,
-Live Migration of Virtual Machines, NSDI 2005), and the last checkpoint uploads what has changed since.
+The tasks pause for as long as that checkpoint takes, which is long if Spark has just written a new RocksDB snapshot. So
+a large state is copied while they still run, as in the live migration of a virtual machine's memory (Clark et al., Live
+Migration of Virtual Machines, NSDI 2005). The last checkpoint then uploads only what has changed since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minflinkd.runtime.ids import JobId
 
 log = structlog.get_logger(__name__)
 
-_COPIED_AHEAD = 32 * 2**20  # bytes of state; less is uploaded at once
+_COPIED_AHEAD = 32 * 2**20  # bytes of state; a smaller state is not copied ahead
 
 
 class MakingWay:
@@ -35,13 +35,13 @@ class MakingWay:
         self._job_id = job_id
         self._scheduling = scheduling
         self._coordinator = coordinator
-        self._stood_down: asyncio.Future[None] | None = None  # from when it is asked to stand down
+        self._stood_down: asyncio.Future[None] | None = None  # set once it is asked to stand down
 
     async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
-        """Ask for so many slots of each slot sharing group, while the job runs; returns when it holds them.
+        """Ask for these slots per slot sharing group while the job runs, and return when the job holds them.
 
-        Until it stands down, or is told to `release`. Raises NotStoodDown after `patience` seconds, or at once where no
-        TaskManager will ever have so many.
+        It holds them until it stands down, or until `release`. Raises NotStoodDown after `patience` seconds, or at once
+        if no TaskManager will ever have that many.
         """
         self._scheduling.feed(ev.SlotsReserved(groups))
         try:
@@ -68,21 +68,24 @@ class MakingWay:
             raise NotStoodDown("the job ends, or its JobMaster crashed, before it had the slots it wants")
 
     def release(self) -> None:
-        """Slots beyond the job's own are given back when they have been idle for a while. Raises Crashed."""
+        """Stop reserving: slots beyond the job's own are given back after they have been idle for a while.
+
+        Raises Crashed.
+        """
         self._scheduling.feed(ev.SlotsReserved())
 
     @property
     def published(self) -> bool:
-        """Whether all that the latest checkpoint covers is committed, by what is known here."""
+        """Whether everything that the latest checkpoint covers is committed, as far as this JobMaster knows."""
         latest = self._coordinator.latest()
         return latest is None or latest == self._coordinator.latest_published()
 
     async def stand_down(self, *, final: bool, publish: bool = False) -> int:
-        """Stop the tasks, keep their slots, and decide nothing any more; the latest checkpoint's id, or 0.
+        """Stop the tasks, keep their slots and decide nothing more. Return the latest checkpoint's id, or 0.
 
-        With `final`, a last checkpoint is taken first, behind which the tasks stand still; where that fails, the one
-        before it counts. With `publish` the tasks stop when what it covers is committed: nobody could do it later.
-        Raises NotStoodDown: the job goes on, or ends, as it would have.
+        With `final`, take a last checkpoint first; the tasks process nothing after it. If it fails, the one before it
+        counts. With `publish`, stop the tasks only after what the checkpoint covers is committed: nobody could commit
+        it later. Raises NotStoodDown; the job then goes on, or ends, as it would have.
         """
         if final and self._scheduling.state.status is JobStatus.RUNNING:
             await self._copy_ahead()
@@ -99,7 +102,7 @@ class MakingWay:
         return 0 if point is None else point.checkpoint_id
 
     def begin(self) -> asyncio.Future[None]:
-        """To stand down: from now on nothing is brought up; done when nothing runs any more. Raises Crashed."""
+        """Begin to stand down: bring nothing up from now on. The future is done when nothing runs. Raises Crashed."""
         if self._stood_down is None:
             self._stood_down = asyncio.get_running_loop().create_future()
         waiting = self._stood_down
@@ -108,7 +111,7 @@ class MakingWay:
         return waiting
 
     def go_on(self) -> None:
-        """After `stand_down`, also one that was given up: the job restarts from its last checkpoint. Raises Crashed."""
+        """Restart the job from its last checkpoint after `stand_down`, even an abandoned one. Raises Crashed."""
         if self._stood_down is not None:
             self._stood_down.cancel()
             self._stood_down = None
@@ -116,9 +119,9 @@ class MakingWay:
         self._scheduling.feed(ev.GoOn())
 
     def note(self) -> None:
-        """The scheduler has moved. It may have stood down of itself before it was asked; and where the job ends
+        """Notice a step of the scheduler, which may have stood down or ended the job.
 
-        instead, it never will.
+        It may have stood down before it was asked to. If the job ends, it never will.
         """
         state, waiting = self._scheduling.state, self._stood_down
         if waiting is None or waiting.done():
@@ -131,14 +134,14 @@ class MakingWay:
     def give_up(self, why: str) -> None:
         if (waiting := self._stood_down) is not None and not waiting.done():
             waiting.set_exception(NotStoodDown(why))
-            waiting.exception()  # seen, also where nobody waits any more
+            waiting.exception()  # mark it as retrieved: perhaps nobody waits any more
 
     async def _have_published(self) -> None:
         try:
             if (latest := self._coordinator.latest()) is not None:
                 await self._coordinator.published(latest.checkpoint_id)
         except MinflinkError as error:
-            self._scheduling.feed(ev.StandDown())  # they stand still, perhaps
+            self._scheduling.feed(ev.StandDown())  # the tasks may already have stopped processing
             self.go_on()
             raise NotStoodDown(
                 f"sinks that the new version lacks have not committed what they owe: {error.message}", hint=error.hint
@@ -150,7 +153,7 @@ class MakingWay:
             return
         try:
             await self._coordinator.trigger(forced=True)
-        except MinflinkError as error:  # the last checkpoint has more to upload, or fails as well
+        except MinflinkError as error:  # the last checkpoint uploads more, or fails as well
             log.info("the state is not copied ahead", job=self._job_id, error=str(error))
 
     async def _take_last_cut(self) -> None:
@@ -164,5 +167,5 @@ class MakingWay:
 
 
 def _is_settled(state: JobState) -> bool:
-    """Whether the slots that were asked for are there, or will not come."""
+    """Whether the requested slots are there, or will never come."""
     return growth.has_reserved(state) or growth.wider_than_any(state) is not None or state.outcome is not None

@@ -1,8 +1,9 @@
 """Keeps the record of a job's offsets (C26): from what tasks report and what checkpoints publish.
 
-Every write creates a file in the storage, and offsets change with every micro-batch. So only what nothing else says is
-written soon: the metadata of a fresh checkpoint has its offsets as well, and what was processed beyond the last one
-means nothing where sinks publish with checkpoints. The rest is written once in a while, and at the end of the job.
+Every write creates a file in the storage, and offsets change with every micro-batch. So only offsets that are recorded
+nowhere else are written soon. The metadata of a fresh checkpoint has its offsets as well. What was processed after the
+last checkpoint does not count if sinks publish with checkpoints. The rest is written once in a while, and at the end of
+the job.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = 5.0  # seconds between two looks whether there is something to write
-BEHIND = 60.0  # seconds that the record may be older than what a checkpoint says as well
+INTERVAL = 5.0  # seconds between two checks for something to write
+BEHIND = 60.0  # seconds that the record may lag if a checkpoint has the offsets as well
 
 
 class OffsetRecord:
-    """`root`: of the job's checkpoints."""
+    """The record of one job's offsets, in `root`, the directory of its checkpoints."""
 
     def __init__(self, root: Location, *, job_id: JobId, clock: Clock, turn: StorageTurn) -> None:
         self._root = root
         self._clock = clock
         self._turn = turn
         self._written: Offsets | None = None
-        self._written_at = self._published_at = -math.inf  # monotonic
-        self._published = 0  # the latest checkpoint
+        self._written_at = self._published_at = -math.inf  # on the monotonic clock
+        self._published = 0  # id of the latest published checkpoint
         self.offsets = Offsets(job_id=job_id)
 
     async def load(self) -> None:
-        """What an earlier JobMaster recorded. One that cannot be read is begun anew."""
+        """Load what an earlier JobMaster recorded. A record that cannot be read is started afresh."""
         try:
             self.offsets = self._written = await record.read_offsets(self._root)
         except ObjectNotFound:
@@ -59,14 +60,17 @@ class OffsetRecord:
         }
         processed = {task: execution.metrics.source_offsets for task, execution in state.executions.items()}
         sinks = [v.sink for task in state.tasks.values() for v in task.vertices if v.sink is not None]
-        # A source may be exchanges away from the sinks that publish what it read.
+        # A source may be several exchanges upstream of the sinks that publish what it read.
         staged = dict.fromkeys(state.tasks, any(delivery.stages(sink) for sink in sinks))
         self.offsets = record.advanced(self.offsets, processed, published, sources, staged, self._clock.epoch_ms())
         if published is not None and published.checkpoint_id != self._published:
             self._published, self._published_at = published.checkpoint_id, self._clock.monotonic()
 
     async def write(self, *, last: bool = False) -> None:
-        """Where anything is new, and it is time for it. `last`: of this job. Raises StorageError."""
+        """Write the record if it has changed and a write is due. Raises StorageError.
+
+        `last` is the job's last write, which is always due.
+        """
         offsets = self.offsets
         if offsets is self._written or not any(task.latest or task.processed for task in offsets.tasks.values()):
             return
@@ -81,7 +85,7 @@ class OffsetRecord:
         self._written, self._written_at = offsets, self._clock.monotonic()
 
     async def keep(self, look: Callable[[], object]) -> None:
-        """A loop; `look` updates it."""
+        """Write the record in a loop. `look` updates it before each write."""
         while True:
             await self._clock.sleep(INTERVAL)
             look()
@@ -91,7 +95,7 @@ class OffsetRecord:
                 log.warning("the offsets are not recorded", directory=self._root.uri, error=str(error))
 
     async def write_last(self) -> None:
-        """The job's end does not wait for a storage that does not answer."""
+        """Write the record at the job's end. Do not wait for a storage that does not answer."""
         try:
             async with asyncio.timeout(INTERVAL):
                 await self.write(last=True)

@@ -1,6 +1,6 @@
-"""Where a job's first attempts start from that is not to start empty: a checkpoint or savepoint of anybody (C25), or
+"""What a job's first attempts start from, unless the job starts empty.
 
-the offsets of its sources (C26).
+It is a checkpoint or savepoint of any job (C25), or the offsets of the job's sources (C26).
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from minflinkd.storage.registry import Storages
 
 @dataclass(frozen=True)
 class Start:
-    """`checkpoint`: whose sinks may owe something, which is published before the tasks start."""
+    """A start. The sinks of `checkpoint` may owe output, which is published before the tasks start."""
 
     path: str
     restores: Mapping[TaskId, TaskRestore] = field(default_factory=dict)
     checkpoint: CompletedCheckpoint | None = None
-    checkpoint_id: int | None = None  # whose state it is
+    checkpoint_id: int | None = None  # of the checkpoint that the state comes from
 
 
 @dataclass(frozen=True)
 class Origin:
-    """It counts until the job has a checkpoint of its own, and is only read: that one holds nothing of it."""
+    """What the job starts from until it has a checkpoint of its own.
+
+    It is only read. The job's own checkpoints hold nothing of it.
+    """
 
     storages: Storages
     graph: JobGraph
@@ -53,9 +56,9 @@ class Origin:
         return restore is not None and restore.path is not None and restore.mode is RestoreMode.CLAIM
 
     async def find(self) -> Start | None:
-        """None where the job starts empty.
+        """Return what the job starts from, or None if it starts empty.
 
-        Raises what `read_external` does, OffsetsUnreadable, and StateNotMatched where the state does not fit.
+        Raises what `read_external` does, OffsetsUnreadable, and StateNotMatched if the state does not fit.
         """
         restore = self.graph.restore
         if restore is None:
@@ -78,7 +81,7 @@ class Origin:
         return {
             task: TaskRestore(
                 checkpoint_id=snapshot.checkpoint_id,
-                snapshot=copy(snapshot, input_ended=False),  # this job has input of its own
+                snapshot=copy(snapshot, input_ended=False),  # this job has its own input
                 allow_non_restored=allowed,
                 root=origin.root.uri,
             )
@@ -86,7 +89,7 @@ class Origin:
         }
 
     def at_checkpoint(self, origin: External) -> Start:
-        """At its offsets, with the logs of its file sources, and nothing else of it."""
+        """Start at the checkpoint's offsets, with the logs of its file sources and nothing else of it."""
         restores: dict[TaskId, TaskRestore] = {}
         for snapshot in origin.checkpoint.tasks:
             logs = tuple(file for file in snapshot.files if file.path.startswith("sources/"))
@@ -103,7 +106,7 @@ class Origin:
             for task, restore in self._at_offsets(own):
                 restores[task] = copy(restore, snapshot=kept, root=origin.root.uri)
             owing = {transaction.sink for transaction in snapshot.transactions}
-            for other in chain(self.graph):  # what its sinks owe is committed also where no source is beside them
+            for other in chain(self.graph):  # commit what its sinks owe even if it has no source
                 if other.id not in restores and owing & {vertex.id for vertex in other.vertices}:
                     restores[other.id] = TaskRestore(checkpoint_id=0, snapshot=kept, root=origin.root.uri)
         return Start(origin.directory.uri, restores, origin.checkpoint)
@@ -113,14 +116,14 @@ class Origin:
         return Start(path, dict(self._at_offsets(texts)))
 
     def _at_offsets(self, texts: Mapping[str, str]) -> Iterator[tuple[TaskId, TaskRestore]]:
-        """Sources that the job no longer has are left out: what they had read is read."""
+        """Yield what each task with sources starts from. Skip sources that the job no longer has."""
         for task in chain(self.graph):
             mine = {source: text for source, text in texts.items() if source.partition("#")[0] in _sources(task)}
             if mine:
                 yield task.id, TaskRestore(checkpoint_id=0, snapshot=_nothing(task), offsets=mine)
 
     async def discard(self) -> None:
-        """The claimed one is subsumed. Idempotent. Raises StorageError."""
+        """Delete the claimed checkpoint, which is no longer needed. Idempotent. Raises StorageError."""
         assert self.graph.restore is not None
         assert self.graph.restore.path is not None
         try:
@@ -131,9 +134,9 @@ class Origin:
 
 
 async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start:
-    """Those of a savepoint or checkpoint; or, where the path is a job's directory, those recorded there.
+    """Return a start at the offsets of a savepoint or checkpoint, or at those recorded in a job's directory.
 
-    The record is a little behind: a later checkpoint counts, as what it published is not to be read again.
+    The record lags a little. If there is a later checkpoint, that one counts: what it published must not be read again.
 
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, OffsetsUnreadable, UnknownScheme, StorageError.
     """

@@ -1,7 +1,7 @@
 """Which slot sharing group runs where, and how wide, on the slots that a job holds (R20). Pure.
 
-Slots are anonymous: whatever allocation they came with, all of a job's slots on one TaskManager are alike. A group runs
-on one TaskManager (J6), and several may divide what one TaskManager gives.
+Slots are anonymous: all of a job's slots on one TaskManager are alike, whatever allocation they came with. A group runs
+on one TaskManager (J6). Several groups may share the slots of one TaskManager.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Holdings = Mapping[ResourceId, Mapping[AllocationId, int]]  # TaskManager -> all
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many slots a group wants, and with how few it can do."""
+    """How many slots a group wants, and the fewest that it can run with."""
 
     desired: int
     least: int
@@ -25,7 +25,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Share:
-    """What a group runs on. Its tasks are deployed with the first of the allocations, and need all of them."""
+    """What a group runs on. Its tasks are deployed to the first allocation, and need all of them."""
 
     resource_id: ResourceId
     parallelism: int
@@ -43,10 +43,11 @@ def place(
     fixed: Collection[str] = (),
     divide: bool = True,
 ) -> Placement:
-    """As many groups as possible, each with at least its `least`, and as wide as can be.
+    """Place as many groups as possible, each with at least its `least` slots, and as wide as possible.
 
-    Groups in `fixed` keep their `present` share; the others rather stay where they are. Without `divide` no group gets
-    less so that another gets something: the widest are served first, and what is left over is for the others.
+    Groups in `fixed` keep their `present` share. The others stay where they are if that is as good. With `divide`, wide
+    groups may get less so that others get something. Without it, the widest groups are served first, and the others get
+    what is left.
     """
     left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
     for group in sorted(fixed):
@@ -72,7 +73,7 @@ def total(placement: Placement) -> int:
 def _one_allocation_each(
     groups: Mapping[str, Bounds], left: Mapping[ResourceId, Mapping[AllocationId, int]], present: Placement
 ) -> Placement | None:
-    """Every group on an allocation that is exactly what it wants, as it was asked for; None where that is not so."""
+    """Place every group on an allocation of exactly the size that it wants. Return None if that is impossible."""
     shares: dict[str, Share] = {}
     for group, bounds in sorted(groups.items()):
         taken = {a for share in shares.values() for a in share.allocations}
@@ -93,9 +94,13 @@ def _spread(
     present: Placement,
     divide: bool,
 ) -> dict[ResourceId, dict[str, int]]:
-    """TaskManager -> group -> width. The widest group chooses first: where it gets most, rather where it is."""
-    room = {r: sum(slots.values()) for r, slots in left.items()}  # not yet wanted by anybody; negative: by several
-    spare = dict(room)  # beyond what everybody must have
+    """Return TaskManager -> group -> width. The widest group chooses first.
+
+    It takes the TaskManager where it gets most slots, and prefers its present one.
+    """
+    # Slots that no group wants yet; negative: several groups want the same.
+    room = {r: sum(slots.values()) for r, slots in left.items()}
+    spare = dict(room)  # slots beyond the minimum of every group
     chosen: dict[ResourceId, list[str]] = {r: [] for r in left}
     for group, bounds in sorted(groups.items(), key=lambda item: (-item[1].desired, item[0])):
 
@@ -106,6 +111,7 @@ def _spread(
         if not able:
             continue
         at = present[group].resource_id if group in present else None
+        # Most slots first, then its present place. After that the tightest fit or, without any gain, the most room.
         best = min(able, key=lambda r: (-gain(r), r != at, room[r] if gain(r) else -spare[r], r))
         chosen[best].append(group)
         room[best] -= bounds.desired
@@ -114,7 +120,11 @@ def _spread(
 
 
 def _widths(groups: Mapping[str, Bounds], slots: int, divide: bool) -> dict[str, int]:
-    """In the order of `groups` each gets what it wants of what is left, or, divided, all of them miss as little."""
+    """Return each group's width on one TaskManager with `slots` slots.
+
+    Without `divide`, each group gets what it wants of the slots that are left, in the order of `groups`. With it, the
+    group that lacks most gets the next slot.
+    """
     if not divide:
         widths = {}
         for group, bounds in groups.items():
@@ -132,7 +142,7 @@ def _widths(groups: Mapping[str, Bounds], slots: int, divide: bool) -> dict[str,
 
 
 def _take(slots: dict[AllocationId, int], order: Collection[AllocationId], width: int) -> tuple[AllocationId, ...]:
-    """The allocations, in this order, whose slots make up `width`; they are taken out of `slots`."""
+    """Take `width` slots out of `slots`, in this order of allocations. Return the allocations that were used."""
     used = []
     for allocation in order:
         take = min(slots.get(allocation, 0), width)
@@ -144,7 +154,7 @@ def _take(slots: dict[AllocationId, int], order: Collection[AllocationId], width
 
 
 def check_invariants(placement: Placement, holdings: Holdings) -> None:
-    """Raises InvariantViolated where a share is not covered by what is held."""
+    """Check that the held slots cover every share. Raises InvariantViolated if not."""
     for resource in {share.resource_id for share in placement.values()}:
         wanted = sum(share.parallelism for share in placement.values() if share.resource_id == resource)
         if wanted > (held := sum(holdings.get(resource, {}).values())):

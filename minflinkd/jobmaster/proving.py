@@ -1,14 +1,14 @@
-"""A version on trial (H7): its first checkpoint after rows proves it; if it fails before, the old version comes back.
+"""A version on trial (H7): its first checkpoint with rows proves it; if it fails before, the old version returns.
 
     looks for input -> has processed rows ------------------------------> first checkpoint -> proven
                     -> finds none: on trial -> rows, or the trial is over ----^
 
-On trial it takes no checkpoint by itself, however long that is. The version before it could not read one; and as
-nothing of a version is published without a checkpoint, that version goes on from its own last one, with exact output,
-also hours later. Its storage does not grow meanwhile.
+During its trial, however long, it takes no checkpoint on its own: the version before it could not read one. Nothing is
+published without a checkpoint. So the version before it can go on from its own last checkpoint, with exact output, even
+hours later. Its storage does not grow meanwhile.
 
-A checkpoint that somebody asks for (a savepoint, a stop) is taken all the same: it ends the trial. So does output that
-comes without input, of timers: it would never be published.
+A checkpoint that somebody asks for (a savepoint, a stop) is still taken, and ends the trial. Output without input, from
+timers, ends it too: otherwise that output would never be published.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
-PAUSE = 0.5  # seconds before a first checkpoint that was refused is asked for again
+PAUSE = 0.5  # seconds before a refused first checkpoint is tried again
 
 
 class Proving:
-    """`trial`: None for a version that is no longer on trial, or never was. `base`: the last checkpoint before its own.
+    """Runs the trial of one version, and holds back its checkpoints until then.
 
-    `spawn` starts a task under a name.
+    `trial` is None for a version that is not on trial. `base` is the last checkpoint of the version before it. `spawn`
+    starts a task under a name.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class Proving:
         self._spawn = spawn
         self._under_way = False
         self._watching = False
-        self._held_back: Mapping[TaskId, AttemptId] | None = None  # that run, and of which the coordinator is not told
+        # Running attempts that the coordinator does not know yet.
+        self._held_back: Mapping[TaskId, AttemptId] | None = None
 
     def tasks_running(self, attempts: Mapping[TaskId, AttemptId]) -> None:
         self._held_back = attempts
@@ -82,7 +84,7 @@ class Proving:
             self._trial.disproved(error)
 
     def begin_checkpoints(self) -> None:
-        """From now on, what was held back."""
+        """Tell the coordinator about the attempts that were held back, and begin periodic checkpoints."""
         self._tell(periodic=True)
         self._coordinator.begin_periodic()
 
@@ -98,7 +100,7 @@ class Proving:
             self._spawn("first checkpoint", self._prove(trial))
 
     async def _prove(self, trial: Trial) -> None:
-        """The version's first checkpoint, after its first micro-batch with rows."""
+        """Take the version's first checkpoint, after its first micro-batch with rows."""
         number = self._scheduling.state.round
         if not self._watching:
             self._watching = True
@@ -129,18 +131,19 @@ class Proving:
         self._try_to_prove(trial)
 
     def _accept(self, trial: Trial, checkpoint_id: int) -> None:
-        """Called by `_prove` and by `_watch`; the first call counts."""
+        """End the trial. `_prove` and `_watch` both call this; the first call counts."""
         if self._scheduling.state.on_trial:
             self._scheduling.feed(ev.Proven())
             self.begin_checkpoints()
             trial.proven(checkpoint_id)
 
     async def _rows(self, trial: Trial, number: int) -> bool:
-        """Returns when the first checkpoint of round `number` is due; False where it never will be.
+        """Return True when the first checkpoint of round `number` is due, or False if it never will be.
 
-        Raises TimeoutError where a task neither finishes a micro-batch nor finds that it has no input.
+        Raises TimeoutError if a task neither finishes a micro-batch nor finds that it has no input.
         """
-        emitted: Mapping[AttemptId, int] | None = None  # rows, up to when it was found to be idle
+        # Rows that each attempt had emitted when the version was found to be idle.
+        emitted: Mapping[AttemptId, int] | None = None
 
         def has_rows(state: JobState) -> bool:
             return state.has_input or (emitted is not None and _has_emitted(state, emitted))
@@ -172,11 +175,11 @@ class Proving:
 
     def _idle(self, trial: Trial) -> None:
         log.info("a version is on trial: no input yet", job=self._job_id)
-        self._tell(periodic=False)  # so that a checkpoint can be asked for
+        self._tell(periodic=False)  # so that a checkpoint can be requested
         trial.idle()
 
     async def _watch(self, trial: Trial) -> None:
-        """For a checkpoint that somebody else has asked for."""
+        """Wait for a checkpoint that somebody else requests, and accept the version with it."""
         try:
             point = await self._coordinator.completed_after(self._base)
         except CheckpointRefused:  # the JobMaster ends
@@ -185,7 +188,7 @@ class Proving:
 
 
 def _has_emitted(state: JobState, before: Mapping[AttemptId, int]) -> bool:
-    """Whether rows came out of a task though none went in."""
+    """Whether a task has emitted rows although it read none."""
     now = {e.attempt_id: e.metrics.rows_out for e in state.live}
     return any(now.get(attempt_id, 0) > rows for attempt_id, rows in before.items())
 

@@ -9,7 +9,7 @@ from minflinkd.runtime.ids import TaskId
 
 
 def regions(tasks: Collection[Task]) -> Mapping[TaskId, frozenset[TaskId]]:
-    """Each task with all that are connected to it by exchanges, itself among them."""
+    """Return for each task all tasks that it is connected to by exchanges, including itself."""
     owner = {vertex.id: task.id for task in tasks for vertex in task.vertices}
     found = {task.id: frozenset((task.id,)) for task in tasks}
     for task in tasks:

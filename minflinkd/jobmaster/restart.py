@@ -1,4 +1,4 @@
-"""Restart strategies (R16) as pure values: may this failure be followed by a restart, and after what delay."""
+"""Restart strategies (R16) as pure values: whether a restart may follow this failure, and after what delay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RestartHistory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`delay` in seconds, or None where the job must fail, and why."""
+    """`delay` is in seconds, or None if the job must fail. `reason` says why."""
 
     delay: float | None
     history: RestartHistory
@@ -26,7 +26,7 @@ class Verdict:
 
 
 def after_failure(strategy: RestartStrategy, history: RestartHistory, now: float, jitter: float) -> Verdict:
-    """What follows a failure at `now`. `jitter` is a random number in [-1, 1] (given, so that this stays pure)."""
+    """Decide what follows a failure at `now`. `jitter` is a random number in [-1, 1], passed in to keep this pure."""
     match strategy.kind:
         case RestartKind.NONE:
             return Verdict(None, history, "the restart strategy is `none`")

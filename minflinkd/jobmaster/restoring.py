@@ -1,4 +1,4 @@
-"""What a job's attempts start from, and what its sinks are owed before they start, and at the job's end (J12)."""
+"""What a job's attempts start from, and what its sinks are owed before a start and at the job's end (J12)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """What tasks start from, and which checkpoint that is; None: of nothing that has a number. `rows`: of all tasks."""
+    """What tasks start from, and the id of that checkpoint, if it has one. `rows` counts the rows of all tasks."""
 
     checkpoint_id: int | None = None
     tasks: Mapping[TaskId, TaskRestore] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class Restoring:
 
     @property
     def claims(self) -> bool:
-        """Whether what the job started from is its own to delete."""
+        """Whether the job may delete what it started from."""
         return self._origin.is_claimed
 
     async def prepare(self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]) -> RestorePoint:
-        """What the tasks `of` start from; their sinks were given what they are owed.
+        """Publish what the sinks of the tasks `of` are owed, and return what these tasks start from.
 
-        Raises what the coordinator, the job's origin and its sinks do, StateNotMatched.
+        Raises what the coordinator, the job's origin and its sinks raise, and StateNotMatched.
         """
         vertices = frozenset(v.id for task in of for v in tasks[task].vertices)
         point = await self._coordinator.restore_point()
@@ -71,16 +71,16 @@ class Restoring:
             await self._coordinator.restore_from(start.checkpoint, start.path)
         await self._sinks.prepare(covered, vertices if len(of) < len(tasks) else None)
         if start is not None:
-            return RestorePoint(start.checkpoint_id, start.restores)  # rows of another job are not this one's
+            return RestorePoint(start.checkpoint_id, start.restores)  # rows of another job do not count as this one's
         if point is None:
             return RestorePoint()
         restores = self._heritage.restores(point, tasks)
         return RestorePoint(point.checkpoint_id, restores, row_counts(point.tasks, tasks))
 
     async def settle(self) -> CompletedCheckpoint | None:
-        """At the job's end: publish what the last completed checkpoint promised, and discard the rest; which one it is.
+        """At the job's end, publish what the last completed checkpoint promised, and discard the rest.
 
-        Repeated until it is done. Raises what no repetition helps.
+        Returns that checkpoint. Retries until it succeeds. Raises errors that no retry helps against.
         """
         pause = FIRST_PAUSE
         while True:
@@ -99,7 +99,10 @@ class Restoring:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def drop_claimed(self) -> None:
-        """Returns when it is gone: once its tasks know that a later one is complete, and nobody starts from it."""
+        """Delete the claimed checkpoint, and return when it is gone.
+
+        It waits until the tasks know that a later checkpoint is complete, so that nobody starts from this one.
+        """
         await self._coordinator.first_confirmed()
         pause = FIRST_PAUSE
         while True:

@@ -9,20 +9,23 @@ PHASES = ("canceled", "slots", "restore_point", "deployed", "running", "first_ba
 
 @dataclass(frozen=True)
 class Rollout:
-    """Times are seconds of the injected clock; `began` is the submission, the failure or the decision to grow."""
+    """One start of the job. Times are seconds of the injected clock.
+
+    `began` is when the job was submitted, failed, or decided to grow.
+    """
 
     began: float
     cause: str = ""
-    rescale: bool = False  # the job grows: no failure began it
+    rescale: bool = False  # the job grows; no failure caused this
     checkpoint_id: int | None = None
     marks: tuple[tuple[str, float], ...] = ()
 
     def mark(self, phase: str, now: float) -> Rollout:
-        """The first time counts; later marks of a phase change nothing."""
+        """Record when the phase ended. Only the first mark of a phase counts."""
         if any(name == phase for name, _ in self.marks):
             return self
         return replace(self, marks=(*self.marks, (phase, now)))
 
     def seconds(self) -> dict[str, float]:
-        """Phase -> seconds since the beginning until its end."""
+        """Return phase -> seconds from the beginning to the phase's end."""
         return {name: round(at - self.began, 4) for name, at in self.marks}

@@ -1,4 +1,4 @@
-"""Savepoints of one job, and its end with one: stopped where it is, or drained (C24)."""
+"""Savepoints of one job, and ending the job with one: stopped where it is, or drained (C24)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.location import Location
 
-TRIES = 3  # of a copy that ends a drained job: there is no second final checkpoint
+TRIES = 3  # to write a drained job's savepoint: there is no second final checkpoint
 
 
 class StopFailed(MinflinkError):
-    """The job was not stopped, and goes on from its last checkpoint. A savepoint that it names can be used."""
+    """The job was not stopped, and goes on from its last checkpoint. A savepoint named here can be used."""
 
     code = "stop-failed"
     consequence = Consequence.RETRYABLE
@@ -31,7 +31,7 @@ class StopFailed(MinflinkError):
 
 @dataclass
 class Drain:
-    """A job that runs to its end; `savepoint` is to be made of its final checkpoint."""
+    """A job that runs to its end. `savepoint` will be made from its final checkpoint."""
 
     directory: Location
     savepoint: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -39,11 +39,14 @@ class Drain:
     def failed(self, error: MinflinkError) -> None:
         if not self.savepoint.done():
             self.savepoint.set_exception(error)
-            self.savepoint.exception()  # seen, also where nobody waits any more
+            self.savepoint.exception()  # mark it as retrieved: perhaps nobody waits any more
 
 
 class Savepoints:
-    """`root`: of the job's checkpoints. `drain_task` returns when the task has begun to run to its end."""
+    """Takes a job's savepoints.
+
+    `root` is the directory of the job's checkpoints. `drain_task` returns when the task has begun to run to its end.
+    """
 
     def __init__(
         self,
@@ -60,14 +63,14 @@ class Savepoints:
         self._scheduling = scheduling
         self._drain_task = drain_task
         self._drain: Drain | None = None
-        self.keeps_checkpoints = False  # they are all that is left of a drained job whose savepoint was not written
+        self.keeps_checkpoints = False  # after a drain without a savepoint, they are all that is left of the job
 
     async def take(self, directory: Location) -> str:
-        """Its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""
+        """Take a savepoint and return its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""
         return await self._take(directory)
 
     async def stop(self, directory: Location) -> str:
-        """Returns its URI when the job has begun to end as FINISHED.
+        """Take a savepoint and end the job. Return the savepoint's URI once the job is ending as FINISHED.
 
         Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
         """
@@ -83,9 +86,10 @@ class Savepoints:
         return path
 
     async def drain(self, directory: Location) -> str:
-        """Let the job run to its end, with all windows and timers fired. Returns the URI of the savepoint behind it.
+        """Let the job run to its end, with all windows and timers fired. Return the URI of the savepoint after it.
 
-        Raises Conflict, StopFailed (the job goes on), SavepointNotWritten (it has ended, its checkpoints are kept).
+        Raises Conflict, StopFailed (the job goes on), SavepointNotWritten (the job has ended, its checkpoints are
+        kept).
         """
         state = self._scheduling.state
         if self._drain is not None or state.status is not JobStatus.RUNNING or state.outcome is not None:
@@ -102,7 +106,7 @@ class Savepoints:
         return await drain.savepoint
 
     async def drained(self) -> None:
-        """The final checkpoint is complete, and published; where the job is being drained, its savepoint is made."""
+        """Make the savepoint if the job is being drained. Its final checkpoint is complete and published."""
         if (drain := self._drain) is None:
             return
         try:
@@ -119,11 +123,11 @@ class Savepoints:
             self._drain = None
 
     def _go_on(self, error: MinflinkError) -> None:
-        """Tasks that stand still, or have run to the end of time, begin anew at the last checkpoint."""
+        """Restart the tasks from the last checkpoint: they process nothing, or have run to the end of time."""
         self._scheduling.feed(ev.CheckpointsFailed(copy(error.info(), consequence=Consequence.RETRYABLE)))
 
     async def _take(self, directory: Location, *, stop: bool = False) -> str:
-        """With `stop` the tasks stand still behind the cut until they end, or until the checkpoint fails."""
+        """Take a savepoint. With `stop`, the tasks process nothing after it until they end or the checkpoint fails."""
         checkpoint = await self._coordinator.trigger(CheckpointKind.SAVEPOINT, forced=True, stop=stop)
         try:
             return await self._write(checkpoint, directory)
@@ -131,7 +135,7 @@ class Savepoints:
             self._coordinator.unpin(checkpoint.checkpoint_id)
 
     async def _of_final(self, directory: Location) -> str:
-        """Of the latest one. Raises SavepointNotWritten."""
+        """Make a savepoint of the latest checkpoint. Raises SavepointNotWritten."""
         checkpoint = self._coordinator.latest()
         assert checkpoint is not None
         for trial in range(1, TRIES + 1):

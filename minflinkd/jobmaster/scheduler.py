@@ -1,7 +1,7 @@
 """The decisions of one JobMaster: schedule, deploy, finish, cancel. Pure.
 
-`step` takes an event to a new state and commands; `_advance` then draws the conclusions that any event may have made
-possible. Failures are `failover`'s, the number of slots is `sizing`'s and `growth`'s.
+`step` applies an event and returns the new state and commands. `_advance` then does what any event may have made
+possible. `failover` handles failures; `sizing` and `growth` decide the number of slots.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _UNSETTLED = "the sinks could not be settled; what is staged stays, and so do th
 
 
 def step(chance: Chance, state: JobState, event: ev.Event, now: float) -> Step:
-    """Move by one event. Late events, of older attempts or rounds, change nothing."""
+    """Apply one event. Late events, from older attempts or rounds, change nothing."""
     state, commands = _react(chance, state, event, now)
     state, more = _advance(chance, state, now)
     return state, (*commands, *more)
 
 
 def next_wakeup(state: JobState, now: float) -> float | None:
-    """When a Tick is due, in seconds of the clock that `now` comes from; `now` is the time of the last step."""
+    """Return when a Tick is due, on the same clock as `now`, which is the time of the last step."""
     times = [state.restart_at, growth.growth_due(state), growth.idle_due(state), _settling_due(state)]
     if state.running_since is not None and state.streak.failures and state.checkpointed:
         times.append(state.running_since + state.streak.probation)
     if state.lacking_since is not None:
         times.append(state.lacking_since + state.options.resource_wait_timeout)
         times.append(state.lacking_since + state.options.slot_request_timeout)
-    # Every step looks at the time; what is overdue after one waits for an event.
+    # Every step checks the time. What is still overdue after a step waits for an event.
     return min((time for time in times if time is not None and time > now), default=None)
 
 
@@ -169,28 +169,29 @@ def _started(state: JobState, event: ev.Started, now: float) -> Step:
 
 
 def _settling_due(state: JobState) -> float | None:
-    """R13: an heir that ends leaves the TaskManagers time to end what its predecessor deployed.
+    """Return when an ending job that was taken over from an earlier JobMaster may settle its sinks (R13).
 
-    Each tells of it by its offer. Which of them there are nobody knows, so the last one is waited for a while.
+    Until then TaskManagers may still be ending what the earlier JobMaster deployed. Each one offers its slots when it
+    is done. Nobody knows how many TaskManagers there are, so the job waits for a while after the last offer.
     """
     if state.outcome is None or state.settling or state.heir_since is None:
         return None
     options = state.options
     latest = state.heir_since + options.cancellation_timeout + options.heartbeat_timeout
-    # Where no checkpoint was found, nothing that an old attempt stages or uploads is ever used.
+    # If no checkpoint was found, nothing that an old attempt stages or uploads is ever used.
     since = state.inherited_at if state.has_run else max(state.heir_since, state.inherited_at or 0.0)
     return latest if since is None else min(latest, since + options.heartbeat_timeout)
 
 
 def _advance(chance: Chance, state: JobState, now: float) -> Step:
-    """What has become possible."""
+    """Do what has become possible."""
     if state.status.terminal or (state.status is JobStatus.INITIALIZING and state.outcome is None):
         return state, ()
     if state.outcome is not None:
         due = _settling_due(state)
         if state.live or state.settling or (due is not None and now < due):
             return state, ()
-        # Not behind the sinks' storage, which may be slow, or away.
+        # Free the slots first: the sinks' storage may be slow or unreachable.
         state, freed = growth.give_back(state, tuple(state.pool.held), job_ended=True)
         return replace(state, settling=True), (*freed, ev.SettleSinks())
     if state.standing_down:
@@ -242,7 +243,7 @@ def _run_on(state: JobState, now: float) -> Step:
 
 
 def _bring_up(state: JobState, now: float) -> Step:
-    """Deploy what waits, once everything that is to stop has stopped and there are slots for it."""
+    """Deploy the waiting tasks once all stopping tasks have stopped and there are enough slots."""
     idle = sizing.idle_tasks(state)
     stopping = any(e.state is ExecutionState.CANCELING for e in state.executions.values())
     if not idle or stopping or state.finding:
@@ -262,7 +263,8 @@ def _bring_up(state: JobState, now: float) -> Step:
         state = replace(state, round=state.round + 1, finding=idle)
         return state, (ev.FindRestorePoint(state.round, idle),)
     if sizing.lean(state, now) and state.live and sizing.enough(state, sizing.plan_anew(state), now):
-        return failover.stop(state, frozenset(state.tasks), now)  # they divide what there is
+        # All groups stop, so that they can divide the slots that are held.
+        return failover.stop(state, frozenset(state.tasks), now)
     return state, ()
 
 
@@ -272,7 +274,7 @@ def _deploy(chance: Chance, state: JobState, event: ev.RestorePointFound, now: f
     tasks, placement = state.finding, sizing.plan(state)
     state = replace(state, finding=frozenset())
     if state.outcome is not None or not sizing.enough(state, placement, now):
-        return state, ()  # the job ends, or lost slots meanwhile: `_advance` asks again when they are there
+        return state, ()  # the job ends or has lost slots; `_advance` asks again once there are enough
     state = state.marked("restore_point", now)
     commands: list[ev.Command] = []
     for task_id in sorted(tasks):
@@ -318,7 +320,7 @@ def _deploy(chance: Chance, state: JobState, event: ev.RestorePointFound, now: f
 
 
 def _inputs(state: JobState, task: Task) -> tuple[ExchangeSource, ...]:
-    """Where the task finds what it reads: all tasks of its region are deployed by the same step."""
+    """Return where the task reads its inputs. All tasks of its region are deployed by the same step."""
     owner = {vertex.id: other.id for other in state.tasks.values() for vertex in other.vertices}
     sources = []
     for edge in task.inputs:

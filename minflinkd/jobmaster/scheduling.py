@@ -1,4 +1,4 @@
-"""The scheduler as those parts of a JobMaster see it that wait for what it decides."""
+"""The scheduler, as seen by parts of a JobMaster that wait for its decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minflinkd.jobmaster.job_state import JobState
 
 @dataclass(frozen=True)
 class Scheduling:
-    """`feed` raises Crashed."""
+    """Reads the scheduler's state and feeds it events. `feed` raises Crashed."""
 
     read: Callable[[], JobState]
     feed: Callable[[ev.Event], None]
@@ -24,7 +24,7 @@ class Scheduling:
         return self.read()
 
     async def until(self, condition: Callable[[JobState], bool]) -> bool:
-        """Whether it came to hold; False where the JobMaster crashed before. Without a limit of its own."""
+        """Wait until `condition` holds, without a time limit. Return False if the JobMaster crashed first."""
         while not condition(self.state):
             if self.crashed.is_set():
                 return False

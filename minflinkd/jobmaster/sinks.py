@@ -1,7 +1,7 @@
-"""The files sinks of one job between its attempts, and at its end (J12).
+"""The file sinks of one job between its attempts, and at its end (J12).
 
-Nobody but the JobMaster discards what is staged, and only while it has no attempt of that sink deployed that counts: a
-TaskManager that comes back late can therefore never take the files of its successor away.
+Only the JobMaster discards staged output, and only while no valid attempt of that sink is deployed. So a TaskManager
+that comes back late can never delete the files of its successor.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
 
-STEP_TIMEOUT = 120.0  # seconds for one sink's transaction or directory: a storage that takes longer is taken to hang
+STEP_TIMEOUT = 120.0  # seconds for one sink's transaction or directory; a slower storage is considered hung
 
 Step = Callable[[], Awaitable[object]]
-SinkRoot = tuple[VertexId, str]  # a sink that writes files, and the URI of their directory
+SinkRoot = tuple[VertexId, str]  # a sink that writes files, and the URI of its directory
 
 
 def sink_roots(graph: JobGraph) -> tuple[SinkRoot, ...]:
@@ -40,7 +40,7 @@ def sink_roots(graph: JobGraph) -> tuple[SinkRoot, ...]:
 
 
 def leaves_sinks(old: JobGraph, new: JobGraph) -> bool:
-    """Whether a sink of the old version is in no task of the new one, or in another than it was."""
+    """Whether a sink of the old version is missing in the new one, or belongs to another task there."""
     before, after = _homes(old), _homes(new)
     return any(after.get(sink) != task for sink, task in before.items())
 
@@ -50,11 +50,12 @@ def _homes(graph: JobGraph) -> dict[VertexId, TaskId]:
 
 
 class JobSinks:
-    """Everything here is idempotent. One call at a time: a slow one of an older round, or of an earlier JobMaster with
+    """Publishes and discards sink output. All methods are idempotent.
 
-    the same `turn`, must not overlap the next.
+    Calls run one at a time: a slow call of an older round, or of an earlier JobMaster with the same `turn`, must not
+    overlap the next.
 
-    Raises StorageError; StorageUnavailable, which may be tried again, where the storage does not answer.
+    Raises StorageError. Raises StorageUnavailable, which may be retried, if the storage does not answer.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class JobSinks:
         turn: StorageTurn | None = None,
         of_other_versions: Collection[SinkRoot] = (),
     ) -> None:
-        """`of_other_versions`: what those left is discarded too, as far as their storage answers."""
+        """`of_other_versions`: discard what these sinks left as well, if their storage answers."""
         self._storages = storages
         self._job_id = job_id
         self._own = sink_roots(graph)
@@ -74,9 +75,9 @@ class JobSinks:
         self._turn = turn or StorageTurn(f"job {job_id}")
 
     async def prepare(self, point: CompletedCheckpoint | None, vertices: frozenset[VertexId] | None = None) -> None:
-        """Before a deployment: publish what `point` promised, discard what it does not cover.
+        """Before a deployment: publish what `point` promised, and discard what it does not cover.
 
-        With `vertices` only sinks among them: the others' tasks run on, and what those stage is theirs.
+        With `vertices`, do this only for these sinks: the other tasks run on, and what they stage is still theirs.
         """
         discard = [
             partial(discard_staged, self._storages, root, self._job_id, sink)
@@ -87,7 +88,7 @@ class JobSinks:
         await self._in_turn([*self._publications(point, vertices), *discard, *(left if vertices is None else ())])
 
     async def close(self, point: CompletedCheckpoint | None) -> None:
-        """At the job's end: as `prepare`, and nothing but manifests stays."""
+        """At the job's end: do the same as `prepare`, and remove everything but the manifests."""
         remove = [partial(remove_service_directories, self._storages, root, self._job_id) for _, root in self._own]
         left = [self._if_possible(remove_service_directories, root, self._job_id) for _, root in self._others]
         await self._in_turn([*self._publications(point, None), *remove, *left])
@@ -99,7 +100,7 @@ class JobSinks:
                     yield partial(publish, self._storages, transaction)
 
     def _if_possible(self, step: Callable[..., Awaitable[object]], root: str, *arguments: object) -> Step:
-        """Nothing of the job depends on it: the storage of a sink that is gone may be gone as well."""
+        """Return `step` as one that may fail. Nothing depends on it: the storage of a removed sink may be gone too."""
 
         async def tried() -> None:
             try:
@@ -110,9 +111,10 @@ class JobSinks:
         return tried
 
     async def _in_turn(self, steps: Sequence[Step]) -> None:
-        """One after the other; given up where one does not end in time. The step that hangs is the last, and keeps the
+        """Run the steps one after the other, and give up if one does not end in time.
 
-        turn until it has ended: whoever comes next is told to come again.
+        A step that hangs is the last one. It keeps the turn until it has ended, and the next caller gets
+        StorageUnavailable.
         """
         progress, given_up = 0, False
 
@@ -129,6 +131,7 @@ class JobSinks:
             while not task.done():
                 before = progress
                 await asyncio.wait({task}, timeout=STEP_TIMEOUT)
+                # While no step has begun, the work waits for its turn, which has a limit of its own.
                 if not task.done() and progress == before > 0:
                     raise StorageUnavailable(
                         "the storage of the job's sinks does not answer: "

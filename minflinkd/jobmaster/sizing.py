@@ -1,7 +1,7 @@
-"""How many slots a job wants, and whether those that it holds will do for now (R20). Pure questions to its state.
+"""How many slots a job wants, and whether those that it holds suffice for now (R20). Pure queries on its state.
 
-A job waits for all slots that it wants, or for as many as it ran with last; after `resource_wait_timeout` its least
-parallelism will do. What is missing stays asked for, so that it can grow.
+A job waits for all slots that it wants, or for as many as it last ran with. After `resource_wait_timeout` its least
+parallelism suffices. It keeps asking for the missing slots, so that it can grow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _IDLE = frozenset({ExecutionState.CREATED, ExecutionState.CANCELED, ExecutionSta
 
 
 def idle_tasks(state: JobState) -> frozenset[TaskId]:
-    """Tasks that wait to be deployed."""
+    """Return the tasks that wait to be deployed."""
     return frozenset(t for t, e in state.executions.items() if e.state in _IDLE)
 
 
 def plan(state: JobState) -> Placement:
-    """The placement with which the idle tasks can be deployed now, while the others stay as they are."""
+    """Return a placement for deploying the idle tasks now, while the other tasks stay as they are."""
     fixed = {state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING}
     if not state.narrowed:
         return place(state.pool.groups, state.pool.holdings, present=state.placement, fixed=fixed)
@@ -37,12 +37,12 @@ def _no_wider(bounds: Bounds, width: int) -> Bounds:
 
 
 def plan_anew(state: JobState) -> Placement:
-    """The best placement that there could be, if all tasks were stopped."""
+    """Return the best placement that would be possible if all tasks were stopped."""
     return place(state.pool.groups, state.pool.holdings, present=state.placement)
 
 
 def lean(state: JobState, now: float) -> bool:
-    """Whether the job has waited long enough: the least will do."""
+    """Whether the job has waited long enough to start with the least parallelism."""
     wait = min(state.options.resource_wait_timeout, state.options.slot_request_timeout)
     return state.lacking_since is not None and now - state.lacking_since >= wait
 
@@ -59,7 +59,7 @@ def _target(state: JobState, group: str, now: float) -> int:
 
 
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
-    """What is missing. A group that has something already wants more beside it, or all of it elsewhere."""
+    """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere."""
     groups = state.pool.groups
     firm = place(groups, state.pool.holdings, present=state.placement, divide=False)
     found: dict[str, Want] = {}

@@ -1,7 +1,7 @@
-"""The slots of one job: what it asks for, what it was offered, what it holds (resources.md, SlotPool). Pure.
+"""The slots of one job: what it asks for, was offered, and holds (resources.md, SlotPool). Pure.
 
-A need is for one slot sharing group, and is served by slots of one TaskManager (J6). What is held belongs to no group:
-`placement` says who runs on it.
+A need belongs to one slot sharing group, and slots of one TaskManager serve it (J6). Held slots belong to no group:
+`placement` decides which group runs on them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from minflinkd.rpc.messages import SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 
-GONE_KEPT = 200  # their last messages are long delivered when they are forgotten
+GONE_KEPT = 200  # by the time one is forgotten, its last messages were delivered long ago
 
 
 @dataclass(frozen=True)
 class Want:
-    """`slots` slots for a group, or `least` of them; with `beside`, where it has `held` already, so many more."""
+    """A group wants `slots` slots of one TaskManager, or at least `least`.
+
+    It has `held` of them on the TaskManager `beside`, where `least - held` more are enough.
+    """
 
     slots: int
     least: int
@@ -41,16 +44,16 @@ class Held:
     slots: tuple[int, ...]
     resource_id: ResourceId
     address: str
-    data_url: str = ""  # where the TaskManager's exchanges are read from elsewhere
+    data_url: str = ""  # where other TaskManagers read this one's exchanges
 
 
 @dataclass(frozen=True)
 class SlotPool:
-    groups: Mapping[str, Bounds]  # slot sharing group -> slots: all that the job wants
+    groups: Mapping[str, Bounds]  # all slots that the job wants, by slot sharing group
     needs: Mapping[AllocationId, Need] = field(default_factory=dict)
     held: Mapping[AllocationId, Held] = field(default_factory=dict)
-    gone: tuple[AllocationId, ...] = ()  # lost, or given back: they never come back to life
-    version: int = 0  # of the declaration; grows with every change of what it says
+    gone: tuple[AllocationId, ...] = ()  # lost or given back; never taken again
+    version: int = 0  # of the declaration; grows with every change to it
 
     def declaration(self) -> tuple[SlotNeed, ...]:
         return tuple(
@@ -76,7 +79,7 @@ class SlotPool:
         return tuple(sorted(a for a, h in self.held.items() if h.resource_id == resource_id))
 
     def accepted(self, resource_id: ResourceId, offers: tuple[SlotOffer, ...]) -> tuple[AllocationId, ...]:
-        """m10: what is held of an offer; the same for a repeated one."""
+        """m10: Return the allocations of an offer that are held. A repeated offer gets the same answer."""
         mine = self.on(resource_id)
         return tuple(o.allocation_id for o in offers if o.allocation_id in mine)
 
@@ -85,7 +88,10 @@ class SlotPool:
 
 
 def ask(pool: SlotPool, wants: Mapping[str, Want], ids: IdSource) -> SlotPool:
-    """The pool with one need for each of these groups, and no other. One that only becomes easier to serve stays."""
+    """Return the pool with exactly one need for each of these groups.
+
+    A need keeps its allocation if nothing but `least` has changed.
+    """
     needs: dict[AllocationId, Need] = {}
     for allocation, need in pool.needs.items():
         want = wants.get(need.group)
@@ -97,17 +103,18 @@ def ask(pool: SlotPool, wants: Mapping[str, Want], ids: IdSource) -> SlotPool:
 
 
 def renewed(pool: SlotPool) -> SlotPool:
-    """All needs withdrawn; `ask` makes new ones with allocations of their own."""
+    """Return the pool with all needs withdrawn. `ask` then makes new ones with new allocations."""
     return replace(pool, needs={}, version=pool.version + 1) if pool.needs else pool
 
 
 def offered(
     pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...], data_url: str = ""
 ) -> SlotPool:
-    """The pool with what it takes of an offer: what it has asked for, and what serves it as well (R13).
+    """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
-    The rest is refused, and what was held once and given up is not taken again.
+    It refuses the rest. It does not take back an allocation that it once gave up.
     """
+    # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
         allocation, need = offer.allocation_id, pool.needs.get(offer.allocation_id)
         taken = {slot for a in pool.on(resource_id) for slot in pool.held[a].slots}
@@ -127,7 +134,7 @@ def _reach(pool: SlotPool) -> int:
 
 
 def dropped(pool: SlotPool, allocations: tuple[AllocationId, ...]) -> SlotPool:
-    """The pool without these allocations: lost, or given back."""
+    """Return the pool without these allocations, which are lost or given back."""
     gone = tuple(a for a in allocations if a in pool.held)
     if not gone:
         return pool
@@ -136,7 +143,7 @@ def dropped(pool: SlotPool, allocations: tuple[AllocationId, ...]) -> SlotPool:
 
 
 def narrowed(pool: SlotPool, surplus: Mapping[AllocationId, tuple[int, ...]]) -> SlotPool:
-    """The pool without these slots of allocations that it keeps."""
+    """Return the pool without these slots. It keeps the allocations they belong to."""
     held = dict(pool.held)
     for allocation, unused in surplus.items():
         left = tuple(slot for slot in held[allocation].slots if slot not in unused)
@@ -145,7 +152,7 @@ def narrowed(pool: SlotPool, surplus: Mapping[AllocationId, tuple[int, ...]]) ->
 
 
 def surplus(pool: SlotPool, placement: Placement) -> Mapping[AllocationId, tuple[int, ...]]:
-    """Slots beyond what the groups run with, of allocations that they run on: of each at least one is in use."""
+    """Return the unused slots of allocations that the groups run on. Each allocation keeps at least one slot."""
     found: dict[AllocationId, tuple[int, ...]] = {}
     for resource in {share.resource_id for share in placement.values()}:
         shares = [share for share in placement.values() if share.resource_id == resource]
@@ -161,7 +168,7 @@ def surplus(pool: SlotPool, placement: Placement) -> Mapping[AllocationId, tuple
 
 
 def check_invariants(pool: SlotPool) -> None:
-    """Raises InvariantViolated."""
+    """Check the pool. Raises InvariantViolated."""
     if both := set(pool.needs) & set(pool.held):
         raise InvariantViolated(f"allocations both wanted and held: {sorted(both)}")
     if back := set(pool.gone) & set(pool.held):

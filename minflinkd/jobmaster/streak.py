@@ -1,8 +1,8 @@
-"""Whether a job only has failed, or fails again and again (a poison record, a leak, a machine that is ill). Pure.
+"""Whether a job failed once, or fails again and again (a poison record, a leak, a bad machine). Pure.
 
-Between two failures of a job that fails again and again its tasks are RUNNING, and often for long enough to complete
-checkpoints. So failures count as a row until the job has *proved healthy*: since all its tasks came up it has completed
-a checkpoint, and has run twice as long as it ran before its last failure.
+A job that fails again and again is RUNNING between its failures, often long enough to complete checkpoints. So failures
+count as consecutive until the job has *proved healthy*: since all its tasks came up, it has completed a checkpoint and
+has run twice as long as it ran before its last failure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from minflinkd.rpc.jobs import FailureRecord
 
-LEAST = 10.0  # seconds without a failure, however soon the last one came
-MOST = 600.0  # seconds without a failure that are enough for a job that failed after hours: it has failed, no more
+LEAST = 10.0  # seconds to run without a failure, however soon the last failure came
+MOST = 600.0  # seconds without a failure that always suffice, even if the job had run for hours before it failed
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`record` without its date, which is `at`, in seconds of the injected clock."""
+    """`record` without its date. The date is `at`, in seconds of the injected clock."""
 
     at: float
     record: FailureRecord
@@ -25,16 +25,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Streak:
-    """Failures in a row, each before the job had proved healthy. Those that one restart serves count as one."""
+    """Failures in a row, each before the job had proved healthy. Failures handled by one restart count as one."""
 
     failures: int = 0
-    since: float = 0.0  # when the first of them came, in seconds of the injected clock
-    ran: float = 0.0  # seconds that the job had been RUNNING when the last one came; 0: it was coming up
-    last: Failure | None = None  # the one that began the last restart
+    since: float = 0.0  # when the first one came, in seconds of the injected clock
+    ran: float = 0.0  # seconds that the job had been RUNNING before the last one; 0: it was still coming up
+    last: Failure | None = None  # the one that caused the last restart
 
     @property
     def probation(self) -> float:
-        """Seconds that the job has to run to prove healthy."""
+        """Return how many seconds the job has to run to prove healthy."""
         return min(max(LEAST, 2 * self.ran), MOST)
 
     def with_failure(self, failure: Failure, running_since: float | None) -> Streak:
@@ -43,7 +43,7 @@ class Streak:
         return Streak(failures=self.failures + 1, since=since, ran=ran, last=failure)
 
     def is_over(self, running_since: float, now: float, *, checkpointed: bool) -> bool:
-        """`checkpointed`: a checkpoint was completed since then, or the job takes none."""
+        """Whether the job has proved healthy. `checkpointed`: it completed a checkpoint since then, or takes none."""
         return checkpointed and now - running_since >= self.probation
 
 

@@ -1,7 +1,7 @@
-"""How one JobMaster of a job makes way for the next on purpose (H3): what it leaves, and what the next must know.
+"""How one JobMaster of a job hands over to the next on purpose (H3): what it leaves, and what the next must know.
 
-A planned succession is R13's without the crash: the TaskManagers end what the earlier leader deployed, and offer the
-slots that they hold to the later one. So whatever is lost on the way, what follows is what follows a crash.
+A planned succession is like R13 without the crash: the TaskManagers end what the earlier leader deployed, and offer the
+slots that they hold to the later one. So if anything is lost on the way, the result is the same as after a crash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
 
 
 class NotStoodDown(MinflinkError):
-    """The version that runs did not make way for another one, and goes on."""
+    """The running version did not make way for another one, and goes on."""
 
     code = "hot-restart-failed"
     consequence = Consequence.RETRYABLE
@@ -32,28 +32,29 @@ class NotStoodDown(MinflinkError):
 
 @dataclass(frozen=True)
 class Estate:
-    """What a JobMaster that stood down leaves to the next, to be used at once or not at all."""
+    """What a JobMaster that stood down leaves to the next. It must be used at once or not at all."""
 
     statistics: CheckpointStatistics = field(default_factory=CheckpointStatistics)
-    task_managers: tuple[ResourceId, ...] = ()  # that hold slots of the job
-    history: JobHistory | None = None  # None: it is in the storage
+    task_managers: tuple[ResourceId, ...] = ()  # those that hold slots of the job
+    history: JobHistory | None = None  # None: read it from the storage
 
 
 @dataclass(frozen=True)
 class Heritage:
-    """Checkpoints up to `base` are of an earlier version: their state is matched to the tasks by vertices (C25).
+    """What a version needs to know about the versions before it.
 
-    `published`: its sinks have committed what they owe by `base`; one that is gone, or has moved, is not missed.
+    Checkpoints up to `base` belong to an earlier version: their state is matched to the tasks by vertices (C25). If
+    `published`, its sinks have committed what they owe up to `base`, so a sink that was removed or moved owes nothing.
     """
 
     base: int = 0
     allow_non_restored: bool = False
     allow_changed: bool = False
-    sinks: tuple[SinkRoot, ...] = ()  # of all versions so far: what they staged may lie there
+    sinks: tuple[SinkRoot, ...] = ()  # of all versions so far; staged output may be left there
     published: bool = False
 
     def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
-        """From what each task starts. Raises StateNotMatched."""
+        """Return what each task starts from. Raises StateNotMatched."""
         found = {snapshot.task_id: snapshot for snapshot in point.tasks}
         inherited = point.checkpoint_id <= self.base
         allowed = inherited and self.allow_non_restored
@@ -79,11 +80,11 @@ class Heritage:
 
 @dataclass(frozen=True)
 class Trial:
-    """H7: who is to hear how a version does that has completed no checkpoint yet."""
+    """H7: The callbacks for the progress of a version that has not completed a checkpoint yet."""
 
     running: Callable[[], None]
-    idle: Callable[[], None]  # it has found no input
-    proven: Callable[[int], None]  # with its first checkpoint
+    idle: Callable[[], None]  # it found no input
+    proven: Callable[[int], None]  # receives the id of its first checkpoint
     disproved: Callable[[ErrorInfo], None]
-    timeout: float = 60.0  # seconds from RUNNING, or from its first input, within which it must finish a micro-batch
+    timeout: float = 60.0  # seconds after RUNNING, or after its first input, in which it must finish a micro-batch
     left: Callable[[], float | None] = lambda: None  # seconds until it is accepted without input; None: never

@@ -1,4 +1,4 @@
-"""The running tasks of one job as its checkpoint coordinator speaks to them (m12)."""
+"""How a job's checkpoint coordinator talks to the job's running tasks (m12)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
 
 TRIGGER_TIMEOUT = 5.0  # seconds
 DRAIN_TIMEOUT = 20.0
-PUBLISH_TIMEOUT = 60.0  # sinks may have many files
+PUBLISH_TIMEOUT = 60.0  # sinks may have many files to publish
 
 
 class TaskManagerTasks:
-    """`address_of` finds the TaskManager of an attempt, or None when it is gone. `timeout`: of a checkpoint."""
+    """Sends requests to the TaskManagers of running attempts.
+
+    `address_of` returns the address of an attempt's TaskManager, or None if the attempt is gone. `timeout` is that of a
+    checkpoint.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class TaskManagerTasks:
         await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)
 
     async def drain(self, attempt_id: AttemptId) -> None:
-        """Returns when the task has begun to run to its end."""
+        """Start to drain the task. Returns when it has begun to run to its end."""
         request = DrainTask(job_id=self._job_id, attempt_id=attempt_id)
         await self._network.ask(self._find(attempt_id), request, timeout=DRAIN_TIMEOUT, fence=self._fence)
 

@@ -14,7 +14,10 @@ from minflinkd.taskmanager.settings import read_settings
 
 
 def main() -> int:
-    """The exit code. The last line of one that cannot go on begins with `error: `, for the driver that started it."""
+    """Run it and return the exit code.
+
+    On failure the last line begins with `error: `, for the driver that started it.
+    """
     parser = argparse.ArgumentParser(prog="python -m minflinkd.taskmanager", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the settings that the daemon wrote")
     try:

@@ -1,4 +1,4 @@
-"""One execution attempt on this TaskManager: what it is, where its files lie, and in which state it is."""
+"""One execution attempt on this TaskManager: what it is, where its files are, and its state."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ ENDED = frozenset({S.CANCELED, S.FAILED})
 
 @dataclass
 class Attempt:
-    """Mutable: the one place where a task executor keeps what it knows of an attempt."""
+    """What a task executor knows about an attempt. Mutable; this is the only place for it."""
 
     deployment: DeployTask
     directory: Path  # a path that was never used before (C10a)
     generation: int  # of the session child that runs it
     status: TaskStatus
     known: dict[str, StateHandle] = field(default_factory=dict)  # files that the last confirmed checkpoint holds
-    sizes: dict[str, int] = field(default_factory=dict)  # bytes of the physical files in which `known`, `handles` lie
-    uses: dict[str, FileUse] = field(default_factory=dict)  # of the physical files in which `known` lies
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes of the physical files that hold `known` and `handles`
+    uses: dict[str, FileUse] = field(default_factory=dict)  # of the physical files that hold `known`
     transactions: dict[int, tuple[SinkTransaction, ...]] = field(default_factory=dict)  # acknowledged, not confirmed
-    staged: dict[str, set[str]] = field(default_factory=dict)  # by sink on an object store: files that are there
+    staged: dict[str, set[str]] = field(default_factory=dict)  # by sink on an object store: files already staged
     handles: dict[int, dict[str, StateHandle]] = field(default_factory=dict)  # of acknowledged checkpoints
-    aborted: set[int] = field(default_factory=set)  # checkpoints, of which a late trigger may still come
-    published: set[int] = field(default_factory=set)  # likewise
-    confirmed: int = 0  # the highest checkpoint that was published
-    input_ended: bool = False  # said by the child, perhaps before it was known to run
-    holds_artifacts: bool = False  # references in the blob cache, to be given back once
-    inherited: list[Path] = field(default_factory=list)  # directories of attempts before it, in one of which it goes on
-    removed: bool = False  # its directories, or whoever is to do it knows them
+    aborted: set[int] = field(default_factory=set)  # checkpoints; a late trigger of one may still come
+    published: set[int] = field(default_factory=set)  # checkpoints, likewise
+    confirmed: int = 0  # the highest published checkpoint
+    input_ended: bool = False  # reported by the child, perhaps before the attempt was RUNNING
+    holds_artifacts: bool = False  # references in the blob cache, to release once
+    inherited: list[Path] = field(default_factory=list)  # directories of earlier attempts; it goes on in one of them
+    removed: bool = False  # its directories are removed, or left to somebody who removes them
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # the status has news for the JobMaster
 
     @classmethod
@@ -72,7 +72,7 @@ class Attempt:
         return self.status.state in (S.RUNNING, S.INPUT_ENDED)
 
     def to(self, state: TaskState, *, error: ErrorInfo | None = None, phases: dict[str, float] | None = None) -> bool:
-        """Move, and say whether that changed anything. An ended attempt stays as it ended."""
+        """Move to `state`, and return whether that changed anything. An ended attempt stays as it ended."""
         if self.ended or state is self.status.state:
             return False
         moved = move(LEGAL, self.status.state, state, what=f"attempt {self.deployment.attempt_id}")
@@ -82,19 +82,19 @@ class Attempt:
         return True
 
     def acknowledges(self, snapshot: TaskSnapshot) -> None:
-        """What it refers to is known from the time when the coordinator may know it."""
+        """Record the snapshot, from the moment when the coordinator may know it."""
         handles = {file.path: file.handle for file in snapshot.files}
         self.handles[snapshot.checkpoint_id] = handles
         self.transactions[snapshot.checkpoint_id] = snapshot.transactions
         self.sizes |= snapshot.file_sizes
 
     def discards(self, checkpoint_id: int) -> None:
-        """Idempotent."""
+        """Forget an acknowledged checkpoint. Idempotent."""
         self.handles.pop(checkpoint_id, None)
         self.transactions.pop(checkpoint_id, None)
 
     def confirms(self, checkpoint_id: int) -> None:
-        """It is complete, and published: later ones need not hold what it holds (C12)."""
+        """Note that the checkpoint is complete and published: later ones need not upload what it holds (C12)."""
         if checkpoint_id in self.handles:
             self._knows(self.handles[checkpoint_id])
         self.confirmed = max(self.confirmed, checkpoint_id)
@@ -105,14 +105,15 @@ class Attempt:
         self.sizes = {name: size for name, size in self.sizes.items() if name in used}
 
     def begins_from(self, snapshot: TaskSnapshot, checkpoint_id: int) -> None:
-        """It was restored from a checkpoint of its own job."""
+        """Note that the attempt was restored from a checkpoint of its own job."""
         self.sizes = dict(snapshot.file_sizes)
         self._knows({file.path: file.handle for file in snapshot.files})
-        self.sizes = {name: use.stored for name, use in self.uses.items()}  # at least, where that was not recorded
+        # A lower bound if the sizes were not recorded.
+        self.sizes = {name: use.stored for name, use in self.uses.items()}
         self.confirmed = checkpoint_id
 
     def forgets_known(self) -> None:
-        """Its state is laid out otherwise than in the checkpoint that it was restored from."""
+        """Forget what the last checkpoint holds: the restored state has other files than that checkpoint."""
         self._knows({})
 
     def _knows(self, handles: dict[str, StateHandle]) -> None:

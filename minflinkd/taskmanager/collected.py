@@ -1,4 +1,4 @@
-"""The rows of collect sinks as this TaskManager can show them: of running attempts, and of those that ended lately."""
+"""The rows of collect sinks that this TaskManager can show: of running attempts, and of recently ended ones."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = structlog.get_logger(__name__)
 
 _KEPT = 8  # ended attempts
 _PATIENCE = 5.0  # seconds for the session child's answer
-_LAST_PATIENCE = 1.0  # where the attempt ends
+_LAST_PATIENCE = 1.0  # seconds, when the attempt ends
 
 
 class CollectedRows:
     def __init__(self, session: Callable[[], SessionProcess]) -> None:
         self._session = session
-        self._ended: dict[AttemptId, dict[VertexId, Collected]] = {}  # the oldest first
+        self._ended: dict[AttemptId, dict[VertexId, Collected]] = {}  # oldest first
 
     async def read(
         self, attempt_id: AttemptId, vertex_id: VertexId, *, runs: Callable[[AttemptId], object]
     ) -> Collected:
-        """`runs` raises where no such attempt is running. Raises MinflinkError."""
+        """Return the rows of a collect sink. `runs` raises if the attempt does not run. Raises MinflinkError."""
         kept = self._ended.get(attempt_id)
         if kept is not None:
             return kept.get(vertex_id, Collected())
@@ -36,7 +36,7 @@ class CollectedRows:
         return await self._session().ask(TellCollected(attempt_id=attempt_id, vertex_id=vertex_id), _PATIENCE)
 
     async def keep(self, attempt: Attempt) -> None:
-        """Before the attempt is stopped: a bounded job may be over before anybody has looked."""
+        """Keep the rows of an attempt before it is stopped: a bounded job may end before anybody has looked."""
         attempt_id = attempt.deployment.attempt_id
         found: dict[VertexId, Collected] = {}
         for vertex in attempt.deployment.task.sinks:

@@ -1,9 +1,8 @@
-"""What a TaskManager decides about its registration and its slots, apart from how it is carried out (rpc.party).
+"""What a TaskManager decides about its registration and its slots, without carrying it out (rpc.party).
 
-Responsible for who may say what (fencing), for turning messages into events of the two machines (`slot_machine`,
-`registration_machine`) and their commands into messages, and for the report. Not for what an attempt is, how one is
-started or stopped, nor for the session child: whoever drives the core does that by its commands, and tells it what
-became of it.
+It decides who may say what (fencing). It turns messages into events of the two machines (`slot_machine`,
+`registration_machine`), and their commands into messages. It builds the report. It does not know what an attempt is,
+how to start or stop one, or how the session child works: its driver carries out the commands, and reports the results.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FromJobMaster = m.DeployTask | m.HeartbeatFromJobMaster | m.FreeSlots | AboutAtt
 
 
 class SlotNotBound(MinflinkError):
-    """m12: a deployment onto slots that are not bound to that job here."""
+    """m12: A deployment onto slots that are not bound to that job here."""
 
     code = "slot-not-bound"
     consequence = Consequence.REFUSED
@@ -47,15 +46,15 @@ class SlotNotBound(MinflinkError):
 
 @dataclass(frozen=True)
 class TaskManagerOptions:
-    """Seconds."""
+    """Times are in seconds."""
 
     slots: SlotOptions = field(default_factory=SlotOptions)
-    registration_timeout: float = 0.0  # after so long without a ResourceManager it exits; 0: never (R15)
+    registration_timeout: float = 0.0  # it exits after so long without a ResourceManager; 0: never (R15)
 
 
 @dataclass(frozen=True)
 class Session:
-    """The session child, as it is told."""
+    """The session child, as the driver reports it."""
 
     phase: m.SessionPhase = m.SessionPhase.STARTING
     generation: int = 0
@@ -65,7 +64,7 @@ class Session:
 
 @dataclass(frozen=True)
 class RenewSession:
-    """Replace the session child; `session_changed` tells of it."""
+    """Replace the session child. The driver reports the new one with `session_changed`."""
 
     reason: str
 
@@ -73,7 +72,7 @@ class RenewSession:
 @dataclass(frozen=True)
 class Exit:
     reason: str
-    failed: bool = False  # it cannot go on, rather than it was told to
+    failed: bool = False  # whether it exits because it cannot go on, not because it was told to
 
 
 Command = Ask | Tell | StartTask | EndTasks | ForgetJob | RenewSession | Exit
@@ -96,10 +95,10 @@ class _Offer:
 
 
 class TaskManagerCore:
-    """A rpc.party.Core. `hello` says what this TaskManager is; its report is filled in with each registration.
+    """A rpc.party.Core. `hello` describes this TaskManager. Every registration fills in its report.
 
-    Messages about attempts (CancelTask, TriggerCheckpoint, ...) are fenced here and answered with Done; what they ask
-    for is the driver's.
+    Messages about attempts (CancelTask, TriggerCheckpoint, ...) are fenced here and answered with Done. The driver does
+    what they ask for.
     """
 
     def __init__(self, hello: m.RegisterTaskManager, *, slots: int, options: TaskManagerOptions, now: float) -> None:
@@ -121,8 +120,8 @@ class TaskManagerCore:
         self._commands: list[Command] = []
         self._analysing: Counter[JobId] = Counter()
         self._session_version = 0
-        self._renewing: int | None = None  # the generation that is to be replaced
-        self._told = 0  # version of the last report that went out
+        self._renewing: int | None = None  # the session generation being replaced
+        self._told = 0  # version of the last report that was sent
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class TaskManagerCore:
         return job_id in self._analysing
 
     def report(self) -> m.TaskManagerReport:
-        """The whole view, without metrics: the driver adds them."""
+        """Return the whole report, without metrics. The driver adds them."""
         table, session = self.slots.table, self.session
         renewing = session.phase is m.SessionPhase.READY and self._renewing == session.generation
         return m.TaskManagerReport(
@@ -147,7 +146,8 @@ class TaskManagerCore:
             session=m.SessionPhase.STARTING if renewing else session.phase,
             session_generation=session.generation,
             session_error=session.error,
-            # One that holds libraries of nobody who is here is replaced when idle, so that any job finds room (B31).
+            # A session with libraries of jobs that are not here is replaced when idle, so that any job can use it
+            # (B31).
             session_aged=session.aged or bool(table.loaded and not table.bindings and not self._analysing),
             dedicated_to=table.dedicated_to,
             libraries=table.libraries,
@@ -157,7 +157,10 @@ class TaskManagerCore:
     # --- Core ----------------------------------------------------------------------------------------------------
 
     def receive(self, message: m.Message, fence: LeaderId | None, now: float) -> Any:
-        """Raises Fenced, SlotNotBound, SessionLost, Conflict, and Unreachable for what is not for this party."""
+        """Handle a message.
+
+        Raises Fenced, SlotNotBound, SessionLost, Conflict, and Unreachable if it does not belong here.
+        """
         if isinstance(message, FromResourceManager):
             answer = self._from_resource_manager(message, fence, now)
         elif isinstance(message, FromJobMaster):
@@ -196,12 +199,15 @@ class TaskManagerCore:
     # --- what the driver tells -----------------------------------------------------------------------------------
 
     def attempt_ended(self, attempt_id: AttemptId, now: float) -> None:
-        """Nothing of it runs any more. Unknown ones have ended before."""
+        """Note that nothing of the attempt runs any more. Unknown attempts have ended before."""
         self._feed(ev.AttemptEnded(attempt_id), now)
         self._tell_changes()
 
     def session_changed(self, phase: m.SessionPhase, generation: int, aged: bool, now: float, error: str = "") -> None:
-        """A lost session costs no slot: its tasks have failed, and their JobMasters give back what they will."""
+        """Note the state of the session. A lost session costs no slot.
+
+        Its tasks have failed, and their JobMasters give back the slots that they no longer want.
+        """
         session = Session(phase, generation, aged, error)
         if generation != self.session.generation:
             self._feed(ev.SessionBegan(), now)
@@ -211,7 +217,7 @@ class TaskManagerCore:
         self._tell_changes()
 
     def analysing(self, job_id: JobId, now: float, libraries: tuple[m.Library, ...] = ()) -> None:
-        """The session is needed until `analysed`, and what is fetched for the job with it. Raises LibraryConflict."""
+        """Keep the session, and everything fetched for the job, until `analysed`. Raises LibraryConflict."""
         if units := clash(self.slots.table.libraries, libraries):
             raise LibraryConflict(
                 f"the session of {self.resource_id} holds another version of {', '.join(units[:5])}",
@@ -222,17 +228,20 @@ class TaskManagerCore:
         self._tell_changes()
 
     def analysed(self, job_id: JobId, now: float) -> None:
-        """Blobs of the job were fetched; they are forgotten after a while unless it comes here."""
+        """End an analysis. Blobs fetched for the job are deleted after a while unless the job is deployed here."""
         self._analysing -= Counter([job_id])
         self._feed(ev.Analysed(job_id), now)
         if self.slots.table.loaded:
-            self._session_version += 1  # it may be aged now
+            self._session_version += 1  # the session may now count as aged
         self._tell_changes()
 
     # --- from the ResourceManager --------------------------------------------------------------------------------
 
     def _from_resource_manager(self, message: FromResourceManager, fence: LeaderId | None, now: float) -> Any:
-        """R1: the latest leader that was followed; a later one is not, before it has registered this TaskManager."""
+        """R1: Follow only the leader that this TaskManager is registered with.
+
+        A later leader must register this TaskManager first.
+        """
         if fence is None or fence != self.registration.leader:
             raise fenced(Address(self._hello.address), message, fence)
         match message:
@@ -248,7 +257,10 @@ class TaskManagerCore:
         return m.Done()
 
     def _allocate(self, request: m.AllocateSlots, now: float) -> m.SlotAnswer:
-        """m7, m8. Slots are given on a session that is ready only; what was given before is not taken back for that."""
+        """m7, m8: Allocate slots.
+
+        New slots need a session that is ready; slots given earlier stay allocated without one.
+        """
         report = self.report()
         if report.session is m.SessionPhase.READY or self.slots.is_allocated(request):
             self._feed(ev.Allocate(request), now)
@@ -275,7 +287,7 @@ class TaskManagerCore:
             self._commands.append(RenewSession(request.reason))
 
     def _announced(self, job_masters: dict[JobId, LeaderId], now: float) -> None:
-        """R13: the whole view, of the jobs that it names."""
+        """R13: Note the leaders of the jobs that are named."""
         for job_id, leader in sorted(job_masters.items()):
             self._feed(ev.Announced(job_id, leader), now)
 
@@ -290,7 +302,7 @@ class TaskManagerCore:
 
     def _beat_answered(self, number: int, outcome: Outcome, now: float) -> None:
         if number != self.registration.number:
-            return  # of an earlier registration
+            return  # an answer to an earlier registration
         match outcome:
             case Answered(value):
                 self._register(rg.BeatAnswered(number), now)
@@ -304,7 +316,7 @@ class TaskManagerCore:
     # --- from JobMasters -----------------------------------------------------------------------------------------
 
     def _from_job_master(self, message: FromJobMaster, fence: LeaderId | None, now: float) -> Any:
-        """R1: no earlier leader of the job than the latest one known. A later one takes its place at once (R13)."""
+        """R1: Refuse earlier leaders of the job than the latest one known. A later leader takes over at once (R13)."""
         job_id = message.job.job_id if isinstance(message, m.DeployTask) else message.job_id
         leader = fence or slot_machine.NOBODY
         known = self.slots.jobs.get(job_id)
@@ -329,7 +341,8 @@ class TaskManagerCore:
         if self.slots.is_deployed(request):
             return
         if (refusal := self._refusal(request)) is not None:
-            # Another copy of it may come later: what was refused once does not run behind its JobMaster's back.
+            # Another copy of the request may arrive later. A refused attempt must never run without its JobMaster
+            # knowing.
             self._feed(ev.Cancel(request.job.job_id, leader, request.attempt_id), now)
             raise refusal
         self._feed(ev.Deploy(request), now)
@@ -372,7 +385,7 @@ class TaskManagerCore:
                     self._commands.append(Exit(reason, failed=True))
 
     def _tell_changes(self) -> None:
-        """m11: the whole view, at once when there is news; the next heartbeat tells it again."""
+        """m11: Report everything at once if there is news. The next heartbeat reports it again."""
         report, registered = self.report(), self.registration.registered
         if registered is not None and report.version > self._told:
             self._told = report.version

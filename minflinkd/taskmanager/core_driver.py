@@ -1,4 +1,4 @@
-"""Drives a TaskManager's core: brings it messages, outcomes and time, and carries out what it commands."""
+"""Drives a TaskManager's core: passes it messages, outcomes and time, and carries out its commands."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 OwnCommand = StartTask | EndTasks | ForgetJob | RenewSession | Exit
-OF_NO_LEADER = (AnalyzeJob, ListLogs, ReadCollected, ReadLog)  # whoever asks, it does no harm
+OF_NO_LEADER = (AnalyzeJob, ListLogs, ReadCollected, ReadLog)  # requests that do no harm, whoever sends them
 
 
 class CoreMailbox(Mailbox):
-    """The core takes every message first. A handler answers what it has taken, where there is one."""
+    """Passes every message to the core first. If there is a handler, it then answers what the core accepted."""
 
     def __init__(self, address: Address, receive: Callable[[Message, LeaderId | None], Any]) -> None:
         super().__init__(address)
@@ -40,9 +40,9 @@ class CoreMailbox(Mailbox):
 
 
 class CoreDriver(Component):
-    """`carry_out` gets the commands that are no messages; `complete` adds to a request what the core does not know.
+    """`carry_out` gets the commands that are not messages. `complete` adds to a request what the core does not know.
 
-    A core that fails in deciding, or whose command fails, crashes this component, and `on_crash` is told.
+    If the core raises an unexpected exception, or a command fails, this component crashes and calls `on_crash`.
     """
 
     def __init__(
@@ -74,14 +74,17 @@ class CoreDriver(Component):
         self._closing = False
 
     def decide(self, decision: Callable[[float], T]) -> T:
-        """Something happens to the core; gets the time in seconds. Raises the core's refusals, and Crashed."""
+        """Call `decision` with the time in seconds, and carry out what follows.
+
+        Raises the core's refusals, and Crashed.
+        """
         before = self._core.registration
         try:
             decided = self.deciding(lambda: decision(self._clock.monotonic()))
             if self._core.registration.registered != before.registered:
                 self._registration_changed()
             return decided
-        finally:  # a refusal may leave commands as well
+        finally:  # even a refusal may leave commands
             if not self.crashed.is_set():
                 self._carry_out()
 
@@ -114,7 +117,7 @@ class CoreDriver(Component):
     def _carry(self, command: Ask | Tell | OwnCommand) -> None:
         match command:
             case _ if self._closing:
-                pass  # what ends now is ended by whoever closes this
+                pass  # whoever closes this also ends what runs here
             case Ask(target, request):
                 self.tasks.job(f"{type(request).__name__} to {target}", self._ask(command))
             case Tell(target, notice, fence):

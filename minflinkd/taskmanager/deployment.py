@@ -1,4 +1,4 @@
-"""Bringing one attempt up: its artifacts, its restored state, its query in the session child."""
+"""Bringing up one attempt: its artifacts, its restored state, its query in the session child."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from minflinkd.taskmanager.session_process import SessionProcess
 
 log = structlog.get_logger(__name__)
 
-FETCHES = 4  # artifacts of a job at a time
+FETCHES = 4  # artifacts of a job fetched at a time
 RUN_TIMEOUT = 120.0  # seconds for the child to build and start a query
-REPARTITION_TIMEOUT = 1800.0  # where it rewrites the state before: that grows with the state
+REPARTITION_TIMEOUT = 1800.0  # seconds if the child rewrites the state first, which takes longer for larger state
 
 
 class ArtifactUnavailable(MinflinkError):
-    """Whatever keeps a blob from being here now: it does not end a job that another try may bring up."""
+    """A blob cannot be fetched now. The job is not ended for this, since another try may succeed."""
 
     code = "artifact-unavailable"
     consequence = Consequence.RETRYABLE
@@ -49,7 +49,7 @@ class Deployer:
     mirrors: Mirrors
 
     async def bring_up(self, attempt: Attempt, session: SessionProcess) -> dict[str, float]:
-        """Returns when the query is active: seconds spent in each phase. Raises MinflinkError of any kind."""
+        """Bring the attempt up until its query is active. Return the seconds per phase. Raises any MinflinkError."""
         deployment = attempt.deployment
         phases: dict[str, float] = {}
         began = time.monotonic()
@@ -81,9 +81,9 @@ class Deployer:
         return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
 
     async def artifacts(self, job: JobContext) -> dict[str, str]:
-        """Name -> local path, verified. The caller holds a reference to each until it releases them.
+        """Return name -> verified local path of each artifact.
 
-        Raises ArtifactUnavailable.
+        The caller holds a reference to each until it releases it. Raises ArtifactUnavailable.
         """
         held: list[BlobKey] = []
 
@@ -110,9 +110,9 @@ class Deployer:
     async def described(
         self, held: Mapping[TaskId, HeldState], directory: Path
     ) -> AsyncIterator[dict[TaskId, sp.DescribedState]]:
-        """Of each task Spark's descriptions of the state that is held for it, in a directory below this new one.
+        """Fetch Spark's descriptions of the state held for each task, into directories below `directory`, which is new.
 
-        What the storage does not yield is left out: then less is known beforehand of what fits.
+        A description that the storage does not deliver is left out: the analysis then knows less about what fits.
         """
         try:
             found: dict[TaskId, sp.DescribedState] = {}
@@ -130,10 +130,10 @@ class Deployer:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
-        """Lay the snapshot's files out, from an own copy or from the storage (C14)."""
+        """Lay out the snapshot's files, from a local copy or from the storage (C14)."""
         snapshot, target = restore.snapshot, attempt.directory / "checkpoint"
         job = attempt.deployment.job
-        foreign = bool(restore.root or restore.offsets)  # its number means nothing in this job
+        foreign = bool(restore.root or restore.offsets)  # its checkpoint number means nothing in this job
         own = not foreign and await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
         if not own:
             wanted = {file.path: file.handle for file in snapshot.files}
@@ -163,7 +163,10 @@ class Deployer:
         )
 
     def _input(self, attempt: Attempt, source: ExchangeSource) -> sp.InputChannel:
-        """Raises ExchangeUnreachable."""
+        """Return where the attempt reads this input. If it is written elsewhere, begin to mirror it.
+
+        Raises ExchangeUnreachable.
+        """
         deployment, restore = attempt.deployment, attempt.deployment.restore
         edge = next(edge for edge in deployment.task.inputs if edge.id == source.vertex_id)
         directory = exchange_directory(attempt.directory.parent.parent, source.attempt_id)
@@ -193,24 +196,25 @@ def _is_rescaled(deployment: DeployTask) -> bool:
 
 
 def attempt_directory(root: Path, attempt_id: str) -> Path:
-    """A path that no other attempt has ever had (C10a)."""
+    """Return a path that no other attempt has ever had (C10a)."""
     return root / "attempts" / attempt_id
 
 
 def exchange_directory(root: Path, attempt_id: str) -> Path:
-    """The log that an attempt writes."""
+    """Return the directory of the log that an attempt writes."""
     return exchanges(root) / attempt_id
 
 
 def exchanges(root: Path) -> Path:
-    """Where all logs lie that attempts here write."""
+    """Return the directory of all logs that attempts here write."""
     return root / "exchanges"
 
 
 async def remove_exchanges(root: Path, live: Callable[[], frozenset[AttemptId]]) -> None:
-    """Delete the logs that nobody here writes or reads; `live` is asked for them when it is known which there are.
+    """Delete the logs that nobody here writes or reads.
 
-    Idempotent. A log is begun by an attempt that is live already, so none of those that are deleted is a new one.
+    `live` is called only after the logs were listed. An attempt is live before it begins its log, so no new log is
+    deleted. Idempotent.
     """
     found = await asyncio.to_thread(lambda: list(exchanges(root).glob("*")))
     kept = live()

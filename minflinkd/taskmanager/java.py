@@ -1,8 +1,8 @@
-"""Which Java Spark would start here, and whether it is one that Spark can use.
+"""Which Java Spark would start here, and whether Spark can use it.
 
-A session finds it as Spark's own launcher does: `$JAVA_HOME/bin/java` where JAVA_HOME is set, else `java` on the PATH.
-Looked at before a daemon or a TaskManager says that it is ready: a session that does not start is noticed much later,
-by the first job that waits for it.
+A session finds it as Spark's own launcher does: `$JAVA_HOME/bin/java` if JAVA_HOME is set, otherwise `java` on the
+PATH. It is checked before a daemon or a TaskManager reports that it is ready. Otherwise the first job that waits for a
+session would notice the problem, much later.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from minflinkd.runtime.errors import MinflinkError
 
-OLDEST = 17  # that Spark 4 runs on
-TIMEOUT = 60.0  # seconds; a machine that is just booting starts dozens of processes
+OLDEST = 17  # the oldest that Spark 4 runs on
+TIMEOUT = 60.0  # seconds; long, since a booting machine starts dozens of processes
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392, 11.0.2, 17-ea, 21
 _INSTALL = f"install Java {OLDEST} or later (Debian, Ubuntu: apt-get install openjdk-{OLDEST}-jre-headless)"
 
 
 class NoJava(MinflinkError):
-    """There is none, or it does not run."""
+    """There is no Java, or it does not run."""
 
     code = "no-java"
 
@@ -37,14 +37,14 @@ class JavaTooOld(MinflinkError):
 @dataclass(frozen=True)
 class Java:
     program: Path
-    version: int | None  # the major one; None: it does not say
+    version: int | None  # the major version; None: unknown
 
     def __str__(self) -> str:
         return f"{self.program} (Java {self.version or 'of an unknown version'})"
 
 
 def check_java(environ: Mapping[str, str]) -> Java:
-    """Blocks for as long as a JVM takes to say its version, about 0.1 s. Raises NoJava, JavaTooOld."""
+    """Find and check Java. Blocks while a JVM starts to print its version, about 0.1 s. Raises NoJava, JavaTooOld."""
     program = find_java(environ)
     try:
         asked = subprocess.run(
@@ -67,7 +67,7 @@ def check_java(environ: Mapping[str, str]) -> Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Path:
-    """Raises NoJava."""
+    """Return the path of the Java that Spark would start. Raises NoJava."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if os.access(program, os.X_OK) and program.is_file():
@@ -82,7 +82,7 @@ def find_java(environ: Mapping[str, str]) -> Path:
 
 
 def suitable(program: Path, printed: str, environ: Mapping[str, str]) -> Java:
-    """`printed`: by `java -version`. Raises JavaTooOld. One that says nothing of its version is left to Spark."""
+    """Check what `java -version` printed. If it shows no version, Spark decides. Raises JavaTooOld."""
     found = _VERSION.search(printed)
     java = Java(program, int(found[1]) if found else None)
     if java.version is not None and java.version < OLDEST:

@@ -1,4 +1,4 @@
-"""What a TaskManager says to a JobMaster until it is answered: at least once, so it is idempotent by its ids."""
+"""Delivers a TaskManager's requests to a JobMaster: at least once, so each must be idempotent by its ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_PAUSE = 2.0
 
 
 class JobMasterSilent(MinflinkError):
-    """No answer within the time that the caller gives, or nobody is there any more who could answer."""
+    """The JobMaster did not answer in the time given by the caller, or no longer leads the job."""
 
     code = "jobmaster-silent"
     consequence = Consequence.RETRYABLE
@@ -31,9 +31,9 @@ async def deliver(
     fence: LeaderId,
     patience: float,
 ) -> None:
-    """`target`: where the JobMaster is now, None when it is no longer the job's.
+    """Repeat the request until it is answered. `target` returns the JobMaster's address, or None if it was replaced.
 
-    Raises RemoteError and Fenced where it is refused, JobMasterSilent after `patience` seconds, or without a target.
+    Raises RemoteError and Fenced if it is refused, JobMasterSilent after `patience` seconds or without a target.
     """
     deadline = clock.monotonic() + patience
     pause = FIRST_PAUSE

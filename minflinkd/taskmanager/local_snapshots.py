@@ -3,9 +3,9 @@
     snapshots/<job>/<task>/<checkpoint>/...     the files of Spark's checkpoint directory at the cut
                            <checkpoint>-fetched/...     the same, of a checkpoint that was fetched for a restore
 
-A copy is complete once its snapshot was uploaded, or fetched for a restore. It goes when enough later checkpoints are
-confirmed, with its job, or when all copies together take more than they may: the oldest first. What is missing here is
-fetched from the storage.
+A copy is complete once its snapshot was uploaded, or fetched for a restore. It is deleted when enough later checkpoints
+are confirmed, or together with its job. If all copies together exceed their limit, the oldest are deleted first. A
+restore fetches what is missing here from the storage.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from minflinkd.taskmanager.placing import link_or_copy
 DEFAULT_MAX_SIZE = 10 * 1024**3  # bytes
 _CHUNK = 1 << 20
 
-Key = tuple[JobId, TaskId, int]  # the last is the checkpoint
+Key = tuple[JobId, TaskId, int]  # the last part is the checkpoint
 
 
 @dataclass(frozen=True)
 class Copy:
-    """`files`: bytes by inode, since copies of one task share most of their files."""
+    """A copy of one snapshot. `files` maps inodes to bytes, since copies of one task share most of their files."""
 
     key: Key
     files: Mapping[int, int]
@@ -41,10 +41,10 @@ class Copy:
 
 
 def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
-    """Which copies have to go so that the others take no more than `max_size` bytes of disk. Pure.
+    """Return the copies to delete so that the others use at most `max_size` bytes of disk. Pure.
 
-    `copies` from the oldest to the newest, which is the order in which they go; a copy that is too large by itself is
-    not kept at the cost of others.
+    `copies` are ordered from the oldest to the newest, and the oldest go first. A copy that is too large on its own
+    goes, so that it does not displace others.
     """
     gone: list[Copy] = []
     held: dict[int, int] = {}
@@ -53,6 +53,7 @@ def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
     for copy in reversed(copies):
         more = {inode: length for inode, length in copy.files.items() if inode not in held}
         alone = sum(copy.files.values())
+        # The newest copy that no longer fits goes, and so do all older ones.
         full = full or (alone <= max_size < size + sum(more.values()))
         if full or alone > max_size:
             gone.append(copy)
@@ -64,19 +65,22 @@ def beyond(copies: Sequence[Copy], max_size: int) -> list[Copy]:
 
 @dataclass
 class LocalSnapshots:
-    """`max_size`: bytes of disk for complete copies; 0 keeps none, so that every restore comes from the storage."""
+    """Complete copies use at most `max_size` bytes of disk.
+
+    With 0, none are kept and every restore uses the storage.
+    """
 
     root: Path
     max_size: int = DEFAULT_MAX_SIZE
-    _complete: dict[Key, Copy] = field(default_factory=dict, init=False)  # in the order of their completion
+    _complete: dict[Key, Copy] = field(default_factory=dict, init=False)  # in the order of completion
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)  # calls come from several threads
 
     def directory(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> Path:
-        """Ids are parsed before they become a path. Raises InvalidId."""
+        """Return the directory of a snapshot. Parses ids before they become a path. Raises InvalidId."""
         return self.root / parse_job_id(job_id) / parse_vertex_id(task_id) / str(int(checkpoint_id))
 
     def completed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
-        """The files are in the storage as well. Older copies may have to go, or this one. Blocking."""
+        """Note that the files are in the storage as well. Deletes older copies, or this one, if too large. Blocking."""
         self._add((job_id, task_id, checkpoint_id), self.directory(job_id, task_id, checkpoint_id))
 
     def _add(self, key: Key, directory: Path) -> None:
@@ -91,7 +95,7 @@ class LocalSnapshots:
             self.forget(*each)
 
     def size(self) -> int:
-        """Bytes of disk that complete copies hold; a file that its task still has is counted as well."""
+        """Return the bytes of disk that complete copies use. Files that their task still has are counted as well."""
         with self._lock:
             copies = [*self._complete.values()]
         held: dict[int, int] = {}
@@ -100,9 +104,9 @@ class LocalSnapshots:
         return sum(held.values())
 
     def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, target: Path) -> bool:
-        """Link an own, whole copy of the snapshot into `target`; False, with nothing left there, where there is none.
+        """Link a whole copy of the snapshot into `target`. Return False, and leave nothing there, if there is none.
 
-        Every file is compared with the checksum that it was uploaded with. Blocking.
+        Each file is checked against the checksum that it was uploaded with. Blocking.
         """
         copy = self._complete.get((job_id, snapshot.task_id, snapshot.checkpoint_id))
         if copy is None:
@@ -116,10 +120,10 @@ class LocalSnapshots:
         return whole
 
     def adopt(self, job_id: JobId, snapshot: TaskSnapshot, source: Path) -> None:
-        """Keep a copy of what was fetched into `source`, so that a task that fails again fetches it no more. Blocking.
+        """Keep a copy of what was fetched into `source`, so that another restore need not fetch it again. Blocking.
 
-        Not where the task's own snapshot of that number would lie: it may be another job's that this one began from. No
-        copy is kept where the disk cannot.
+        The copy has a directory of its own: its number may be that of a checkpoint of another job, which this job
+        started from, and clash with the task's own snapshot. If the disk cannot hold the copy, none is kept.
         """
         if self.max_size <= 0:
             return
@@ -135,7 +139,7 @@ class LocalSnapshots:
             self.forget(*key)
 
     def forget(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> None:
-        """Blocking, idempotent."""
+        """Delete the copies of a snapshot. Blocking, idempotent."""
         key = (job_id, task_id, checkpoint_id)
         with self._lock:
             self._complete.pop(key, None)
@@ -147,14 +151,17 @@ class LocalSnapshots:
         return directory.with_name(f"{directory.name}-fetched")
 
     def confirmed(self, job_id: JobId, task_id: TaskId, checkpoint_id: int, *, retained: int = 1) -> None:
-        """This checkpoint is complete: of those up to it, the `retained` latest are kept. Blocking."""
+        """Keep only the `retained` latest copies up to this completed checkpoint. Blocking."""
         with self._lock:
             known = [c for j, t, c in self._complete if (j, t) == (job_id, task_id) and c <= checkpoint_id]
         for older in sorted(known)[:-retained]:
             self.forget(job_id, task_id, older)
 
     def forget_job(self, job_id: JobId) -> Path:
-        """At once, and idempotent. What is returned is to be deleted; a job that comes back begins anew."""
+        """Forget a job at once, and return the directory that the caller must delete. Idempotent.
+
+        A job that comes back starts afresh.
+        """
         with self._lock:
             for key in [key for key in self._complete if key[0] == job_id]:
                 del self._complete[key]
@@ -176,7 +183,7 @@ def _files(directory: str) -> Iterable[os.stat_result]:
 
 
 def _has(source: Path, file: StateFile) -> bool:
-    """A look at its size, before any file is read."""
+    """Compare the size, before any file is read."""
     try:
         return (source / file.path).stat().st_size == file.handle.length
     except FileNotFoundError:
@@ -184,7 +191,7 @@ def _has(source: Path, file: StateFile) -> bool:
 
 
 def _place(source: Path, file: StateFile, target: Path) -> bool:
-    """Whether the file was there, with the content that it had."""
+    """Link the file into `target`. Return whether it was there with its original content."""
     place = target / file.path
     place.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -20,14 +20,14 @@ from minflinkd.storage.os_errors import os_errors
 
 log = structlog.get_logger(__name__)
 
-LONGEST_RANGE = 4 * 1024 * 1024  # bytes, in one message or blob
-LONGEST_INLINE = 256 * 1024  # bytes in a message, where a blob was wanted and cannot be had
-UPLOAD_TIMEOUT = 5.0  # seconds; who asked waits a little longer for the answer
-MARKED = 1024  # bytes by whose digest a log is known again
+LONGEST_RANGE = 4 * 1024 * 1024  # bytes per message or blob
+LONGEST_INLINE = 256 * 1024  # bytes in a message, if a blob was requested but cannot be uploaded
+UPLOAD_TIMEOUT = 5.0  # seconds; whoever asked waits a little longer for the answer
+MARKED = 1024  # bytes at the end of a log that identify it by their digest
 
 
 class Logs:
-    """Serves the regular files of one directory, and nothing else. `upload` makes a TRANSIENT blob of no job."""
+    """Serves the regular files of one directory, and nothing else. `upload` makes a TRANSIENT blob without a job."""
 
     def __init__(self, directory: Path, upload: Callable[[bytes], Awaitable[BlobKey]]) -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class Logs:
         return await asyncio.to_thread(lambda: tuple(_sizes(self._files())))
 
     async def _read(self, request: ReadLog) -> LogRange:
-        """Raises NotFound for a name that is not one of the listed, StorageError."""
+        """Read a range of a log. Raises StorageError, and NotFound if the name is not one of those listed."""
         found = await asyncio.to_thread(self._range, request)
         if not request.upload or not found.data:
             return found
@@ -53,7 +53,7 @@ class Logs:
             async with asyncio.timeout(UPLOAD_TIMEOUT):
                 key = await self._upload(found.data)
         except (MinflinkError, TimeoutError) as error:
-            # What went wrong may well be told by this very log.
+            # This very log may say what went wrong.
             log.info("a log cannot be uploaded and goes by message", name=request.name, error=str(error) or "timeout")
             return copy(found, data=found.data[:LONGEST_INLINE])
         return copy(found, data=b"", blob=str(key))
@@ -66,7 +66,7 @@ class Logs:
             with os_errors(path), path.open("rb") as file:
                 file.seek(max(0, request.offset))
                 data = file.read(min(max(0, request.length), LONGEST_RANGE))
-                # Looked at after it was read, so that what was read is of the log that is marked.
+                # Mark the log after it was read, so that the mark belongs to the log that was read.
                 mark = _mark(file, os.fstat(file.fileno()).st_size)
                 continues = request.known is None or _continues(file, mark, request.known)
         except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What a TaskManager tells of the physical files in which the state of its tasks lies (F6, F10)."""
+"""Metrics of the physical files that hold the state of a TaskManager's tasks (F6, F10)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minflinkd.taskmanager.attempt import Attempt
 
 
 def merging_metrics(attempts: Iterable[Attempt], new: int, rewritten: int) -> dict[str, float]:
-    """By the last checkpoint that each attempt knows to be complete; `new` and `rewritten`: bytes since the start."""
+    """Return the metrics, by each attempt's last completed checkpoint. `new` and `rewritten`: bytes since the start."""
     parts: dict[str, list[FileUse]] = defaultdict(list)
     for attempt in attempts:
         if attempt.runs:

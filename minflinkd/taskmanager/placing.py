@@ -1,4 +1,4 @@
-"""The same file at a second place: a hard link where the directory can make one, else a copy (C11)."""
+"""The same file in a second place: a hard link if the directory supports it, otherwise a copy (C11)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-# Another file system; one without links, or with no more of them for this file, or none to other users' files.
+# Another file system, or one without links, or with too many for this file, or with none to other users' files.
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-# Not for these two files, or not on these file systems.
+# Not possible for these two files, or on these file systems.
 _CANNOT_COPY_INSIDE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EBADF})
 _PIECE = 1 << 20  # bytes
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Returns the size in bytes. The source is a file that nobody changes; it may be deleted meanwhile, and is whole
+    """Link or copy a file, and return its size in bytes. Blocking.
 
-    or not there then. Blocking. Raises OSError: FileNotFoundError without a source, FileExistsError with a target.
+    Nobody changes the source. It may be deleted meanwhile; then it was copied whole, or is not found. Raises OSError:
+    FileNotFoundError without a source, FileExistsError if there is a target.
     """
     try:
         os.link(source, target)
@@ -43,12 +44,12 @@ def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> int
 
 
 def _copy_inside(source: int, target: int, size: int) -> int:
-    """As much as the file system copies by itself (a server's own copy, shared blocks), which may be nothing."""
+    """Copy as much as the file system can itself (a copy within a server, shared blocks). Return the bytes copied."""
     done = 0
     try:
         while done < size and (copied := os.copy_file_range(source, target, size - done, done, done)):
             done += copied
-    except (OSError, AttributeError) as error:  # the latter: not on this platform
+    except (OSError, AttributeError) as error:  # AttributeError: not on this platform
         if isinstance(error, OSError) and error.errno not in _CANNOT_COPY_INSIDE:
             raise
     return done

@@ -1,4 +1,4 @@
-"""One TaskManager as a process: from its settings to its end by a signal, by the ResourceManager, or by itself."""
+"""One TaskManager as a process: from its settings to its end by a signal, by the ResourceManager, or on its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from minflinkd.taskmanager.supervisor import TaskManager
 
 
 class CannotGoOn(MinflinkError):
-    """The TaskManager ended by itself: its session does not start, or no ResourceManager took it in time."""
+    """The TaskManager ended on its own: its session did not start, or no ResourceManager accepted it in time."""
 
     code = "taskmanager-ended"
     consequence = Consequence.RETRYABLE
 
 
 async def run(settings: TaskManagerSettings, *, started: Callable[[TaskManager], None] = lambda _: None) -> None:
-    """Returns when the TaskManager has ended, as it was told to. Raises InvalidSettings, CannotGoOn, OSError."""
+    """Run a TaskManager until it has ended as it was told to. Raises InvalidSettings, CannotGoOn, OSError."""
     crash_points.announce()
     check_memory(settings, psutil.virtual_memory().total)
     manager = TaskManager(settings)

@@ -1,4 +1,4 @@
-"""What a TaskManager tells of its own processes: memory, threads, descriptors of supervisor, session child and JVM."""
+"""Metrics of a TaskManager's processes: memory, threads and descriptors of supervisor, session child and JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from minflinkd.taskmanager.session_start import Work
 
 
 def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
-    """`{name}.rss_bytes`, `.threads`, `.descriptors` for each living process; cheap enough for every heartbeat."""
+    """Return `{name}.rss_bytes`, `.threads`, `.descriptors` of each living process.
+
+    Cheap enough for every heartbeat.
+    """
     metrics: dict[str, float] = {}
     for name, pid in pids.items():
         if pid is None:
@@ -26,7 +29,7 @@ def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
 
 
 def figures_together(pids: Iterable[int | None]) -> Figures:
-    """The sums over the living ones of these processes."""
+    """Return the sums over those of these processes that live."""
     threads = open_files = memory = 0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -36,7 +39,7 @@ def figures_together(pids: Iterable[int | None]) -> Figures:
 
 
 def work_of(pid: int) -> Work:
-    """What a living process and all below it have done so far."""
+    """Return the work that a process and all its descendants have done so far."""
     cpu, read = 0.0, 0
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(pid)
@@ -49,7 +52,7 @@ def work_of(pid: int) -> Work:
 
 
 def _figures(pid: int) -> Figures:
-    """Raises psutil.Error."""
+    """Return the figures of one process. Raises psutil.Error."""
     process = psutil.Process(pid)
     with process.oneshot():
         return Figures(process.num_threads(), process.num_fds(), process.memory_info().rss)

@@ -9,16 +9,16 @@ from minflinkd.rpc.messages import Registered
 from minflinkd.runtime.ids import InstanceId, LeaderId
 from minflinkd.runtime.machine import InvariantViolated, move, table
 
-FIRST_PAUSE = 0.1  # seconds between two tries, doubled with each
+FIRST_PAUSE = 0.1  # seconds between two tries; doubled with each failure
 LONGEST_PAUSE = 2.0
-UNREACHABLE_IS_LOST = 2  # failing connections in a row
-TRY_TIMEOUT = 5.0  # seconds, of one try
-TRY_MARGIN = 1.0  # beyond it, for its outcome to be told
-STATE_IS_LOST = 60.0  # for so long, nobody but an earlier leader answers: no late answer of one that was replaced
+UNREACHABLE_IS_LOST = 2  # failed connections in a row
+TRY_TIMEOUT = 5.0  # seconds for one try
+TRY_MARGIN = 1.0  # seconds added to it, for the outcome to be reported
+STATE_IS_LOST = 60.0  # seconds in which only an earlier leader answers; too long for a late answer of a replaced one
 
 
 class Phase(Enum):
-    UNREGISTERED = auto()  # until the next try
+    UNREGISTERED = auto()  # waits for the next try
     REGISTERING = auto()  # a try is under way
     REGISTERED = auto()
     GIVEN_UP = auto()
@@ -36,20 +36,20 @@ LEGAL = table(
 
 @dataclass(frozen=True)
 class Registration:
-    """`leader` is the latest ResourceManager that was ever followed; an earlier one is never followed again."""
+    """`leader` is the latest ResourceManager ever followed. An earlier one is never followed again."""
 
-    since: float  # seconds; without a ResourceManager since then
-    due: float  # the next try, its end where no outcome comes, or the next beat
+    since: float  # seconds; since when there is no ResourceManager
+    due: float  # time of the next try, of the end of a try without outcome, or of the next beat
     phase: Phase = Phase.UNREGISTERED
-    number: int = 0  # of the try; its beats carry it as well, so that late outcomes are known
+    number: int = 0  # of the try; its beats have the same number, so that late outcomes are recognized
     pause: float = FIRST_PAUSE
     give_up_after: float = 0.0  # 0: never
     leader: LeaderId | None = None
-    earlier_since: float | None = None  # every try since then was answered by an earlier leader than that
+    earlier_since: float | None = None  # since when every try was answered by an earlier leader than `leader`
     registered: Registered | None = None
-    heard: float = 0.0  # the last answer to this registration or its beats
-    unreachable: int = 0  # beats in a row
-    why: str = ""  # the last registration ended, or the last try failed
+    heard: float = 0.0  # when the last answer to this registration or its beats came
+    unreachable: int = 0  # unreachable beats in a row
+    why: str = ""  # why the last registration ended, or the last try failed
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class BeatRefused:
 class BeatLost:
     number: int
     why: str
-    unreachable: bool  # no connection, rather than no answer
+    unreachable: bool  # there was no connection, rather than no answer
 
 
 Event = Tick | Accepted | NotAccepted | BeatAnswered | BeatRefused | BeatLost
@@ -120,7 +120,7 @@ Step = tuple[Registration, tuple[Command, ...]]
 
 def step(state: Registration, event: Event, now: float) -> Step:
     if not isinstance(event, Tick) and event.number != state.number:
-        return state, ()  # of an earlier registration
+        return state, ()  # an outcome of an earlier registration
     match state.phase, event:
         case Phase.UNREGISTERED, Tick() if now >= state.due:
             number = state.number + 1
@@ -153,7 +153,7 @@ def next_wakeup(state: Registration) -> float | None:
 
 
 def check_invariants(state: Registration) -> None:
-    """Raises InvariantViolated."""
+    """Check the state. Raises InvariantViolated."""
     if (state.phase is Phase.REGISTERED) != (state.registered is not None):
         raise InvariantViolated(f"{state.phase.name} with {state.registered}")
     if state.registered is not None and state.registered.leader_id != state.leader:
@@ -178,9 +178,10 @@ def _registered(state: Registration, registered: Registered, now: float) -> Regi
 
 
 def _replaced(state: Registration, leader: LeaderId, now: float) -> Step:
-    """R1: an earlier leader is not followed. Where it stays, later ones were forgotten with the daemon's state.
+    """R1: Do not follow an earlier leader. If only that one answers for long, the daemon has lost its state.
 
-    Only a process that remembers none can follow it: whoever started this one starts another.
+    Then this process gives up: only a process that remembers no later leader can follow it, and whoever started this
+    one starts another.
     """
     since = now if state.earlier_since is None else state.earlier_since
     if now - since >= STATE_IS_LOST:
@@ -199,7 +200,7 @@ def _again(state: Registration, why: str, now: float) -> Step:
 
 
 def _beat(state: Registration, now: float) -> Step:
-    """Each interval, whether the one before was answered or not: one that is lost must not cost two."""
+    """Send a heartbeat each interval, even if the last one was not answered: one lost beat must not delay the next."""
     registered = state.registered
     assert registered is not None
     if now >= state.heard + registered.heartbeat_timeout:
@@ -211,6 +212,6 @@ def _beat(state: Registration, now: float) -> Step:
 
 
 def _lost(state: Registration, why: str, now: float) -> Registration:
-    """The next try is due at once."""
+    """End the registration. The next try is due at once."""
     lost = replace(_to(state, Phase.UNREGISTERED), registered=None, since=now, due=now)
     return replace(lost, pause=FIRST_PAUSE, why=why)

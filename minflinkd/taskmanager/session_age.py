@@ -1,7 +1,7 @@
-"""Whether a session child has aged and is to be replaced at an idle moment (R6a). Pure.
+"""Whether a session child has aged and should be replaced when idle (R6a). Pure.
 
-What queries leave behind in a JVM is little, but never nothing: a session that lives for months goes over some bound,
-and one that leaks does so soon.
+Every query leaves a little behind in a JVM. A session that lives for months exceeds some bound in the end, and one that
+leaks does so soon.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figures:
-    """Of the session child and its JVM together. `memory` is resident, in bytes."""
+    """Figures of the session child and its JVM together. `memory` is resident memory in bytes."""
 
     threads: int
     open_files: int
@@ -19,9 +19,9 @@ class Figures:
 
 
 def sensible(bounds: Figures, fresh: Figures) -> Figures:
-    """`bounds`, but each at least half as much again as a fresh session has.
+    """Return `bounds`, raised to at least 1.5 times the figures of a fresh session.
 
-    Else its successor would be as old at once, and sessions would be replaced without end.
+    Otherwise its successor would count as aged at once, and sessions would be replaced without end.
     """
     return Figures(
         threads=max(bounds.threads, fresh.threads * 3 // 2),
@@ -31,7 +31,7 @@ def sensible(bounds: Figures, fresh: Figures) -> Figures:
 
 
 def aged(figures: Figures, bounds: Figures) -> str:
-    """Which bound is passed, and by how much; empty while none is."""
+    """Return which bound is exceeded, and by how much, or an empty string."""
     if figures.threads > bounds.threads:
         return f"{figures.threads} threads, more than {bounds.threads}"
     if figures.open_files > bounds.open_files:

@@ -1,7 +1,7 @@
-"""Whether a session child is to be given up. Pure.
+"""Whether to give up a session child. Pure.
 
-A child that does not answer is not dead: user code may hold its interpreter for a long time (J7). One that a signal
-has stopped, or whose JVM one has, will not come back by itself, and is known at once by its process state.
+A child that does not answer is not dead: user code may hold its interpreter for a long time (J7). If a signal has
+stopped it or its JVM, it will not come back on its own. Its process state shows that at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds."""
+    """Limits in seconds."""
 
     silent: float
     stopped: float
@@ -19,7 +19,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Health:
-    """`heard`: the last answer; `stopped_since`: since when one of its processes has been stopped by a signal."""
+    """When the child last answered, and since when one of its processes has been stopped by a signal."""
 
     heard: float
     stopped_since: float | None = None
@@ -36,13 +36,13 @@ def observed(health: Health, stopped: bool, now: float) -> Health:
 
 
 def unwatched(health: Health, seconds: float) -> Health:
-    """So long nobody looked, as when the supervisor itself was stopped: no fault of the child."""
+    """Note that nobody checked for so long, for example while the supervisor was stopped. The child is not to blame."""
     since = health.stopped_since
     return Health(health.heard + seconds, since + seconds if since is not None else None)
 
 
 def verdict(health: Health, limits: Limits, now: float) -> str | None:
-    """Why the child is to be replaced, or None while it may live."""
+    """Return why the child must be replaced, or None while it may live."""
     if health.stopped_since is not None and now - health.stopped_since >= limits.stopped:
         return f"the session child or its JVM has been stopped by a signal for {now - health.stopped_since:.1f} s"
     if now - health.heard >= limits.silent:

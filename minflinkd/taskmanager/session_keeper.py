@@ -27,21 +27,21 @@ from minflinkd.taskmanager.start_failure import printed_since, start_failure
 
 log = structlog.get_logger(__name__)
 
-WATCH_INTERVAL = 0.5  # seconds between two looks at the process states
-LATE = 5.0  # seconds from one look to the next in which the supervisor did not run
+WATCH_INTERVAL = 0.5  # seconds between two checks of the process states
+LATE = 5.0  # seconds between two checks: if longer, the supervisor itself did not run
 PING_INTERVAL = 1.0
-START_INTERVAL = 1.0  # seconds between two looks at what a start does
+START_INTERVAL = 1.0  # seconds between two checks of a start's progress
 AGE_INTERVAL = 5.0
-GONE_TIMEOUT = 30.0  # a child that is killed is given up sooner
-PAUSE_AFTER_FAILED_START = 2.0  # doubled with every further one
+GONE_TIMEOUT = 30.0  # seconds; a killed child ends sooner
+PAUSE_AFTER_FAILED_START = 2.0  # seconds; doubled with every further failed start
 LONGEST_PAUSE = 60.0
 
 
 class SessionListener(Protocol):
-    """Who wants to know about the session; called on the event loop."""
+    """Receives changes of the session, on the event loop."""
 
     def session_changed(self, phase: SessionPhase) -> None:
-        """The phase is another one, or `SessionKeeper.aged` is."""
+        """The phase has changed, or `SessionKeeper.aged` has."""
         ...
 
     def session_lost(self, generation: int, reason: str) -> None:
@@ -56,9 +56,9 @@ class SessionListener(Protocol):
 
 
 class SessionKeeper(Component):
-    """`session()` is the living, warm child. Its loss is told to the listener once, after its processes are gone.
+    """`session()` returns the living, warm child. Its loss is reported once, after its processes are gone.
 
-    `on_start_failed` is told why a child never became ready; so says `start_error`, until one does.
+    `on_start_failed` is called with the reason why a child never became ready. `start_error` has it until one is ready.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class SessionKeeper(Component):
     ) -> None:
         super().__init__("session keeper")
         self.start_error = ""
-        self.slow = ""  # a warning about a start that takes longer than it should
-        self.steps = 0  # of progress that starts have made so far
-        self.aged = ""  # why the present child is to be replaced at an idle moment (R6a)
+        self.slow = ""  # a warning about a start that takes too long
+        self.steps = 0  # steps of progress that starts have made so far
+        self.aged = ""  # why the present child should be replaced when idle (R6a)
         self.phase = SessionPhase.STARTING
         self.generation = 0
-        self.phases: dict[str, float] = {}  # of the last start, seconds
+        self.phases: dict[str, float] = {}  # seconds of each phase of the last start
         self._config = config
         self._limits = limits
         self._bounds = bounds
         self._start_timeout = start_timeout
-        self._given_up = 0  # starts in a row, for their time
+        self._given_up = 0  # starts in a row that were given up because they took too long
         self._clock = clock
         self._listener = listener
         self._on_start_failed = on_start_failed
@@ -95,32 +95,32 @@ class SessionKeeper(Component):
         self._condemned: asyncio.Future[str] | None = None
         self._renewing = False
         self._turn = asyncio.Condition()
-        self._ended = 0  # the last generation of which nothing is left
+        self._ended = 0  # the last generation that is completely gone
 
     def session(self) -> SessionProcess:
-        """Raises SessionLost while there is none."""
+        """Return the session. Raises SessionLost while there is none."""
         if self._child is None or self.phase is not SessionPhase.READY:
             raise SessionLost("the session is not ready", hint="the TaskManager is starting a new one")
         return self._child
 
     def pids(self) -> tuple[int | None, int | None]:
-        """Of the child and of its JVM, as far as there are any."""
+        """Return the pids of the child and of its JVM, or None for what does not run."""
         return (self._child.pid, self._child.jvm_pid) if self._child is not None else (None, None)
 
     def condemn(self, generation: int, reason: str) -> None:
-        """Give this child up: it is killed and replaced. Does nothing to a later one."""
+        """Give up this child: it is killed and replaced. Does nothing to a later one."""
         if generation == self.generation and self._condemned is not None and not self._condemned.done():
             self._condemned.set_result(reason)
 
     def renew(self, reason: str) -> None:
-        """Replace the child by the next generation (R6a). Does nothing while there is none that is ready."""
+        """Replace the child by the next generation (R6a). Does nothing while none is ready."""
         if self.phase is SessionPhase.READY:
             self._renewing = True
             self._enter(SessionPhase.STARTING)
             self.condemn(self.generation, reason)
 
     async def gone(self, generation: int, timeout: float = GONE_TIMEOUT) -> bool:
-        """Returns when nothing of this child runs any more; False where that is not so within the time."""
+        """Wait until nothing of this child runs any more. Return False if that takes longer than `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout), self._turn:
                 await self._turn.wait_for(lambda: self.generation > generation or self._ended == generation)
@@ -148,7 +148,7 @@ class SessionKeeper(Component):
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _one_life(self) -> bool:
-        """Start a child and stay with it to its end; whether it ever was ready."""
+        """Start a child and watch it until its end. Return whether it was ever ready."""
         self.generation += 1
         generation = self.generation
         self._ready.clear()
@@ -205,7 +205,7 @@ class SessionKeeper(Component):
         self._on_start_failed(why)
 
     async def _await_ready(self, condemned: asyncio.Future[str]) -> str | None:
-        """None when the child is warm; else why it is given up."""
+        """Wait for the child. Return None when it is warm, otherwise why it is given up."""
         assert self._child is not None
         ready = asyncio.ensure_future(self._ready.wait())
         either: set[asyncio.Future[Any]] = {ready, condemned}
@@ -221,7 +221,7 @@ class SessionKeeper(Component):
                     self._given_up = 0
                     return None
                 before, now = now, self._clock.monotonic()
-                if now - before >= LATE:  # nothing was looked at, as while the supervisor itself was stopped
+                if now - before >= LATE:  # nothing was checked, for example while the supervisor was stopped
                     start = session_start.unwatched(start, now - before)
                 start = self._look_at_start(start, await asyncio.to_thread(work_of, self._child.pid), now)
                 if (why := session_start.verdict(start, _load(), now)) is not None:
@@ -249,7 +249,7 @@ class SessionKeeper(Component):
         if bounds != self._bounds:
             log.warning("bounds of a session are too low for a fresh one", fresh=fresh, given=self._bounds, used=bounds)
         now = self._clock.monotonic()
-        health = Health(heard=now)  # not before: a pause up to here would be nobody's, and then the child's
+        health = Health(heard=now)  # not earlier: a pause before this would be blamed on the child
         try:
             while True:
                 await asyncio.wait({condemned}, timeout=WATCH_INTERVAL)
@@ -279,7 +279,10 @@ class SessionKeeper(Component):
                 await asyncio.gather(ping, return_exceptions=True)
 
     async def _look_at_age(self, child: SessionProcess, bounds: Figures) -> None:
-        """While tasks run a bound may be passed for good reason; then it is told, and taken back when they ended."""
+        """Check whether the session has aged.
+
+        While tasks run, it may pass a bound for good reason. That is reported, and taken back when they have ended.
+        """
         reason = aged(await asyncio.to_thread(figures_together, (child.pid, child.jvm_pid)), bounds)
         changed = bool(reason) != bool(self.aged)
         self.aged = reason
@@ -325,5 +328,5 @@ class SessionKeeper(Component):
 
 
 def _load() -> float:
-    """Processes that want to run, by processor, in the last minute."""
+    """Return the number of runnable processes per processor, over the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)

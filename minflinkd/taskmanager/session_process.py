@@ -1,4 +1,4 @@
-"""One session child as a process: started, spoken to over a socketpair, watched, and ended with its whole brood."""
+"""One session child as a process: started, spoken to over a socketpair, watched, and ended with all its descendants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG = "session.log"  # what the child, its JVM's launcher and user code print
 
 
 class SessionProcess:
-    """Made by `launch`. `ready` is set by its SessionReady; `exited` when the process has ended."""
+    """A session child, made by `launch`."""
 
     def __init__(self, process: asyncio.subprocess.Process, connection: Connection, generation: int) -> None:
         self.generation = generation
@@ -73,7 +73,7 @@ class SessionProcess:
         return cls(process, connection, generation)
 
     async def ask(self, request: Request[R], timeout: float) -> R:
-        """Raises RemoteError, RpcTimeout, SessionLost."""
+        """Send a request to the child. Raises RemoteError, RpcTimeout, SessionLost."""
         try:
             return await self._connection.ask(sp.SESSION, request, timeout=timeout)
         except Unreachable as error:
@@ -87,7 +87,7 @@ class SessionProcess:
         return await self._process.wait()
 
     def stopped(self) -> bool:
-        """Whether a signal has stopped the child or its JVM (process state T). False where that cannot be known."""
+        """Whether a signal has stopped the child or its JVM (process state T). False if that cannot be known."""
         for pid in (self.pid, self.jvm_pid):
             if pid is not None:
                 with contextlib.suppress(psutil.Error):
@@ -111,19 +111,22 @@ class SessionProcess:
         for process in brood:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        below = [process for process in brood if process.pid != self.pid]  # the child itself is asyncio's to reap
+        below = [process for process in brood if process.pid != self.pid]  # asyncio reaps the child itself
         _, alive = await asyncio.to_thread(psutil.wait_procs, below, KILL_TIMEOUT)
         if alive:
             log.error("processes of a session child do not end", pids=[p.pid for p in alive])
         try:
             async with asyncio.timeout(KILL_TIMEOUT):
                 await self._process.wait()
-        except TimeoutError:  # it hangs in the kernel; its loss is told all the same, and it is told no more
+        except TimeoutError:  # it hangs in the kernel; its loss is reported anyway, and it gets no more requests
             log.error("a killed session child does not end", pid=self.pid)
         await self._connection.aclose()
 
     def _brood(self) -> list[psutil.Process]:
-        """The child and all below it; the JVM is named apart, since a dead child's is no longer below it."""
+        """Return the child and all its descendants.
+
+        Find the JVM by its pid: a dead child's is no longer below it.
+        """
         found: dict[int, psutil.Process] = {}
         for pid in (self.pid, self.jvm_pid):
             if pid is None:
@@ -135,12 +138,12 @@ class SessionProcess:
                 found[pid] = process
                 found.update({below.pid: below for below in process.children(recursive=True)})
         if self._process.returncode is not None:
-            found.pop(self.pid, None)  # reaped: the number may be another's by now
+            found.pop(self.pid, None)  # reaped: the pid may belong to another process by now
         return list(found.values())
 
 
 def _is_ours(process: psutil.Process) -> bool:
-    """Whether the process is in our process group, as the JVM that our child started is: pids are used again."""
+    """Whether this is our JVM: it is in our process group. Pids are reused."""
     try:
         return os.getpgid(process.pid) == os.getpgrp()
     except ProcessLookupError:

@@ -1,10 +1,10 @@
-"""What a TaskManager's supervisor and its session child say to each other, over one socketpair.
+"""The messages between a TaskManager's supervisor and its session child, over one socketpair.
 
-Knows nothing of pyspark, so that the supervisor can import it. The child is started as
+This module does not use pyspark, so that the supervisor can import it. The child is started as
 
     COMMAND --fd <number of its end of the socketpair> --config <file>
 
-and says `SessionReady` once it is warm. Requests are idempotent by their attempt and checkpoint ids.
+and sends `SessionReady` once it is warm. Requests are idempotent by their attempt and checkpoint ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SESSION = Address("session")
 
 
 class SessionLost(MinflinkError):
-    """The session child is gone, or its JVM, and with it every task that it ran."""
+    """The session child or its JVM is gone, and with it every task that it ran."""
 
     code = "session-lost"
     consequence = Consequence.RETRYABLE
@@ -38,14 +38,14 @@ class SessionLost(MinflinkError):
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How the child builds its SparkSession. Written as JSON to the file that `--config` names."""
 
-    name: str  # shown as the Spark application's name: the TaskManager's resource id
+    name: str  # the Spark application's name: the TaskManager's resource id
     slots: int  # `local[slots]`, unless `master` says otherwise
-    working_directory: str  # scratch space of this child alone: warehouse, shuffle files, code, temporary files
-    log_directory: str  # gets session-jvm.log, rotated
-    state_directory: str = ""  # where attempts lie: what executors write into; empty: the working directory
+    working_directory: str  # scratch space of this child only: warehouse, shuffle files, code, temporary files
+    log_directory: str  # for session-jvm.log, which is rotated
+    state_directory: str = ""  # for attempts, where executors write; empty: the working directory
     master: str = ""
     heap_bytes: int = 1024**3
-    conf: dict[str, str] = {}  # Spark settings that win over the tuned ones
+    conf: dict[str, str] = {}  # Spark settings that override the tuned ones
     warm_up: bool = True
     resolve_order: str = "child-first"  # or parent-first: whether a job's module wins over an installed one
 
@@ -55,7 +55,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_cluster(self) -> bool:
-        """Whether executors are processes of a cluster manager: state stores are then not in the session's JVM."""
+        """Whether executors are processes of a cluster manager. State stores are then outside the session's JVM."""
         return on_cluster(self.spark_master)
 
 
@@ -68,14 +68,14 @@ def read_config(path: Path) -> SessionConfig:
 
 
 class UnknownAttempt(MinflinkError):
-    """The child runs no such attempt: it never did, or has stopped it."""
+    """The child does not run this attempt: it never did, or has stopped it."""
 
     code = "unknown-attempt"
     consequence = Consequence.REFUSED
 
 
 class SnapshotFailed(MinflinkError):
-    """No consistent snapshot could be taken; the query itself is unharmed."""
+    """No consistent snapshot could be taken. The query itself is unharmed."""
 
     code = "snapshot-failed"
     consequence = Consequence.RETRYABLE
@@ -90,21 +90,21 @@ class Restored(Message, frozen=True):
     checkpoint_id: int
     batch_id: int
     input_ended: bool = False
-    inputs: dict[VertexId, int] = {}  # as in TaskSnapshot; unread entries lie in `<directory>/checkpoint/inputs`
+    inputs: dict[VertexId, int] = {}  # as in TaskSnapshot; unread entries are in `<directory>/checkpoint/inputs`
     output: int = 0
-    transactions: tuple[SinkTransaction, ...] = ()  # owed: those with tokens are committed before the query starts
-    operators: tuple[PlanNode, ...] = ()  # of the query that it was taken from (C25)
-    offsets: dict[str, str] = {}  # where sources are to start, with empty state; then only source logs are laid out
-    allow_non_restored: bool = False  # what the task has no place for may be left behind
+    transactions: tuple[SinkTransaction, ...] = ()  # those with tokens are committed before the query starts
+    operators: tuple[PlanNode, ...] = ()  # of the query that the snapshot was taken from (C25)
+    offsets: dict[str, str] = {}  # where sources start, with empty state; only source logs are laid out then
+    allow_non_restored: bool = False  # state that the task has no operator for may be dropped
     same_meaning: bool = False  # as in TaskRestore
 
 
 class InputChannel(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange that the attempt reads; its log is in `directory`, or will be."""
+    """An exchange that the attempt reads. Its log is in `directory`, perhaps only later."""
 
     vertex_id: VertexId
     directory: str
-    idle_timeout: float = 0.0  # seconds; 0: an idle input holds watermarks back for ever
+    idle_timeout: float = 0.0  # seconds; 0: an idle input holds back watermarks forever
 
 
 class OutputChannel(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,11 +112,11 @@ class OutputChannel(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     readers: tuple[TaskId, ...]
-    max_backlog: int = 256 * 1024**2  # bytes that the slowest reader may be behind
+    max_backlog: int = 256 * 1024**2  # bytes by which the slowest reader may lag
 
 
 class TaskRunning(Message, frozen=True):
-    """The query is active. `phases`: seconds spent in code, build, prepare (the restored state), start."""
+    """The query is active. `phases` are seconds spent in code, build, prepare (the restored state), start."""
 
     phases: dict[str, float]
     operators: tuple[PlanNode, ...] = ()
@@ -124,16 +124,16 @@ class TaskRunning(Message, frozen=True):
 
 
 class RunTask(Request[TaskRunning], frozen=True):
-    """Start one attempt. A repeated request of a running attempt is answered as the first was.
+    """Start one attempt. A repeated request for a running attempt gets the same answer.
 
-    Refused, for good, with `task-not-built` (and the traceback of user code) or `unusable-artifact`;
-    `library-conflict` where another session can run it.
+    Refused for good with `task-not-built` (and the traceback of user code) or `unusable-artifact`. Refused with
+    `library-conflict` if another session can run it.
     """
 
     job: JobContext
     task: Task
     attempt_id: AttemptId
-    directory: str  # of this attempt, on a path never used before; Spark's checkpoint is `checkpoint` in it
+    directory: str  # of this attempt only, on a path never used before; Spark's checkpoint is in `checkpoint`
     restored: Restored | None = None
     artifacts: dict[str, str] = {}  # name -> local path
     inputs: tuple[InputChannel, ...] = ()
@@ -141,25 +141,25 @@ class RunTask(Request[TaskRunning], frozen=True):
 
 
 class TaskStopped(Message, frozen=True):
-    """`ended`: the query's thread is gone, and no Spark task of it runs. Else user code blocks: the supervisor replaces
+    """Whether the query's thread is gone and no Spark task of it runs (`ended`).
 
-    the child.
+    If not, user code blocks, and the supervisor replaces the child.
     """
 
     ended: bool
 
 
 class StopTask(Request[TaskStopped], frozen=True):
-    """An unknown attempt is stopped already. Its state stores stay open until it is unloaded."""
+    """Stop an attempt. An unknown one is stopped already. Its state stores stay open until it is unloaded."""
 
     attempt_id: AttemptId
-    timeout: float = 10.0  # seconds that user code gets to come back
+    timeout: float = 10.0  # seconds for user code to return
 
 
 class TaskUnloaded(Message, frozen=True):
-    """`unloaded`: no state store of the attempt is open any more, so its directory may be deleted.
+    """If `unloaded`, no state store of the attempt is open any more, so its directory may be deleted.
 
-    `heir`: another attempt goes on in the directory, which is to be deleted with that one's own.
+    `heir` is another attempt that goes on in the directory. The directory must then be deleted with the heir's own.
     """
 
     unloaded: bool
@@ -167,9 +167,9 @@ class TaskUnloaded(Message, frozen=True):
 
 
 class UnloadTask(Request[TaskUnloaded], frozen=True):
-    """Close the state stores of an attempt that is stopped. An unknown one has none.
+    """Close the state stores of a stopped attempt. An unknown one has none.
 
-    Behind the cut of a checkpoint to stop with it is answered when another attempt goes on, or seems not to come.
+    After the cut of a stop checkpoint, the answer waits until another attempt goes on, or seems not to come.
     """
 
     attempt_id: AttemptId
@@ -181,18 +181,18 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class SnapshotTaken(Message, frozen=True):
-    """C11. The files are hard links below `target_directory`; nothing of them changes any more."""
+    """C11: The files are hard links below `target_directory`. They never change any more."""
 
     batch_id: int  # the last committed micro-batch in it; -1 before the first, with no files
     files: tuple[SnapshotFile, ...] = ()
-    transactions: tuple[SinkTransaction, ...] = ()  # staged and not covered by a confirmed checkpoint
+    transactions: tuple[SinkTransaction, ...] = ()  # those staged and not covered by a confirmed checkpoint
     source_offsets: dict[str, str] = {}
     operators: tuple[PlanNode, ...] = ()
-    wait_ms: float = 0.0  # for the micro-batch in progress
-    sync_ms: float = 0.0  # linking, verifying, and making staged files durable
+    wait_ms: float = 0.0  # spent waiting for the micro-batch in progress
+    sync_ms: float = 0.0  # spent linking, verifying, and making staged files durable
     input_ended: bool = False
-    rows: RowCounts = NO_ROWS  # by the attempt, up to the cut
-    inputs: dict[VertexId, int] = {}  # from here on as in TaskSnapshot
+    rows: RowCounts = NO_ROWS  # of the attempt, up to the cut
+    inputs: dict[VertexId, int] = {}  # this and the following fields as in TaskSnapshot
     output: int = 0
     unaligned: bool = False
     alignment_ms: float = 0.0
@@ -202,28 +202,28 @@ class SnapshotTaken(Message, frozen=True):
 class TakeSnapshot(Request[SnapshotTaken], frozen=True):
     """Link the files of the attempt at a micro-batch boundary into `target_directory`, which must not exist.
 
-    The boundary is the last one that was published; with inputs, the one at which their barriers align. With `stop` no
-    later micro-batch is published until the snapshot is aborted.
+    The boundary is the last published micro-batch. With inputs, it is the one at which their barriers align. With
+    `stop`, no later micro-batch is published until the snapshot is aborted.
     """
 
     attempt_id: AttemptId
     checkpoint_id: int
     target_directory: str
     timeout: float = 600.0  # seconds to wait for the barriers, and for the micro-batch to be committed
-    oldest: int = 0  # checkpoint that is pending; the barriers of older ones hold nothing up
-    stop: bool = False  # no further micro-batch of the attempt is published, until the snapshot is aborted
+    oldest: int = 0  # the oldest pending checkpoint; barriers of older ones hold up nothing
+    stop: bool = False  # publish no further micro-batch of the attempt until the snapshot is aborted
 
 
 class DrainAttempt(Request[Done], frozen=True):
-    """Let a running query read what its sources see now, then end time; InputEnded follows. May be repeated."""
+    """Let a running query read what its sources see now, then end event time. InputEnded follows. May be repeated."""
 
     attempt_id: AttemptId
 
 
 class ConfirmCheckpoint(Request[Done], frozen=True):
-    """The checkpoint is complete and its files are published; the sinks that commit by themselves do it now.
+    """The checkpoint is complete and its files are published. Sinks that commit themselves must do so now.
 
-    Later snapshots no longer carry its transactions. Fails with what a sink's commit raises, and is then repeated.
+    Later snapshots no longer contain its transactions. Fails with what a sink's commit raises, and is then repeated.
     """
 
     attempt_id: AttemptId
@@ -231,21 +231,21 @@ class ConfirmCheckpoint(Request[Done], frozen=True):
 
 
 class AbortSnapshot(Request[Done], frozen=True):
-    """C13: a snapshot still waiting for its boundary gives up, its links are removed."""
+    """C13: Give up a snapshot that still waits for its boundary, and remove its links."""
 
     attempt_id: AttemptId
     checkpoint_id: int
 
 
 class TellCollected(Request[Collected], frozen=True):
-    """The last rows of a collect sink of a running attempt."""
+    """Ask for the last rows of a collect sink of a running attempt."""
 
     attempt_id: AttemptId
     vertex_id: VertexId
 
 
 class DescribedState(Message, frozen=True):
-    """State that a task is to go on with. `directory`: with Spark's descriptions of its types, and nothing else."""
+    """State that a task will go on with. `directory` contains only Spark's descriptions of its types."""
 
     operators: tuple[PlanNode, ...]
     directory: str
@@ -267,7 +267,7 @@ class Pong(Message, frozen=True):
 
 
 class Ping(Request[Pong], frozen=True):
-    """Answered by the child's loop and its JVM; no answer means that one of them hangs."""
+    """Ask whether the child's loop and its JVM respond. Without an answer, one of them hangs."""
 
 
 # --- to the supervisor -------------------------------------------------------------------------------------------
@@ -279,13 +279,13 @@ class SessionReady(Notice, frozen=True):
 
 
 class SessionFailed(Notice, frozen=True):
-    """The session could not be built; the child ends itself behind this."""
+    """The session could not be built. The child ends itself after this."""
 
     error: ErrorInfo
 
 
 class TaskFailed(Notice, frozen=True):
-    """The attempt's query ended without having been told to. FATAL where no repetition helps."""
+    """The attempt's query ended without being told to. The error is FATAL if no retry helps."""
 
     attempt_id: AttemptId
     error: ErrorInfo
@@ -297,13 +297,13 @@ class BatchFinished(Notice, frozen=True):
 
 
 class InputEnded(Notice, frozen=True):
-    """Bounded input is exhausted and the last windows have fired: what remains is the final checkpoint."""
+    """Bounded input is exhausted and the last windows have fired. Only the final checkpoint remains."""
 
     attempt_id: AttemptId
     metrics: TaskMetrics
 
 
 class JvmLost(Notice, frozen=True):
-    """The JVM is gone; the child ends itself behind this."""
+    """The JVM is gone. The child ends itself after this."""
 
     reason: str

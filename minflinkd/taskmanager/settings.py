@@ -1,4 +1,4 @@
-"""What a TaskManager process is told when it starts: made from a configuration, its own or that of the daemon.
+"""What a TaskManager process is told when it starts. It comes from a configuration: its own, or the daemon's.
 
 A TaskManager of the daemon gets it as one JSON file.
 """
@@ -16,7 +16,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
 from minflinkd.runtime.units import MemorySize, encode_unit
 
-BESIDE_HEAP = 2 * 1024**3  # what a session that has not aged may use beside its heap: bytes
+BESIDE_HEAP = 2 * 1024**3  # bytes that a session that has not aged may use in addition to its heap
 
 
 class InvalidSettings(MinflinkError):
@@ -24,40 +24,40 @@ class InvalidSettings(MinflinkError):
 
 
 class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds, sizes in bytes, all paths absolute."""
+    """The settings. Times are in seconds, sizes in bytes, all paths absolute."""
 
     resource_id: ResourceId
     daemon_host: str
     daemon_port: int
     secret_file: str
     slots: int
-    working_directory: str  # of this TaskManager alone; removed with it
+    working_directory: str  # used by this TaskManager only; removed with it
     log_directory: str
     state_directory: str  # queries' checkpoint directories and local snapshots; one file system, for hard links
-    standalone: bool = False  # nobody here starts it anew
-    blob_url: str = ""  # of the BlobServer, until the ResourceManager says another one
+    standalone: bool = False  # nobody restarts it
+    blob_url: str = ""  # of the BlobServer, until the ResourceManager names another one
     blob_fetch_retries: int = 5
-    blob_store: str = ""  # URI of the HA store of blobs, likewise
+    blob_store: str = ""  # URI of the HA store of blobs, until the ResourceManager names another one
     blob_cleanup_interval: float = 3600.0
     blob_retention_interval: float = 3600.0
     offload_minsize: int = 1024**2  # bytes; larger messages travel as blobs
     storage: dict[str, str] = {}  # options of the storage backends, by <scheme>.<option>
-    resolve_order: str = "child-first"  # whose module wins: the job's, or the installed one (parent-first)
+    resolve_order: str = "child-first"  # which module wins: the job's, or the installed one (parent-first)
     spark_master: str = ""
     heap_bytes: int = 1024**3
     spark_conf: dict[str, str] = {}
     heartbeat_timeout: float = 5.0
     session_start_timeout: float = 90.0
-    session_timeout: float = 60.0  # a session child that answers no ping for so long is replaced
-    session_stopped_timeout: float = 5.0  # one whose process (or JVM) is stopped by a signal for so long
+    session_timeout: float = 60.0  # after so long without an answer to a ping, a session child is replaced
+    session_stopped_timeout: float = 5.0  # the same, while a signal has stopped its process or its JVM
     session_max_threads: int = 1000
     session_max_open_files: int = 2000
     session_max_memory: int = 3 * 1024**3
-    slot_timeout: float = 10.0  # of a reservation that no JobMaster accepts
+    slot_timeout: float = 10.0  # for a reservation that no JobMaster accepts
     slot_hold_timeout: float = 30.0
     bind_host: str = "127.0.0.1"  # of the data endpoint
-    host: str = ""  # under which other TaskManagers reach it; empty: bind_host
-    data_ports: tuple[int, int] = (0, 0)  # the first and the last to try
+    host: str = ""  # host name for other TaskManagers; empty: bind_host
+    data_ports: tuple[int, int] = (0, 0)  # the first and the last port to try
     exchange_max_backlog: int = 256 * 1024**2
     exchange_timeout: float = 30.0  # without an answer from another TaskManager's data endpoint
     registration_timeout: float = 0.0  # 0: never gives up
@@ -66,7 +66,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     file_merging_max_file_size: int = 256 * 1024**2
     file_merging_max_file_age: float = 10.0
     file_merging_max_space_amplification: float = 1.3
-    checkpoints_retained: int = 1  # of a job that does not say
+    checkpoints_retained: int = 1  # for a job that does not set it
     local_recovery_max_size: int = 10 * 1024**3  # bytes of copies of snapshots; 0: none
     log_json: bool = False
     log_level: str = "INFO"
@@ -84,9 +84,10 @@ def settings_of(
     blob_url: str = "",
     blob_store: str = "",
 ) -> TaskManagerSettings:
-    """The settings of one TaskManager by its configuration. `daemon`: host and port; `directory`: its own.
+    """Return the settings of one TaskManager from its configuration.
 
-    `registration_timeout` counts where the configuration has none; 0: never gives up.
+    `daemon` is the daemon's host and port. `directory` is the TaskManager's own. `registration_timeout` is used if the
+    configuration has none; 0 never gives up.
     """
     options, session = config.taskmanager, config.taskmanager.session
     host, port = daemon
@@ -136,7 +137,7 @@ def settings_of(
         log_json=config.log.format.value == "json",
         log_level=config.log.level.value,
     )
-    return _decoded(_encoded(settings))  # durations and sizes become plain numbers, which travel further
+    return _decoded(_encoded(settings))  # turns durations and sizes into plain numbers, which any reader understands
 
 
 def _encoded(settings: TaskManagerSettings) -> bytes:
@@ -148,7 +149,10 @@ def _decoded(data: bytes) -> TaskManagerSettings:
 
 
 def check_memory(settings: TaskManagerSettings, machine: int) -> None:
-    """Raises InvalidSettings where the heap can never fit `machine` bytes: a JVM may start with it, and die later."""
+    """Check that the heap fits into `machine` bytes: a JVM may start with a larger one, and die later.
+
+    Raises InvalidSettings.
+    """
     if settings.heap_bytes > machine:
         raise InvalidSettings(
             f"taskmanager.memory.heap.size ({MemorySize(settings.heap_bytes)}) is more than this machine's memory "
@@ -162,7 +166,7 @@ def write_settings(settings: TaskManagerSettings, path: Path) -> None:
 
 
 def read_settings(path: Path) -> TaskManagerSettings:
-    """Raises InvalidSettings."""
+    """Read the settings from a file. Raises InvalidSettings."""
     try:
         settings = _decoded(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
@@ -174,7 +178,7 @@ def read_settings(path: Path) -> TaskManagerSettings:
 
 
 def read_secret(path: Path) -> bytes:
-    """The cluster's secret. Raises InvalidSettings."""
+    """Return the cluster's secret. Raises InvalidSettings."""
     try:
         secret = path.read_bytes().strip()
     except OSError as error:

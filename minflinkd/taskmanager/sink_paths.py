@@ -1,4 +1,4 @@
-"""Directories of sinks in storages other than the local one, looked at before a job starts (J4)."""
+"""Checks directories of sinks in storages other than the local one, before a job starts (J4)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.storage.registry import Storages
 
-PATIENCE = 10.0  # seconds for a storage to answer; backends try again by themselves
+PATIENCE = 10.0  # seconds for a storage to answer; backends retry on their own
 
 
 async def sink_path_faults(
     storages: Storages, job: JobContext, tasks: Iterable[Task], patience: float = PATIENCE
 ) -> tuple[GraphFault, ...]:
-    """Faults of sinks whose storage is not known here, refuses, or does not answer. Nothing is written."""
+    """Return faults of sinks whose storage is unknown here, refuses, or does not answer. Writes nothing."""
     return tuple([fault async for fault in _faults(storages, job, tasks, patience)])
 
 

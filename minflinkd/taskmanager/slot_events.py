@@ -1,4 +1,4 @@
-"""What happens to the slots of a TaskManager, and what is to be done about it."""
+"""The events that concern the slots of a TaskManager, and the commands that result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Announced:
-    """Who leads the job, by whatever the ResourceManager says (R13)."""
+    """The leader of a job, according to the ResourceManager (R13)."""
 
     job_id: JobId
     leader: LeaderId
@@ -29,7 +29,7 @@ class Announced:
 
 @dataclass(frozen=True)
 class Heard:
-    """Any message that has no event of its own."""
+    """Any message without an event of its own."""
 
     job_id: JobId
     leader: LeaderId
@@ -39,12 +39,12 @@ class Heard:
 class Beat:
     job_id: JobId
     leader: LeaderId
-    allocations: tuple[AllocationId, ...]  # all that it has here
+    allocations: tuple[AllocationId, ...]  # all that the JobMaster has here
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """One that has no fault, and is no repetition."""
+    """A valid deployment that is not a repetition."""
 
     request: DeployTask
 
@@ -74,7 +74,7 @@ class OfferAnswered:
 
 @dataclass(frozen=True)
 class OfferFailed:
-    """No answer, or one that says nothing of the slots: a JobMaster that crashed, or was replaced."""
+    """No answer, or one that says nothing about the slots: the JobMaster crashed, or was replaced."""
 
     job_id: JobId
     version: int
@@ -85,22 +85,22 @@ class OfferFailed:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """Nothing of it runs any more, for whatever reason."""
+    """Nothing of the attempt runs any more, for whatever reason."""
 
     attempt_id: AttemptId
 
 
 @dataclass(frozen=True)
 class Analysed:
-    """Files of the job lie here, which perhaps never gets slots here."""
+    """Files of the job are here, even if the job never gets slots here."""
 
     job_id: JobId
-    libraries: tuple[Library, ...] = ()  # that its analysis brings into the session
+    libraries: tuple[Library, ...] = ()  # libraries that its analysis loads into the session
 
 
 @dataclass(frozen=True)
 class SessionBegan:
-    """A new session child, in the place of an earlier one."""
+    """A new session child has replaced an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ Event = (
 
 @dataclass(frozen=True)
 class MakeOffer:
-    """m9. The outcome comes back as OfferAnswered or OfferFailed with the version."""
+    """m9: Offer slots. The outcome comes back as OfferAnswered or OfferFailed with the version."""
 
     job_id: JobId
     address: str
@@ -141,14 +141,14 @@ class MakeOffer:
 
 @dataclass(frozen=True)
 class StartTask:
-    """A deployment that was taken. It ends with `attempt_ended`, also where it never comes up."""
+    """Start an accepted deployment. It ends with `attempt_ended`, even if it never comes up."""
 
     deployment: DeployTask
 
 
 @dataclass(frozen=True)
 class EndTasks:
-    """Stop these attempts; `attempt_ended` for each when nothing of it runs."""
+    """Stop these attempts. Each is reported with `attempt_ended` when nothing of it runs."""
 
     attempts: tuple[AttemptId, ...]
     reason: str
@@ -156,7 +156,7 @@ class EndTasks:
 
 @dataclass(frozen=True)
 class ForgetJob:
-    """Local copies of its snapshots and its blobs can go: nothing of it runs here."""
+    """Delete the local copies of the job's snapshots, and its blobs. Nothing of the job runs here."""
 
     job_id: JobId
 

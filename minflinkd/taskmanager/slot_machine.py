@@ -1,7 +1,7 @@
 """Decides about the slots of a TaskManager (resources.md m7 - m13, R8 - R15). Pure.
 
-Every event is reacted to, and what follows from the new state is settled in one place: slots whose tasks have ended
-fall free or are offered to the next JobMaster, what is not accepted yet is offered, a job that has ended is forgotten.
+Each event is handled first. Then one function, `_settle`, does what follows from the new state: slots without running
+tasks become free or are offered to the next JobMaster, slots not accepted yet are offered, ended jobs are forgotten.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from minflinkd.taskmanager import slot_table as st
 from minflinkd.taskmanager.slot_state import Job, Offer, Running, Slots
 from minflinkd.taskmanager.slot_table import SlotState
 
-FIRST_PAUSE = 0.1  # seconds before an offer is repeated, doubled with each
+FIRST_PAUSE = 0.1  # seconds before an offer is repeated; doubled with each failure
 LONGEST_PAUSE = 2.0
-CANCELLED_KEPT = 100  # attempts; the deployments of earlier ones are long delivered
+CANCELLED_KEPT = 100  # attempts; deployments of earlier ones were delivered long ago
 NOBODY = LeaderId("")  # earlier than every leader
 
 Step = tuple[Slots, tuple[ev.Command, ...]]
@@ -78,7 +78,7 @@ def _react(state: Slots, event: ev.Event, now: float) -> Step:
 
 
 def _allocate(state: Slots, event: ev.Allocate, now: float) -> Step:
-    """m7. Whether it was done, `Slots.is_allocated` says."""
+    """m7: Allocate the slots if possible. `Slots.is_allocated` says whether that was done."""
     request, commands = event.request, tuple[ev.Command, ...]()
     job_id, leader = request.job_id, request.job_leader_id
     job = state.jobs.get(job_id)
@@ -105,7 +105,7 @@ def _allocate(state: Slots, event: ev.Allocate, now: float) -> Step:
 
 
 def _led_by(state: Slots, job_id: JobId, leader: LeaderId, now: float) -> Step:
-    """R13: a later JobMaster. What the earlier one had here ends; its slots are held for this one."""
+    """R13: A later JobMaster takes over. The tasks of the earlier one end; its slots are held for the later one."""
     state = state.with_job(job_id, Job(leader, state.jobs[job_id].address, heard=now))
     state = _held(state, job_id, now, SlotState.ALLOCATED, SlotState.ACTIVE)
     attempts = [a for a, r in state.attempts.items() if r.job_id == job_id]
@@ -113,7 +113,7 @@ def _led_by(state: Slots, job_id: JobId, leader: LeaderId, now: float) -> Step:
 
 
 def _held(state: Slots, job_id: JobId, now: float, *states: SlotState) -> Slots:
-    """The slots in these states, from now on; those that are held already, for as long again."""
+    """Hold the slots in these states from now on. Slots already held are held for the full time again."""
     until = now + state.options.hold_timeout
     table = st.kept_until(state.table, state.table.of_job(job_id, SlotState.HELD), until)
     return replace(state, table=st.moved(table, table.of_job(job_id, *states), SlotState.HELD, now, until=until))
@@ -132,7 +132,11 @@ def _hear(state: Slots, job_id: JobId, leader: LeaderId, now: float) -> Step:
 
 
 def _beat(state: Slots, event: ev.Beat, now: float) -> Step:
-    """R10. What the JobMaster says it has it has accepted; what it does not know is freed, unless that is too young."""
+    """R10: Compare a JobMaster's heartbeat with the slots here.
+
+    Slots that the JobMaster names, it has accepted. Slots that it does not know are freed, unless they are too new for
+    it to know.
+    """
     state, commands = _hear(state, event.job_id, event.leader, now)
     state = _resume(state, now)
     offered = state.table.of_job(event.job_id, SlotState.ALLOCATED)
@@ -148,7 +152,10 @@ def _beat(state: Slots, event: ev.Beat, now: float) -> Step:
 
 
 def _deploy(state: Slots, event: ev.Deploy, now: float) -> Step:
-    """m12. Who deploys on an offered slot has accepted it: its answer to the offer may come after its deployment."""
+    """m12: Start a task. If its slot is only offered, the deployment counts as acceptance.
+
+    The answer to the offer may arrive after the deployment.
+    """
     request = event.request
     state, commands = _hear(state, request.job.job_id, request.job_leader_id, now)
     if state.table.bindings[request.allocation_id].state is SlotState.ALLOCATED:
@@ -162,7 +169,10 @@ def _deploy(state: Slots, event: ev.Deploy, now: float) -> Step:
 
 
 def _cancel(state: Slots, event: ev.Cancel, now: float) -> Step:
-    """m12. The answer says that nothing of the attempt is left, so nothing may come behind it."""
+    """m12: Cancel an attempt, and refuse a deployment of it that comes later.
+
+    The answer promises that nothing of the attempt is left.
+    """
     state, commands = _hear(state, event.job_id, event.leader, now)
     job = state.jobs.get(event.job_id)
     if job is not None and event.attempt_id not in state.attempts and event.attempt_id not in job.cancelled:
@@ -176,7 +186,8 @@ def _free(state: Slots, event: ev.Free, now: float) -> Step:
     state, commands = _hear(state, event.job_id, event.leader, now)
     job = state.jobs.get(event.job_id)
     if job is None:
-        job = Job(event.leader, job_master(event.job_id), heard=now)  # local copies may lie here of earlier slots
+        # Local copies from earlier slots of the job may be left here.
+        job = Job(event.leader, job_master(event.job_id), heard=now)
     if event.job_ended:
         state = state.with_job(event.job_id, replace(job, ended=True))
     given = [a for a in state.kept_for(event.job_id) if event.job_ended or a in event.allocations]
@@ -187,10 +198,10 @@ def _free(state: Slots, event: ev.Free, now: float) -> Step:
 
 
 def _offer_answered(state: Slots, event: ev.OfferAnswered, now: float) -> Step:
-    """m10. What is accepted already is not at stake: of that the heartbeats judge."""
+    """m10: Apply the answer to an offer. It does not affect slots accepted already; heartbeats decide about those."""
     job = state.jobs.get(event.job_id)
     if job is None or job.offer is None or job.offer.version != event.version:
-        return state, ()  # R8
+        return state, ()  # an answer to an earlier offer (R8)
     state = state.with_job(event.job_id, replace(job, heard=now, silent=False, offer=None))
     offered = [a for a in state.table.of_job(event.job_id, SlotState.ALLOCATED) if a in job.offer.allocations]
     state = _accepted(state, [a for a in offered if a in event.accepted], now)
@@ -222,7 +233,7 @@ def _tick(state: Slots, now: float) -> Step:
     state, commands = _release(state, sorted(late), "no JobMaster took the slots in time", now)
     for job_id, job in sorted(state.jobs.items()):
         active = state.table.of_job(job_id, SlotState.ACTIVE)
-        # Compared as `next_wakeup` computes it: a difference is rounded in another way, and would be due for ever.
+        # Use the same expression as `next_wakeup`: `now - heard` rounds differently, and a tick would stay due forever.
         if active and not job.silent and now >= job.heard + state.options.heartbeat_timeout:  # R13
             state = _held(state.with_job(job_id, replace(job, silent=True)), job_id, now, SlotState.ACTIVE)
             state, ends = _end(state, state.on(*active), f"its JobMaster is silent for {now - job.heard:.1f} s")
@@ -234,7 +245,10 @@ def _tick(state: Slots, now: float) -> Step:
 
 
 def _forget_at(state: Slots, job: Job) -> float:
-    """A job that went elsewhere; nobody says so here."""
+    """Return when to forget a job that has nothing here.
+
+    It may have gone elsewhere without telling this TaskManager.
+    """
     return job.heard + state.options.heartbeat_timeout + state.options.hold_timeout
 
 
@@ -264,7 +278,7 @@ def _is_due(offer: Offer, now: float) -> bool:
 
 
 def _resume(state: Slots, now: float) -> Slots:
-    """Slots held for a JobMaster that is there, and on which nothing ends any more, are promised to it."""
+    """Promise held slots to a JobMaster that is not silent, once nothing runs on them any more."""
     table = state.table
     for job_id, job in sorted(state.jobs.items()):
         held = table.of_job(job_id, SlotState.HELD)
@@ -277,7 +291,7 @@ def _resume(state: Slots, now: float) -> Slots:
 
 
 def _offer(state: Slots, job_id: JobId, now: float) -> tuple[Slots, ev.Command]:
-    """All that the job has (R8); the answer to an earlier offer is void from now on."""
+    """Offer all slots of the job (R8). The answer to an earlier offer no longer counts."""
     job, offers, version = state.jobs[job_id], state.table.offers(job_id), state.offers + 1
     failed = job.offer.failed if job.offer is not None and _is_due(job.offer, now) else 0
     offer = Offer(version, tuple(o.allocation_id for o in offers), failed)
@@ -290,7 +304,7 @@ def _accepted(state: Slots, allocations: Iterable[AllocationId], now: float) -> 
 
 
 def _release(state: Slots, allocations: Iterable[AllocationId], reason: str, now: float) -> Step:
-    """Free at once where nothing runs, else when that has ended."""
+    """Free these slots: at once if nothing runs on them, otherwise when it has ended."""
     given = list(allocations)
     busy = [a for a in given if state.on(a)]
     table = st.freed(state.table, set(given) - set(busy))
@@ -299,7 +313,7 @@ def _release(state: Slots, allocations: Iterable[AllocationId], reason: str, now
 
 
 def _end(state: Slots, attempts: Iterable[AttemptId], reason: str) -> Step:
-    """However often it is asked for, an attempt is ended once."""
+    """End these attempts. Each attempt is ended only once, however often this is called."""
     running = {a: state.attempts[a] for a in sorted(attempts) if a in state.attempts}
     ending = {a: replace(r, ending=True) for a, r in running.items() if not r.ending}
     if not ending:

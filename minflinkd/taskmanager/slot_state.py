@@ -1,4 +1,4 @@
-"""What a TaskManager knows of its slots, of the jobs that have or had some, and of the attempts that run on them."""
+"""What a TaskManager knows about its slots, the jobs that have or had some, and the attempts that run on them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from minflinkd.runtime.machine import InvariantViolated
 from minflinkd.taskmanager import slot_table as st
 from minflinkd.taskmanager.slot_table import SlotState, SlotTable
 
-OCCUPIED = frozenset({SlotState.ACTIVE, SlotState.HELD, SlotState.RELEASING})  # where tasks can be
+# States in which tasks can be on the slot.
+OCCUPIED = frozenset({SlotState.ACTIVE, SlotState.HELD, SlotState.RELEASING})
 
 
 @dataclass(frozen=True)
 class SlotOptions:
-    """Seconds."""
+    """Times are in seconds."""
 
-    heartbeat_timeout: float = 5.0  # of JobMasters
-    hold_timeout: float = 30.0  # slots wait so long for the next JobMaster
-    reservation_timeout: float = 10.0  # for a JobMaster's first yes (R9)
+    heartbeat_timeout: float = 5.0  # for JobMasters
+    hold_timeout: float = 30.0  # how long slots wait for the job's next JobMaster
+    reservation_timeout: float = 10.0  # how long slots wait for a JobMaster's first acceptance (R9)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """m9, not answered yet."""
+    """m9: An offer that is not answered yet."""
 
     version: int
     allocations: tuple[AllocationId, ...]
@@ -35,17 +36,18 @@ class Offer:
 
 @dataclass(frozen=True)
 class Job:
-    """`leader` is the latest JobMaster that was ever heard of: what an earlier one says is refused."""
+    """A job. `leader` is the latest JobMaster ever heard of. Messages from earlier ones are refused."""
 
     leader: LeaderId
     address: str
-    heard: float  # seconds; the last sign of the leader, or when it was learnt of
+    heard: float  # seconds; the leader's last message, or when this TaskManager learned of it
     silent: bool = False  # for so long that its tasks were ended
-    ended: bool = False  # for good, as its JobMaster said
+    ended: bool = False  # for good, according to its JobMaster
     forgotten: bool = False  # nothing of it is left here
     offer: Offer | None = None
-    deployed: Mapping[TaskId, tuple[int, AttemptId]] = field(default_factory=dict)  # the leader's last attempts
-    cancelled: tuple[AttemptId, ...] = ()  # or refused, before they ran: their deployments come too late
+    # The last attempts deployed by the leader.
+    deployed: Mapping[TaskId, tuple[int, AttemptId]] = field(default_factory=dict)
+    cancelled: tuple[AttemptId, ...] = ()  # or refused, before they ran: later deployments of them are refused
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Running:
     job_id: JobId
     task: TaskId
     allocation_id: AllocationId
-    leader: LeaderId  # that deployed it
+    leader: LeaderId  # the leader that deployed it
     ending: bool = False
 
 
@@ -63,24 +65,24 @@ class Slots:
     table: SlotTable
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     attempts: Mapping[AttemptId, Running] = field(default_factory=dict)
-    offers: int = 0  # made so far: the version of the last one
+    offers: int = 0  # number of offers made so far, and the version of the last one
 
     def on(self, *allocations: AllocationId) -> tuple[AttemptId, ...]:
         return tuple(sorted(a for a, r in self.attempts.items() if r.allocation_id in allocations))
 
     def vacant(self, job_id: JobId) -> bool:
-        """Neither slots nor attempts of it are here."""
+        """Whether the job has neither slots nor attempts here."""
         return not self.table.of_job(job_id) and all(r.job_id != job_id for r in self.attempts.values())
 
     def kept_for(self, job_id: JobId) -> tuple[AllocationId, ...]:
-        """What its JobMaster can count on, now or when it has accepted it."""
+        """Return the allocations that the job's JobMaster can rely on, now or after it has accepted them."""
         return self.table.of_job(job_id, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.HELD)
 
     def with_job(self, job_id: JobId, job: Job) -> Slots:
         return replace(self, jobs={**self.jobs, job_id: job})
 
     def is_allocated(self, request: AllocateSlots) -> bool:
-        """m8: the slots are those of this allocation, under this JobMaster."""
+        """m8: Whether the slots belong to this allocation under this JobMaster."""
         binding, job = self.table.bindings.get(request.allocation_id), self.jobs.get(request.job_id)
         return (
             binding is not None
@@ -91,7 +93,7 @@ class Slots:
         )
 
     def is_deployed(self, request: DeployTask) -> bool:
-        """m12: a repetition, even where the attempt has ended since."""
+        """m12: Whether this deployment is a repetition, even of an attempt that has ended since."""
         job = self.jobs.get(request.job.job_id)
         known = (request.attempt_number, request.attempt_id)
         return request.attempt_id in self.attempts or (
@@ -99,7 +101,7 @@ class Slots:
         )
 
     def fault_of(self, request: DeployTask) -> str:
-        """m12: why the deployment is refused; empty where it is not."""
+        """m12: Return why the deployment is refused, or an empty string."""
         job_id, binding = request.job.job_id, self.table.bindings.get(request.allocation_id)
         if binding is None or binding.job_id != job_id:
             return f"allocation {request.allocation_id} is not bound to job {job_id}"
@@ -119,7 +121,7 @@ class Slots:
 
 
 def check_invariants(slots: Slots) -> None:
-    """Raises InvariantViolated."""
+    """Check the state. Raises InvariantViolated."""
     st.check_invariants(slots.table)
     for allocation, binding in slots.table.bindings.items():
         job = slots.jobs.get(binding.job_id)

@@ -1,7 +1,7 @@
 """The slot table of a TaskManager: the truth about who holds which slot (resources.md m7 - m13). Pure.
 
-One allocation binds one or more slots, which always move together. Which JobMaster leads a job, and when anything
-moves, is decided by `slot_machine`.
+One allocation binds one or more slots, which always move together. `slot_machine` decides which JobMaster leads a job,
+and when anything moves.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from minflinkd.runtime.machine import InvariantViolated, move, table
 
 class SlotState(Enum):
     FREE = auto()
-    ALLOCATED = auto()  # promised to a job and offered to its JobMaster, which has not said yes yet
-    ACTIVE = auto()  # accepted by the job's present JobMaster; only here tasks are deployed
-    HELD = auto()  # its JobMaster is silent or was replaced: the tasks end, the slots wait for the next
-    RELEASING = auto()  # given back; not free before its tasks have ended
+    ALLOCATED = auto()  # promised to a job and offered to its JobMaster, which has not accepted it yet
+    ACTIVE = auto()  # accepted by the job's present JobMaster; tasks are deployed only in this state
+    HELD = auto()  # its JobMaster is silent or was replaced: the tasks end, the slots wait for the next JobMaster
+    RELEASING = auto()  # given back; becomes free when its tasks have ended
 
 
 LEGAL = table(
@@ -33,43 +33,43 @@ LEGAL = table(
         SlotState.RELEASING: {SlotState.FREE},
     }
 )
-TIMED = frozenset({SlotState.ALLOCATED, SlotState.HELD})  # these fall free unless somebody takes them
+TIMED = frozenset({SlotState.ALLOCATED, SlotState.HELD})  # these become free unless a JobMaster takes them in time
 
 
 @dataclass(frozen=True)
 class Binding:
-    """An allocation: the slots, and the job that they are bound to."""
+    """An allocation: its slots, and the job that they are bound to."""
 
     job_id: JobId
     slots: tuple[int, ...]
     state: SlotState
-    since: float  # seconds; when it came into this state
-    until: float | None  # when it is given up, in the states that are timed
-    libraries: tuple[Library, ...] = ()  # that its tasks bring into the session
+    since: float  # seconds; when it entered this state
+    until: float | None  # when it is given up, in timed states
+    libraries: tuple[Library, ...] = ()  # libraries that its tasks load into the session
 
 
 @dataclass(frozen=True)
 class SlotTable:
     size: int
     bindings: Mapping[AllocationId, Binding] = field(default_factory=dict)
-    dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here any more
-    loaded: tuple[Library, ...] = ()  # perhaps in the session still, of slots that were given back and of analyses
-    version: int = 0  # grows with every change of what is reported, so that an old report is known by its age (R8)
+    dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
+    loaded: tuple[Library, ...] = ()  # libraries that may still be in the session from freed slots and from analyses
+    version: int = 0  # grows with every change to the report, so that an outdated report is recognized (R8)
 
     @property
     def libraries(self) -> tuple[Library, ...]:
-        """All that the session holds, or will (B31)."""
+        """All libraries that the session holds or will hold (B31)."""
         return together(self.loaded, *(b.libraries for b in self.bindings.values()))
 
     def holder(self, slot: int) -> AllocationId | None:
         return next((a for a, b in self.bindings.items() if slot in b.slots), None)
 
     def of_job(self, job_id: JobId, *states: SlotState) -> tuple[AllocationId, ...]:
-        """In these states, or in any."""
+        """Return the job's allocations in these states, or in any state."""
         return tuple(sorted(a for a, b in self.bindings.items() if b.job_id == job_id and b.state in (states or LEGAL)))
 
     def report(self) -> tuple[SlotStatus, ...]:
-        """Every slot (R8). One that is being released is not free."""
+        """Return every slot (R8). A slot that is being released is not free."""
         holders = {slot: (b.job_id, a) for a, b in self.bindings.items() for slot in b.slots}
         return tuple(
             SlotStatus(index=i, job_id=holders[i][0], allocation_id=holders[i][1])
@@ -79,7 +79,7 @@ class SlotTable:
         )
 
     def offers(self, job_id: JobId) -> tuple[SlotOffer, ...]:
-        """m9: all that the job's JobMaster has, or may have."""
+        """m9: Return all slots that the job's JobMaster has or may accept."""
         mine = self.of_job(job_id, SlotState.ALLOCATED, SlotState.ACTIVE)
         return tuple(SlotOffer(allocation_id=a, slots=self.bindings[a].slots) for a in mine)
 
@@ -87,7 +87,7 @@ class SlotTable:
 def fits(
     slots: SlotTable, job_id: JobId, wanted: tuple[int, ...], *, exclusive: bool, libraries: tuple[Library, ...] = ()
 ) -> bool:
-    """m7: whether a new allocation of these slots touches nothing that is another's."""
+    """m7: Whether these slots can be allocated to the job without conflicting with other jobs."""
     others = {b.job_id for b in slots.bindings.values()} - {job_id}
     return (
         bool(wanted)
@@ -109,7 +109,7 @@ def allocated(
     now: float,
     until: float,
 ) -> SlotTable:
-    """m7, where it `fits`."""
+    """m7: Allocate the slots. Requires that they fit."""
     state = move(LEGAL, SlotState.FREE, SlotState.ALLOCATED, what=f"slots {wanted}")
     binding = Binding(job_id, wanted, state, now, until, libraries)
     return replace(
@@ -123,7 +123,7 @@ def allocated(
 def moved(
     slots: SlotTable, allocations: Iterable[AllocationId], state: SlotState, now: float, *, until: float | None = None
 ) -> SlotTable:
-    """These allocations in another state than FREE; `until` in a timed one."""
+    """Move these allocations to a state other than FREE. A timed state needs `until`."""
     bindings = dict(slots.bindings)
     for allocation in allocations:
         binding = bindings[allocation]
@@ -133,13 +133,13 @@ def moved(
 
 
 def kept_until(slots: SlotTable, allocations: Iterable[AllocationId], until: float) -> SlotTable:
-    """These HELD allocations, for longer."""
+    """Keep these HELD allocations for longer."""
     bindings = {**slots.bindings, **{a: replace(slots.bindings[a], until=until) for a in allocations}}
     return replace(slots, bindings=bindings)
 
 
 def freed(slots: SlotTable, allocations: Iterable[AllocationId]) -> SlotTable:
-    """These slots are free; unknown ones are free already."""
+    """Free these allocations. Unknown ones are free already."""
     gone = set(allocations) & slots.bindings.keys()
     if not gone:
         return slots
@@ -151,7 +151,10 @@ def freed(slots: SlotTable, allocations: Iterable[AllocationId]) -> SlotTable:
 
 
 def narrowed(slots: SlotTable, surplus: Mapping[AllocationId, Iterable[int]]) -> SlotTable:
-    """These slots of these allocations are free, but for the last one of each: what is not theirs is no more."""
+    """Free these slots of these allocations, but at least one slot of each stays.
+
+    Slots they do not have are ignored.
+    """
     bindings = dict(slots.bindings)
     for allocation, unused in surplus.items():
         binding = bindings[allocation]
@@ -161,24 +164,27 @@ def narrowed(slots: SlotTable, surplus: Mapping[AllocationId, Iterable[int]]) ->
 
 
 def brought_by(slots: SlotTable, allocations: Iterable[AllocationId]) -> tuple[Library, ...]:
-    """What is in the session perhaps through these, and stays there."""
+    """Return the libraries that these allocations may have loaded, and that stay in the session."""
     return together(*(slots.bindings[a].libraries for a in allocations))
 
 
 def brought(slots: SlotTable, libraries: tuple[Library, ...]) -> SlotTable:
-    """These are in the session from now on, without slots."""
+    """Add libraries that are in the session from now on, without slots."""
     loaded = together(slots.loaded, libraries)
     return replace(slots, loaded=loaded, version=slots.version + 1) if loaded != slots.loaded else slots
 
 
 def with_new_session(slots: SlotTable) -> SlotTable:
-    """It holds nothing but what the slots' tasks will bring."""
+    """A new session holds only what the tasks on the slots will load."""
     return replace(slots, loaded=(), version=slots.version + 1) if slots.loaded else slots
 
 
 def check_invariants(slots: SlotTable) -> None:
-    """Raises InvariantViolated where a slot is held twice or does not exist, a dedication is not kept, or the session
-    would hold two versions of one library."""
+    """Check the table.
+
+    Raises InvariantViolated if a slot is held twice or does not exist, if a job has slots that are dedicated to another
+    job, or if the session would hold two versions of one library.
+    """
     if units := clash(slots.libraries, ()):
         raise InvariantViolated(f"the session would hold two versions of {', '.join(units)}")
     held = [s for b in slots.bindings.values() for s in b.slots]

@@ -1,7 +1,7 @@
 """Snapshots of running tasks: the sync part in the session child, the async part here (C11 - C13).
 
-One instance serves all attempts of a TaskManager. A snapshot is a named task of its own; an abort cancels it in
-whatever phase it is, and leaves neither links nor an open physical file.
+One instance serves all attempts of a TaskManager. Each snapshot is an asyncio task of its own. An abort cancels it in
+any phase, and leaves neither links nor an open physical file.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from minflinkd.taskmanager.uploading import rewrite, upload
 log = structlog.get_logger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
-REMEMBERED = 1000  # checkpoints back, many more than a message can be late
-COMMIT_AT_END = 5.0  # of an attempt that is cancelled
-COMMIT_TIMEOUT = 50.0  # of sinks that commit by themselves; the JobMaster waits a little longer, and asks again
-NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to an acknowledgement that came too late
+REMEMBERED = 1000  # checkpoints back, far more than a message can be late
+COMMIT_AT_END = 5.0  # seconds for an attempt that is cancelled
+COMMIT_TIMEOUT = 50.0  # seconds for sinks that commit themselves; the JobMaster waits a little longer, and asks again
+NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to a late acknowledgement
 
-# Sends a request to the attempt's JobMaster until it is answered; raises MinflinkError where that has no end or it is
-# refused.
+# Sends a request to the attempt's JobMaster until it is answered. Raises MinflinkError if the request is refused, or if
+# that JobMaster is silent or replaced.
 Deliver = Callable[[Attempt, Request[Done]], Awaitable[None]]
 
 
@@ -67,7 +67,7 @@ class Snapshots:
         num_retained: int = 1,
         tasks: TaskOwner,
     ) -> None:
-        """`num_retained`: of jobs that do not say how many completed checkpoints are kept."""
+        """`num_retained` is the number of completed checkpoints kept for jobs that do not set it."""
         self._resource_id = resource_id
         self._storages = storages
         self._local = local
@@ -77,12 +77,13 @@ class Snapshots:
         self._num_retained = num_retained
         self._tasks = tasks
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._shared: dict[tuple[JobId, int, int], SharedFiles] = {}  # by epoch and checkpoint; those being written
-        self.bytes_new = 0  # uploaded since the start, state that no earlier checkpoint had
-        self.bytes_rewritten = 0  # and such that lay in worn files
+        # Files being written, by job, epoch and checkpoint.
+        self._shared: dict[tuple[JobId, int, int], SharedFiles] = {}
+        self.bytes_new = 0  # state uploaded since the start that no earlier checkpoint had
+        self.bytes_rewritten = 0  # state uploaded again because it was in worn files
 
     def trigger(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
-        """Begin. A repeated trigger changes nothing, nor does one that comes behind the checkpoint's end."""
+        """Begin a snapshot. A repeated trigger changes nothing, nor does one after the checkpoint's end."""
         number = request.checkpoint_id
         key = (request.attempt_id, number)
         if key in self._running or number in attempt.handles or number in attempt.aborted | attempt.published:
@@ -96,7 +97,7 @@ class Snapshots:
         self._shared = {each: shared for each, shared in self._shared.items() if shared.joinable}
 
     async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
-        """Publish the checkpoint's transactions; returns when readers see them. Idempotent."""
+        """Publish the checkpoint's transactions, and return when readers can see them. Idempotent."""
         number = request.checkpoint_id
         if number <= attempt.confirmed:
             return
@@ -114,9 +115,10 @@ class Snapshots:
         await asyncio.to_thread(partial(self._local.confirmed, job.job_id, task.id, number, retained=retained))
 
     async def commit_at_end(self, attempt: Attempt, checkpoint_id: int) -> None:
-        """The attempt is cancelled: what its own sinks were to commit with a complete checkpoint, which it has not been
+        """Commit what a cancelled attempt's own sinks owe for a complete checkpoint.
 
-        told of, or not with success. Never raises; what cannot be committed now stays staged.
+        The attempt was not told that the checkpoint is complete, or failed to commit it. Never raises: what cannot be
+        committed now stays staged.
         """
         owed = attempt.transactions.get(checkpoint_id, ())
         if not attempt.runs or not any(transaction.tokens for transaction in owed):
@@ -131,7 +133,7 @@ class Snapshots:
             log.warning("sinks leave rows staged", attempt=attempt_id, checkpoint=checkpoint_id, error=why)
 
     async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
-        """C13. Idempotent."""
+        """C13: Abort a snapshot. Idempotent."""
         attempt.aborted.add(request.checkpoint_id)
         task = self._running.get((request.attempt_id, request.checkpoint_id))
         if task is not None:
@@ -141,7 +143,7 @@ class Snapshots:
         await self._forget(attempt, request.checkpoint_id)
 
     def cancel_all(self, attempt: Attempt) -> set[asyncio.Task[None]]:
-        """The attempt ends: its snapshots in progress are to end with it. Those tasks, which may hang in a storage."""
+        """Cancel the snapshots of an ending attempt. Return their asyncio tasks, which may hang in a storage."""
         mine = {task for key, task in self._running.items() if key[0] == attempt.deployment.attempt_id}
         for task in mine:
             _end(task)
@@ -166,7 +168,7 @@ class Snapshots:
         except asyncio.CancelledError:
             await asyncio.shield(self._give_up(attempt, request))
             raise
-        except PartnerLeft:  # whose own end tells the coordinator why there is no checkpoint
+        except PartnerLeft:  # the partner reports to the coordinator why there is no checkpoint
             log.info("a snapshot is given up with another task's", checkpoint=number, attempt=request.attempt_id)
             await self._give_up(attempt, request)
             return
@@ -190,14 +192,14 @@ class Snapshots:
             refusal = await self._tell(attempt, acknowledge)
             reach(CrashPoint.ACKNOWLEDGE)
         except asyncio.CancelledError:
-            if number in attempt.aborted:  # else the coordinator may have it
+            if number in attempt.aborted:  # otherwise the coordinator may refer to the files
                 await asyncio.shield(self._discard(attempt, snapshot))
             raise
         if refusal is not None and refusal.info().code == NOT_PENDING:
             await self._discard(attempt, snapshot)
 
     async def _discard(self, attempt: Attempt, snapshot: TaskSnapshot) -> None:
-        """What was uploaded, where surely nobody refers to it. What cannot be deleted now is left to the sweep."""
+        """Delete what was uploaded, when nobody can refer to it. What cannot be deleted now is left to the sweep."""
         attempt.discards(snapshot.checkpoint_id)
         root = self._storages.at(attempt.deployment.job.checkpoint_root)
         try:
@@ -208,7 +210,7 @@ class Snapshots:
         await self._forget(attempt, snapshot.checkpoint_id)
 
     async def _tell(self, attempt: Attempt, request: Request[Done]) -> MinflinkError | None:
-        """Why it was not taken; a JobMaster that is silent or replaced decides no more about this attempt."""
+        """Deliver the request. Return the error if the JobMaster refused it, is silent, or was replaced."""
         try:
             await self._deliver(attempt, request)
         except MinflinkError as error:
@@ -218,9 +220,9 @@ class Snapshots:
         return None
 
     def _join(self, attempt: Attempt, request: TriggerCheckpoint) -> Part:
-        """The files that other tasks of the job here are writing for this checkpoint, or new ones.
+        """Join the files that other tasks of the job here are writing for this checkpoint, or begin new ones.
 
-        Their names hold the attempt that began them: it takes a checkpoint only once, so none is given twice (F5).
+        File names contain the attempt that began them. It takes a checkpoint only once, so no name is used twice (F5).
         """
         job = attempt.deployment.job
         key = (job.job_id, request.epoch, request.checkpoint_id)
@@ -229,18 +231,18 @@ class Snapshots:
                 physical_file_name, request.epoch, request.checkpoint_id, request.attempt_id, self._resource_id
             )
             root = self._storages.at(job.checkpoint_root)
-            compact = not request.stop  # nobody shall wait for what the next job can do as well
+            compact = not request.stop  # nobody should wait for what can be done as well after the stop
             self._shared[key] = self._merging.begin(root, name, compact=compact)
         return self._shared[key].join(attempt.known.values(), attempt.sizes)
 
     async def _upload(
         self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path, part: Part
     ) -> TaskSnapshot:
-        """Upload what the last confirmed checkpoint does not hold already (C12), or holds in worn files (F6)."""
+        """Upload what the last confirmed checkpoint does not hold (C12), or holds in worn files (F6)."""
         began = time.monotonic()
         deployment = attempt.deployment
         uploaded = await upload(part, directory, taken.files, attempt.known)
-        for transaction in taken.transactions:  # J12: never acknowledged before it would survive a power cut
+        for transaction in taken.transactions:  # J12: acknowledge only after the staged files would survive a power cut
             await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
             await make_durable(self._storages, transaction)
         worn = await part.worn(file.handle for file in uploaded.files)
@@ -294,7 +296,7 @@ class Snapshots:
         self.bytes_new += snapshot.bytes_uploaded - rewritten
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
-        attempt.aborted.add(request.checkpoint_id)  # a trigger that is repeated would give names twice
+        attempt.aborted.add(request.checkpoint_id)  # a repeated trigger would use file names twice
         abort = sp.AbortSnapshot(attempt_id=request.attempt_id, checkpoint_id=request.checkpoint_id)
         try:
             await self._session().ask(abort, CONFIRM_TIMEOUT)
@@ -308,5 +310,5 @@ class Snapshots:
 
 
 def _end(task: asyncio.Task[None]) -> None:
-    if not task.cancelling():  # a second time would cut short its tidying up
+    if not task.cancelling():  # a second cancel would interrupt its cleanup
         task.cancel()

@@ -1,7 +1,8 @@
 """Sinks on object stores: Spark writes their files to the TaskManager's disk, and the supervisor stages them (J12).
 
-pyspark has no connector to any object store, while the storage plugins reach them all. A micro-batch's files wait
-below the attempt's directory until a snapshot covers them; its checkpoint is acknowledged once they are in the storage.
+pyspark has no connector to any object store, while the storage plugins support them all. The files of a micro-batch
+wait below the attempt's directory until a snapshot covers them. Its checkpoint is acknowledged after they were
+uploaded.
 """
 
 from __future__ import annotations
@@ -16,40 +17,41 @@ from minflinkd.storage.parallel import for_each
 from minflinkd.storage.publication import SinkTransaction, StagedFile
 from minflinkd.storage.registry import Storages
 
-_UPLOADS = 4  # files of a sink at a time
+_UPLOADS = 4  # files of a sink uploaded at a time
 _PIECE = 4 << 20  # bytes
 
 
 def spark_writes(root: str) -> bool:
-    """Whether Spark itself reaches a sink's root: all that pyspark brings clients for."""
+    """Whether Spark itself can write to a sink's root: pyspark has clients for some schemes only."""
     return urlsplit(root).scheme in ("", "file", "hdfs")
 
 
 def waiting_directory(attempt_directory: str, sink: str) -> str:
-    """Where files of a sink wait, laid out as they will be below its root."""
+    """Return where files of a sink wait, with the same layout as they will have below its root."""
     return f"{attempt_directory}/sinks/{sink}"
 
 
 async def stage(
     storages: Storages, transaction: SinkTransaction, attempt_directory: str, known: dict[str, set[str]]
 ) -> None:
-    """Upload what still waits of a transaction. `known`: by sink, what earlier calls have staged; it is kept here.
+    """Upload the files of a transaction that still wait. `known` records, by sink, what was staged so far.
 
-    Raises StorageError; what was uploaded by then is known. A file that is nowhere is left to `make_durable` to name.
+    Raises StorageError; files uploaded before it are recorded. `make_durable` reports files that are missing
+    everywhere.
     """
     if not transaction.files or spark_writes(transaction.root):
         return
     place = storages.at(transaction.root)
     waiting = Path(waiting_directory(attempt_directory, transaction.sink))
     staged = known.setdefault(transaction.sink, set())
-    staged &= {file.staged for file in transaction.files}  # the rest is published and confirmed
+    staged &= {file.staged for file in transaction.files}  # the others are published and confirmed
 
     async def upload(file: StagedFile) -> None:
         if file.staged in staged:
             return
         try:
             source = await asyncio.to_thread((waiting / file.staged).open, "rb")
-        except FileNotFoundError:  # staged by another snapshot meanwhile
+        except FileNotFoundError:  # another snapshot has staged it meanwhile
             return
         await _upload(source, place.child(file.staged))
         staged.add(file.staged)

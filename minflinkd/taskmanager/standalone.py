@@ -1,8 +1,8 @@
-"""A TaskManager that was started by hand or by systemd, on any host (R7): its settings, directory and end.
+"""A TaskManager started by hand or by systemd, on any host (R7): its settings, directory and end.
 
-It keeps its files as those of the daemon do, under `taskmanagers/` of the state directory, which it may share with them
-and with others of its kind. `lock` in its directory is held as long as it lives, so that whoever comes later knows
-which ones were killed, and removes what is left of them.
+It keeps its files where the daemon's TaskManagers do, under `taskmanagers/` of the state directory. It may share that
+directory with them and with other standalone ones. It holds the file `lock` in its own directory for as long as it
+lives. So later ones can tell which were killed, and remove what is left of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ResourceIdTaken(MinflinkError):
 
 
 def standalone_settings(config: Config, environ: Mapping[str, str], resource_id: ResourceId) -> TaskManagerSettings:
-    """Raises InvalidSettings."""
+    """Return the settings of a standalone TaskManager. Raises InvalidSettings."""
     daemon = config.jobmanager
     if daemon.rpc_port.fixed is None:
         raise InvalidSettings(
@@ -64,12 +64,12 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
 
 
 async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
-    """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr, and to its own file.
+    """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr and to its own file.
 
     Raises InvalidSettings, NoJava, JavaTooOld, UnusableStateDirectory, ResourceIdTaken, CannotGoOn, OSError.
     """
     settings = standalone_settings(config, environ, resource_id)
-    await asyncio.to_thread(check_java, os.environ)  # the session inherits it
+    await asyncio.to_thread(check_java, os.environ)  # the session inherits the environment
     systemd = SystemdNotifier(environ)
 
     def started(manager: TaskManager) -> None:
@@ -86,7 +86,7 @@ async def serve(config: Config, *, environ: Mapping[str, str], resource_id: Reso
 
 @contextmanager
 def _home(config: Config, settings: TaskManagerSettings) -> Iterator[None]:
-    """The TaskManager's directory; nothing stays of it but its log.
+    """Keep the TaskManager's directory while it runs. Only its log remains afterwards.
 
     Raises ResourceIdTaken, UnusableStateDirectory, OSError.
     """
@@ -110,7 +110,7 @@ def _home(config: Config, settings: TaskManagerSettings) -> Iterator[None]:
 
 
 def _remove_ended(config: Config, directory: Path) -> None:
-    """What is left of those that were killed."""
+    """Remove what is left of TaskManagers that were killed."""
     for home in homes.homes(directory):
         if (home / LOCK).exists() and (lock := _lock(home)) is not None:
             log.info("a TaskManager was killed; its files are removed", resource=home.name)
@@ -126,7 +126,7 @@ def _remove(config: Config, home: Path) -> None:
 
 
 def _lock(home: Path) -> int | None:
-    """None: its TaskManager lives."""
+    """Lock the directory. Return None if its TaskManager lives."""
     home.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -139,7 +139,7 @@ def _lock(home: Path) -> int | None:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """One at a time makes and removes directories here."""
+    """Let only one process at a time make and remove directories here."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -150,7 +150,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _logging(config: Config, directory: Path) -> Iterator[None]:
-    """The log goes to stderr, and to the file that `minflinkd logs` shows."""
+    """Log to stderr, and to the file that `minflinkd logs` shows."""
     json, level = logging.as_json(config.log.format.value), config.log.level.value
     with (directory / LOG).open("a", encoding="utf-8") as file:
         logging.configure(json=json, level=level, stream=cast(TextIO, _Both(sys.stderr, file)))
@@ -161,7 +161,7 @@ def _logging(config: Config, directory: Path) -> Iterator[None]:
 
 
 class _Both(io.TextIOBase):
-    """A stream into several."""
+    """A stream that writes to several others."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams

@@ -1,6 +1,6 @@
-"""Why a session did not start, in one line that names what to change (R5). Pure but for reading a file.
+"""Why a session did not start, in one line that names what to change (R5). Pure, except for reading a file.
 
-pyspark itself says only that the JVM ended; the cause is in what the JVM's launcher printed into the session's log.
+pyspark itself says only that the JVM ended. The cause is in the session's log, printed by the JVM's launcher.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from minflinkd.runtime.units import MemorySize
 from minflinkd.taskmanager.session_protocol import SessionConfig
 
-READ = 65536  # bytes of the log's end
+READ = 65536  # bytes read from the end of the log
 LONGEST = 600  # characters
 
 _NO_JAVA = re.compile(
@@ -29,7 +29,10 @@ _ERROR = re.compile(
 
 
 def start_failure(reason: str, printed: str, config: SessionConfig) -> str:
-    """`reason`: what the supervisor knows; `printed`: by the session child and its JVM since the start."""
+    """Return why the session did not start.
+
+    `reason` is what the supervisor knows. `printed` is what the session child and its JVM have printed since the start.
+    """
     if _NO_JAVA.search(printed):
         return "no Java was found: it must be on the PATH, or JAVA_HOME must name it"
     if found := _NO_MEMORY.search(printed):
@@ -44,7 +47,7 @@ def start_failure(reason: str, printed: str, config: SessionConfig) -> str:
 
 
 def printed_since(log: Path, offset: int) -> str:
-    """What the log holds beyond `offset`, or the end of it."""
+    """Return what the log contains after `offset`, or the end of that."""
     try:
         with log.open("rb") as file:
             file.seek(max(offset, log.stat().st_size - READ))
@@ -54,7 +57,7 @@ def printed_since(log: Path, offset: int) -> str:
 
 
 def _heap(config: SessionConfig) -> str:
-    """The option that counts, with its value."""
+    """Return the option that determines the heap, with its value."""
     if memory := config.conf.get("spark.driver.memory"):
         return f"spark.driver.memory {memory} (taskmanager.spark.conf)"
     return f"taskmanager.memory.heap.size {MemorySize(config.heap_bytes)}"

@@ -1,4 +1,4 @@
-"""Stops the query of an attempt, and removes what it leaves on the local disk (J7, C10a)."""
+"""Stops the query of an attempt, and removes its files from the local disk (J7, C10a)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from minflinkd.taskmanager.session_protocol import SessionLost
 log = structlog.get_logger(__name__)
 
 UNLOAD_TIMEOUT = 30.0  # seconds
-LEAST_PATIENCE = 1.0  # seconds for a query to stop, when the time is over already
-ANSWER_MARGIN = 5.0  # seconds beyond a time that the session child was given, for its answer
+LEAST_PATIENCE = 1.0  # seconds for a query to stop even if the deadline has passed
+ANSWER_MARGIN = 5.0  # seconds for the session child's answer, beyond the time it was given
 
 
 class Stopping:
@@ -44,22 +44,22 @@ class Stopping:
         self._collected = collected
         self._clock = clock
         self._tasks = tasks
-        self._kept: list[Path] = []  # directories of ended attempts that the session child may still write to
+        self._kept: list[Path] = []  # directories of ended attempts, which the session child may still write to
 
     async def stop(self, attempt: Attempt, rising: asyncio.Task[None] | None, deadline: float) -> None:
-        """`rising`: the task that brings it up; `deadline`: monotonic seconds.
+        """Stop the query. If that fails, end the session child: nothing else ends a thread that user code blocks.
 
-        A child whose user code does not come back is given up: nothing else ends a thread.
+        `rising` is the asyncio task that brings the attempt up. `deadline` is in monotonic seconds.
         """
         attempt_id = attempt.deployment.attempt_id
         if rising is not None:
-            # Else it would start the query behind our back; what it has asked of the child is stopped there.
+            # Otherwise it would still start the query. StopTask below stops what it has requested from the child.
             rising.cancel()
             await asyncio.wait({rising}, timeout=max(0.0, deadline - self._clock.monotonic()))
-            self._kept.append(attempt.directory)  # a thread that lays files out ends later than its task
+            self._kept.append(attempt.directory)  # a thread that lays out files may outlive its asyncio task
         await self._mirrors.close(attempt_id)
         if attempt.generation != self._keeper.generation:
-            return  # its child is gone, and its directory with it
+            return  # its session child is gone, and the directory with it
         await self._collected.keep(attempt)
         patience = max(LEAST_PATIENCE, deadline - self._clock.monotonic())
         try:
@@ -78,7 +78,10 @@ class Stopping:
         self._tasks.job(f"unload {attempt_id}", self._unload(attempt))
 
     async def _unload(self, attempt: Attempt) -> None:
-        """Beside whatever comes next: the attempt's directory is nobody else's (C10a), or it has an heir (H4)."""
+        """Unload the attempt's state in the background.
+
+        What comes next need not wait: it uses another directory (C10a), or is the heir that goes on in this one (H4).
+        """
         request = sp.UnloadTask(attempt_id=attempt.deployment.attempt_id)
         try:
             answer = await self._keeper.session().ask(request, UNLOAD_TIMEOUT)
@@ -95,10 +98,10 @@ class Stopping:
         if unloaded or attempt.generation != self._keeper.generation:
             await remove_all(attempt.directories)
         else:
-            self._kept += attempt.directories  # until the child goes: a store may still write there
+            self._kept += attempt.directories  # kept until the child ends: a state store may still write there
 
     def _inherits(self, heir_id: AttemptId, attempt: Attempt) -> bool:
-        """What is to be removed behind the attempt is removed behind its heir, if that is still to come."""
+        """Leave the attempt's directories to its heir, which removes them with its own. Return False if it cannot."""
         heir = self._attempts.get(heir_id)
         if heir is None or heir.removed:
             return False
@@ -107,7 +110,7 @@ class Stopping:
         return True
 
     def session_lost(self, attempts: Sequence[Attempt]) -> None:
-        """Nobody writes to its attempts' directories any more."""
+        """Remove the directories of a lost session, since nobody writes to them any more."""
         gone = [directory for a in attempts for directory in a.directories] + self._kept
         self._kept = []
         self._tasks.job("remove directories of the lost session", self._remove_lost(attempts, gone))

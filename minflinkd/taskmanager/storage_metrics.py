@@ -1,4 +1,4 @@
-"""What a TaskManager tells of its requests to storages: each is counted where it is made (S6)."""
+"""Metrics of a TaskManager's requests to storages. Each request is counted where it is made (S6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minflinkd.storage.recording import StorageStatistics
 
 
 def storage_metrics(statistics: Mapping[str, StorageStatistics]) -> dict[str, float]:
-    """`storage.{scheme}.{request}.requests`, `.bytes`, `.seconds` for each kind of request that there was."""
+    """Return `storage.{scheme}.{request}.requests`, `.bytes`, `.seconds` for each kind of request made so far."""
     return {
         f"storage.{scheme}.{kind}.{name}": float(getattr(made, name))
         for scheme, kinds in statistics.items()

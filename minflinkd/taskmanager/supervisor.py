@@ -1,4 +1,4 @@
-"""The composition root of a TaskManager's supervisor process: makes every part once, and hands it down."""
+"""The composition root of a TaskManager's supervisor process: makes every part once, and passes it on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ log = structlog.get_logger(__name__)
 
 
 class TaskManager(Component):
-    """`exit_requested` is set when the process should end; `failure` says why it cannot go on, where that is so."""
+    """One TaskManager.
+
+    `exit_requested` is set when the process should end; `failure` says why it cannot go on, if so.
+    """
 
     def __init__(self, settings: TaskManagerSettings) -> None:
         super().__init__("taskmanager")
@@ -142,7 +145,7 @@ class TaskManager(Component):
             Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
         )
         logs.serve(self.executor.mailbox)
-        # In the order in which they start; they stop in the opposite one.
+        # They start in this order and stop in the reverse order.
         self._parts: tuple[Component, ...] = (
             self._blobs,
             self._offloading,
@@ -175,7 +178,10 @@ class TaskManager(Component):
         self._exit(reason)
 
     def _session_start_failed(self, why: str) -> None:
-        """Who started it learns why from its end, and at once; one that nobody starts anew tries again itself."""
+        """End the process at once if its first session did not start, so that whoever started it learns why.
+
+        A standalone TaskManager tries again itself, because nobody would restart it.
+        """
         if self._keeper.generation == 1 and not self.settings.standalone:
             self._fail(f"its session does not start: {why}")
 
@@ -205,7 +211,7 @@ class TaskManager(Component):
         )
 
     def _registered(self, registered: Registered) -> None:
-        """The BlobServer is where the present leader says, which may be another one than before."""
+        """Note where the present leader's BlobServer is. It may be another one than before."""
         if registered.blob_url:
             self._client.url = registered.blob_url
         if registered.blob_store:

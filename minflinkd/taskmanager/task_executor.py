@@ -1,7 +1,7 @@
-"""The TaskManager's doings for jobs: attempts, snapshots, analysis. The supervisor's side of everything.
+"""What the TaskManager does for jobs: attempts, snapshots, analysis. This is the supervisor's side of it.
 
-About slots, JobMasters and the registration `core.TaskManagerCore` decides; this carries out what it says of tasks,
-and tells it what became of them. What happens in the session child comes back as notices.
+`core.TaskManagerCore` decides about slots, JobMasters and the registration. This module carries out its decisions about
+tasks, and reports the results back to it. Events in the session child arrive as notices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DRAIN_TIMEOUT = 15.0
 class TaskExecutor(Component):
     """The attempts of one TaskManager, and the driver of its core. A SessionListener.
 
-    `on_exit` is told why the process should end, and whether that is as it cannot go on.
+    `on_exit` receives the reason why the process should end, and whether that is a failure.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TaskExecutor(Component):
                     if attempt is not None and self._begin_end(attempt):
                         log.info("a task ends", attempt=attempt_id, reason=reason)
             case ForgetJob(job_id):
-                if not self.core.is_analysing(job_id):  # else its end is followed by another command
+                if not self.core.is_analysing(job_id):  # otherwise the end of the analysis emits another ForgetJob
                     self.tasks.job(f"forget {job_id}", self._forget_job(job_id))
             case RenewSession(reason):
                 self._keeper.renew(reason)
@@ -164,7 +164,7 @@ class TaskExecutor(Component):
         return request
 
     def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
-        """With what is measured rather than decided."""
+        """Return the report with the values that are measured rather than decided."""
         keeper = self._keeper
         return copy(report, metrics=self._metrics(), session_slow=keeper.slow, session_steps=keeper.steps)
 
@@ -173,13 +173,13 @@ class TaskExecutor(Component):
         return m.JobHeartbeatAnswer(allocations=self.core.slots.kept_for(request.job_id), tasks=tasks)
 
     async def _free_slots(self, request: m.FreeSlots) -> m.Done:
-        """Answered when what ran on them has ended, so that the slots are free."""
+        """Answer after everything on the slots has ended, so that they are free."""
         mine = [a for a in self.attempts.values() if a.deployment.job.job_id == request.job_id]
         await self._until_ended(a for a in mine if a.deployment.allocation_id in request.allocations)
         return m.Done()
 
     async def _forget_job(self, job_id: JobId) -> None:
-        if self.core.slots.vacant(job_id):  # it may have come back meanwhile
+        if self.core.slots.vacant(job_id):  # the job may have come back meanwhile
             await remove_all([self._deployer.snapshots.forget_job(job_id)])
         await self._deployer.blobs.forget_job(job_id)
 
@@ -201,7 +201,7 @@ class TaskExecutor(Component):
             finally:
                 self._release_artifacts(job)
         finally:
-            # Unless the job comes here, its artifacts go after a while.
+            # Unless the job is deployed here, its artifacts are removed after a while.
             self._driver.decide(lambda now: self.core.analysed(job.job_id, now))
         if analysis.faults and not any(a.deployment.job.job_id == job.job_id for a in self.attempts.values()):
             await self._deployer.blobs.forget_job(job.job_id)
@@ -217,7 +217,7 @@ class TaskExecutor(Component):
         directory = attempt_directory(self._state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
         self.attempts[request.attempt_id] = attempt
-        # Other lines name the attempt alone: by this one a reader of the log knows whose it is.
+        # Other log lines name only the attempt. This one says which job it belongs to.
         log.info("a task is deployed", job=request.job.job_id, task=request.task.id, attempt=request.attempt_id)
         name = f"{request.task.id} attempt {request.attempt_number}"
         self._rising[request.attempt_id] = self.tasks.job(f"bring up {name}", self._bring_up(attempt))
@@ -240,7 +240,7 @@ class TaskExecutor(Component):
                 attempt.to(m.TaskState.INPUT_ENDED)
 
     def input_lost(self, attempt_id: AttemptId, error: ErrorInfo) -> None:
-        """What an attempt reads from another TaskManager comes no more."""
+        """End the attempt: it can no longer read its input from another TaskManager."""
         attempt = self.attempts.get(attempt_id)
         if attempt is not None:
             self._begin_end(attempt, error)
@@ -256,18 +256,18 @@ class TaskExecutor(Component):
         return await self._collected.read(request.attempt_id, request.vertex_id, runs=self._live)
 
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
-        """Stop the attempt; returns when nothing of it runs. However often it is called, it is done once."""
+        """Stop the attempt, and return when nothing of it runs. Repeated calls stop it only once."""
         self._begin_end(attempt, error)
         await self._until_ended([attempt])
 
     async def _until_ended(self, attempts: Iterable[Attempt]) -> None:
-        """Those whose end has begun."""
+        """Wait for those of the attempts that have begun to end."""
         ids = [a.deployment.attempt_id for a in attempts]
         if endings := {self._endings[i] for i in ids if i in self._endings}:
             await asyncio.wait(endings)
 
     def _begin_end(self, attempt: Attempt, error: ErrorInfo | None = None) -> bool:
-        """Whether it had not begun to end; with an error, it has failed."""
+        """Begin to end the attempt. Return False if it had begun already. With an error, it has failed."""
         attempt_id = attempt.deployment.attempt_id
         if attempt.ended or attempt_id in self._endings:
             return False
@@ -275,7 +275,10 @@ class TaskExecutor(Component):
         return True
 
     async def _wind_down(self, attempt: Attempt, error: ErrorInfo | None) -> None:
-        """What does not end within the cancellation's timeout is killed; JobMasters give up after twice that time."""
+        """End the attempt, and kill what has not ended within the cancellation timeout.
+
+        JobMasters wait longer than that before they give up.
+        """
         attempt_id = attempt.deployment.attempt_id
         deadline = self._clock.monotonic() + self._cancellation_timeout
         try:
@@ -283,7 +286,7 @@ class TaskExecutor(Component):
                 attempt.to(m.TaskState.CANCELING)
             snapshots = self._snapshots.cancel_all(attempt)
             await self._stopping.stop(attempt, self._rising.pop(attempt_id, None), deadline)
-            if snapshots:  # where a storage hangs they end later, by themselves
+            if snapshots:  # if a storage hangs, they end later on their own
                 await asyncio.wait(snapshots, timeout=max(0.0, deadline - self._clock.monotonic()))
         finally:
             self._endings.pop(attempt_id, None)
@@ -293,7 +296,7 @@ class TaskExecutor(Component):
             self.tasks.job("remove exchanges", remove_exchanges(self._state_directory, self._exchanges))
 
     def _exchanges(self) -> frozenset[AttemptId]:
-        """Whose logs are written or read here."""
+        """Return the attempts whose exchange logs are written or read here."""
         live = [a.deployment for a in self.attempts.values() if not a.ended]
         return frozenset({d.attempt_id for d in live} | {source.attempt_id for d in live for source in d.inputs})
 
@@ -303,7 +306,7 @@ class TaskExecutor(Component):
             self._release_artifacts(attempt.deployment.job)
 
     async def _tell_statuses(self, attempt: Attempt) -> None:
-        """Every change of state, until the last one was answered (m12, J7)."""
+        """Report every change of state until the JobMaster has answered the last one (m12, J7)."""
         while True:
             await attempt.changed.wait()
             attempt.changed.clear()
@@ -320,7 +323,7 @@ class TaskExecutor(Component):
                 return
 
     async def _deliver(self, attempt: Attempt, request: m.Request[m.Done]) -> None:
-        """Raises RemoteError, Fenced, JobMasterSilent."""
+        """Send the request to the attempt's JobMaster. Raises RemoteError, Fenced, JobMasterSilent."""
         await deliver(
             self._network,
             self._clock,
@@ -331,7 +334,7 @@ class TaskExecutor(Component):
         )
 
     def _job_master_of(self, attempt: Attempt) -> Address | None:
-        """None where the one that deployed it leads the job no longer."""
+        """Return the address of the JobMaster that deployed the attempt, or None if it no longer leads the job."""
         job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
         if job is None or job.ended or job.leader != attempt.deployment.job_leader_id:
             return None
@@ -340,7 +343,7 @@ class TaskExecutor(Component):
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _live(self, attempt_id: AttemptId) -> Attempt:
-        """Raises UnknownAttempt."""
+        """Return the running attempt. Raises UnknownAttempt."""
         attempt = self.attempts.get(attempt_id)
         if attempt is None or not attempt.runs:
             raise sp.UnknownAttempt(f"attempt {attempt_id} does not run on {self.resource_id}")
@@ -381,7 +384,7 @@ class TaskExecutor(Component):
         )
 
     def session_lost(self, generation: int, reason: str) -> None:
-        """Its processes are gone, so that its tasks have failed, and their directories can go (C10a)."""
+        """Fail the tasks of a lost session. Its processes are gone, so their directories can be deleted (C10a)."""
         error = ErrorInfo(
             code=SessionLost.code,
             message=f"the session of TaskManager {self.resource_id} was lost: {reason}",

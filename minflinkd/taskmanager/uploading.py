@@ -1,8 +1,9 @@
-"""The upload of one snapshot: what no confirmed checkpoint holds, by file and by content, and nothing twice (C12).
+"""The upload of one snapshot: only what no confirmed checkpoint holds, compared by name or content (C12).
 
-A file of state has a unique name and never changes, so that the name says enough. Any other file (an entry of a log,
-the description of an operator) may be another one under the same name after a restore, and the same under another name
-in the next checkpoint: its bytes decide. Small files are read many at a time: a visit to a thread costs more than they.
+A state file has a unique name and never changes, so comparing names is enough. Any other file (a log entry, the
+description of an operator) may have other content under the same name after a restore, and the same content under
+another name in the next checkpoint. Such files are compared by content. Small files are read in batches: a switch to a
+thread costs more than reading one of them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from minflinkd.taskmanager.session_protocol import SnapshotFile
 
 log = structlog.get_logger(__name__)
 
-SMALL = 256 * 1024  # bytes: such files are read whole
-_BATCH = CHUNK  # bytes of small files in memory at a time
+SMALL = 256 * 1024  # bytes; smaller files are read whole
+_BATCH = CHUNK  # bytes of small files held in memory at a time
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)")
 
@@ -36,7 +37,7 @@ Content = tuple[int, str]  # length and checksum
 
 
 class Segments(Protocol):
-    """Where state files are appended: `PhysicalFileWriter`, or a task's part in one."""
+    """Where state files are appended: a `PhysicalFileWriter`, or a task's part in one."""
 
     async def append(self, source: bytes | Path) -> StateHandle: ...
 
@@ -45,7 +46,7 @@ class Segments(Protocol):
 
 @dataclass(frozen=True)
 class Uploaded:
-    """`files` in the order in which they were given; `size` bytes in `count` pieces went to the storage."""
+    """The files of a snapshot, in the given order. `size` bytes in `count` pieces were uploaded."""
 
     files: tuple[StateFile, ...]
     size: int
@@ -54,7 +55,7 @@ class Uploaded:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """`files` in the order in which they were given; `size` bytes went to the storage again, `worn` -> `into` files."""
+    """The files of a snapshot, in the given order. `size` bytes were uploaded again, from `worn` to `into` files."""
 
     files: tuple[StateFile, ...]
     size: int
@@ -64,7 +65,10 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class UploadPlan:
-    """`held`: files that need no look. `small`: batches of files to read. `large`: one after another."""
+    """What to do with each file.
+
+    `held` files need not be read. `small` are batches of files to read. `large` files are handled one by one.
+    """
 
     held: Mapping[str, StateHandle]
     small: tuple[tuple[SnapshotFile, ...], ...]
@@ -72,7 +76,7 @@ class UploadPlan:
 
 
 def plan_upload(files: Iterable[SnapshotFile], known: Mapping[str, StateHandle]) -> UploadPlan:
-    """Pure. `known`: what the last confirmed checkpoint holds, by path."""
+    """Plan an upload. `known` is what the last confirmed checkpoint holds, by path. Pure."""
     held: dict[str, StateHandle] = {}
     small: list[SnapshotFile] = []
     large: list[SnapshotFile] = []
@@ -88,9 +92,9 @@ def plan_upload(files: Iterable[SnapshotFile], known: Mapping[str, StateHandle])
 async def upload(
     segments: Segments, directory: Path, files: Sequence[SnapshotFile], known: Mapping[str, StateHandle]
 ) -> Uploaded:
-    """Append what is new of the `files` in `directory` to `segments`, which the caller commits.
+    """Append the new ones of the `files` in `directory` to `segments`, which the caller commits.
 
-    Raises StorageError; StorageUnavailable and its like also for the local disk.
+    Raises StorageError. Errors of the local disk are raised as StorageUnavailable and the like.
     """
     plan = plan_upload(files, known)
     handles = dict(plan.held)
@@ -108,7 +112,7 @@ async def upload(
     lengths = {length for length, _ in held}
     for file in plan.large:
         handle = None
-        if file.size in lengths:  # only then is it worth to read it twice
+        if file.size in lengths:  # otherwise the checksum cannot match: save one reading
             with os_errors(directory):
                 handle = held.get((file.size, await asyncio.to_thread(_checksum, directory / file.path)))
         if handle is None:
@@ -124,14 +128,14 @@ async def upload(
 async def rewrite(
     segments: Segments, directory: Path, files: Sequence[StateFile], worn: Set[str], *, until: float = math.inf
 ) -> Rewritten:
-    """Append those of `files` anew that lie in physical files that are `worn` (F6); they are in `directory` as well.
+    """Append again those of `files` that lie in `worn` physical files (F6). They are in `directory` as well.
 
-    One that is damaged there stays where it is. What is not begun `until` this time, of the monotonic clock, waits for
-    the next checkpoint. Raises StorageError.
+    A file that is damaged there stays where it is. Files not begun before `until`, on the monotonic clock, wait for the
+    next checkpoint. Raises StorageError.
     """
     moved: dict[StateHandle, StateHandle] = {}
     size = 0
-    for name in sorted(worn):  # one after another, so that those that were begun in time are done with
+    for name in sorted(worn):  # one after another, so that those begun in time are finished
         held = {file.path: file.handle for file in {f.handle: f for f in files if f.handle.file == name}.values()}
         plan = plan_upload([SnapshotFile(path, handle.length) for path, handle in held.items()], {})
         for batch in (*plan.small, *((file,) for file in plan.large)):
@@ -152,7 +156,10 @@ async def rewrite(
 async def _append_again(
     segments: Segments, directory: Path, files: Sequence[tuple[str, StateHandle]]
 ) -> dict[StateHandle, StateHandle]:
-    """Small files, or a single one of any size. A damaged one has no new handle, or one with another checksum."""
+    """Append small files, or one file of any size.
+
+    A damaged file gets no new handle, or one with another checksum.
+    """
     if len(files) == 1:
         ((path, old),) = files
         written = {old: await segments.append(directory / path)}

@@ -1,4 +1,4 @@
-"""Who may read the exchanges of a TaskManager, and how what is asked for is named."""
+"""Who may read the exchanges of a TaskManager, and how requests name their parts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ _DATA_FILE = re.compile(r"[0-9a-f]{32}\.parquet")
 
 
 class ExchangeUnreachable(MinflinkError):
-    """A task cannot read what a task on another TaskManager yields: both begin again from a checkpoint."""
+    """A task cannot read the output of a task on another TaskManager. Both restart from a checkpoint."""
 
     code = "exchange-unreachable"
     consequence = Consequence.RETRYABLE
 
 
 def data_token(secret: bytes) -> str:
-    """What a request carries. Made of the cluster's secret, since it travels as it is: who overhears it can read
-    exchanges, and not pretend to be a TaskManager, nor use the BlobServer."""
+    """Return the token that requests carry.
+
+    It is derived from the cluster's secret, since it travels unencrypted. Whoever intercepts it can read exchanges, but
+    can neither act as a TaskManager nor use the BlobServer.
+    """
     return hmac.digest(secret, b"data endpoint", "sha256").hex()
 
 
 def is_data_file(name: str) -> bool:
-    """Whether it is the name of a file of an entry's data, and so of no other."""
+    """Whether `name` can only be the name of a data file of an entry."""
     return _DATA_FILE.fullmatch(name) is not None

@@ -1,7 +1,7 @@
 """The exchanges of one running attempt: its inputs, its output, and the gate between them (C1 - C5, J8 - J10).
 
-A micro-batch is published, a checkpoint is cut, and Spark is told how far it may read, under one lock: so a barrier
-lies behind exactly the micro-batches that its snapshot has, and no micro-batch reaches over a barrier that holds.
+One lock covers publishing a micro-batch, cutting a checkpoint, and telling Spark how far it may read. So a barrier
+comes after exactly the micro-batches in its snapshot, and no micro-batch reads past a barrier that holds its input.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from minflinkd.taskmanager.exchange import gate as g
 from minflinkd.taskmanager.exchange.input import Input
 from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS, Entry, EntryKind, ExchangeDamaged, LogWriter
 
-UNREAD = "inputs"  # in a snapshot's directory
-WATERMARK = ".watermark"  # in there: the last one of the output
-LAST_BATCH_PATIENCE = 10.0  # seconds that a cut to stop behind waits for the micro-batch in progress
+UNREAD = "inputs"  # directory within a snapshot
+WATERMARK = ".watermark"  # file in there: the last watermark of the output
+LAST_BATCH_PATIENCE = 10.0  # seconds that a cut for a stop waits for the micro-batch in progress
 
 
 class CheckpointEnded(Exception):
-    """It was aborted, or a later one was cut: this attempt has no part in it."""
+    """The checkpoint was aborted, or a later one was cut. This attempt takes no part in it."""
 
 
 @dataclass(frozen=True)
 class _Closing:
-    """A checkpoint to stop with that waits for the micro-batch in progress, until `deadline`.
+    """A stop checkpoint that waits for the micro-batch in progress, until `deadline`.
 
-    `planned`: Spark still plans it; it is to begin.
+    If `planned`, Spark is still planning that micro-batch, which has yet to begin.
     """
 
     checkpoint_id: int
@@ -41,21 +41,21 @@ class _Closing:
 
 @dataclass(frozen=True)
 class CutState:
-    """A cut as it was made: what the snapshot must hold besides Spark's files."""
+    """A cut that was made: what the snapshot must hold besides Spark's files."""
 
     cut: g.Cut
     batch_id: int  # the last published micro-batch
-    output: int  # the sequence number of the barrier in the output, where there is one
+    output: int  # the sequence number of the barrier in the output, if there is an output
     files: tuple[tuple[str, int], ...]  # unread entries and their data: path in the snapshot, bytes
-    input_ended: bool  # nothing of the input follows
+    input_ended: bool  # no more input follows
     watermark_ms: int | None = None  # the last one in the output
 
 
 class TaskChannels:
-    """Thread-safe: micro-batches come from the query's thread, snapshots from others.
+    """The exchanges of one attempt. Thread-safe: micro-batches come from the query's thread, snapshots from others.
 
-    `batch_id`: the micro-batch that the attempt was restored at, -1 for a fresh one; `promised`: the watermark that its
-    output had there.
+    `batch_id` is the micro-batch that the attempt was restored at, or -1 for a fresh one. `promised` is the watermark
+    of its output at that point.
     """
 
     def __init__(
@@ -82,38 +82,39 @@ class TaskChannels:
         self._stops: set[int] = set()
         self._ended = False
         self._cuts: dict[int, CutState | Exception] = {}
-        self._in_progress = False  # a micro-batch that began, and is not published
+        self._in_progress = False  # a micro-batch has begun and is not published
         self._closing: _Closing | None = None
-        self._closed_after: int | None = None  # a checkpoint to stop with: nothing is published behind its cut
+        self._closed_after: int | None = None  # the stop checkpoint that was cut: nothing is published after it
         self._gate = g.Gate(
             channels={i.vertex: g.Channel(positions[i.vertex], min(positions[i.vertex], i.first)) for i in inputs},
             hold=hold,
             aligned_timeout=aligned_timeout,
         )
         self._watermark_ms = promised
-        if output is not None and promised is not None:  # before the attempt: an idle task would not say it again
+        if output is not None and promised is not None:  # repeat it: an idle task would not emit it again
             output.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=promised))
-        for i in inputs:  # what lies between is skipped: barriers that were passed before
+        for i in inputs:  # barriers in between, which were passed before, are skipped
             if positions[i.vertex] < i.first and not i.restored.exists():
                 raise ExchangeDamaged(f"input {i.vertex} stands at {positions[i.vertex]} and begins at {i.first}")
 
     @property
     def closed_after(self) -> int | None:
-        """The checkpoint to stop with that was cut: no micro-batch was published behind it."""
+        """The stop checkpoint that was cut. No micro-batch was published after it."""
         with self._lock:
             return self._closed_after
 
     @property
     def no_positions(self) -> dict[VertexId, int]:
-        """Where the attempt began, as long as Spark says nothing of an input."""
+        """The positions where the attempt began, for inputs on which Spark has reported nothing yet."""
         return dict(self._positions)
 
     # --- what Spark may read ---------------------------------------------------------------------------------------
 
     def readable(self, vertex: VertexId, start: int | None) -> int:
-        """How far, from where an earlier micro-batch ended, None for a query without offsets. Raises ExchangeDamaged.
+        """Return how far Spark may read, starting where an earlier micro-batch ended. Raises ExchangeDamaged.
 
-        What comes behind a barrier is not there until its checkpoint is cut or has ended (C2).
+        `start` is None for a query without offsets. Entries after a barrier are hidden until its checkpoint is cut or
+        has ended (C2).
         """
         with self._lock:
             self._scan()
@@ -121,7 +122,7 @@ class TaskChannels:
             return self._input(vertex).readable(begin, hold=self._hold)
 
     def data_files(self, vertex: VertexId, start: int | None, end: int) -> list[Path]:
-        """What the entries between hold, but those that are behind the task already. Raises ExchangeDamaged."""
+        """Return the data of the entries in between, except those already processed. Raises ExchangeDamaged."""
         with self._lock:
             return self._input(vertex).data_files(self._positions[vertex] if start is None else start, end)
 
@@ -131,9 +132,9 @@ class TaskChannels:
     # --- micro-batches -------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """A micro-batch is to be processed: whether it may be. While the attempt stops with a checkpoint, only the one
+        """Begin a micro-batch, and return whether it may be processed.
 
-        that Spark was planning.
+        While the attempt stops with a checkpoint, only the micro-batch that Spark was planning may be processed.
         """
         with self._lock:
             closing = self._closing
@@ -145,10 +146,10 @@ class TaskChannels:
             return True
 
     def publish(self, batch_id: int, positions: Mapping[VertexId, int], entry: Entry | None) -> bool:
-        """A micro-batch was processed: `positions` are where it ends in the inputs, `entry` is its output.
+        """Publish a processed micro-batch. It ends at `positions` in the inputs; `entry` is its output.
 
-        A repeated one appears only once (J9). False, and nothing happens, behind the cut of a checkpoint that the
-        attempt stops with. Raises ExchangeDamaged.
+        A repeated one appears only once (J9). Returns False, and does nothing, after the cut of a stop checkpoint.
+        Raises ExchangeDamaged.
         """
         with self._changed:
             if batch_id <= self.published:
@@ -174,29 +175,30 @@ class TaskChannels:
         return True
 
     def poll(self) -> None:
-        """Look at the inputs, also while no micro-batch and no checkpoint does. Raises ExchangeDamaged."""
+        """Look at the inputs, even if no micro-batch or checkpoint does. Raises ExchangeDamaged."""
         with self._lock:
             self._scan()
             self._feed(g.Tick())
 
     def put_watermark(self, watermark_ms: int) -> None:
-        """Tell the readers of an idle task that event time goes on."""
+        """Tell the readers of an idle task that event time advances."""
         with self._lock:
             if self.output is not None and watermark_ms > (self._watermark_ms or 0):
                 self.output.append(Entry(kind=EntryKind.WATERMARK, watermark_ms=watermark_ms))
                 self._watermark_ms = watermark_ms
 
     def put_end(self) -> None:
-        """All input is processed, and nothing more fires."""
+        """Mark the end: all input is processed, and no more timers fire."""
         with self._lock:
             self._ended = True
             if self.output is not None:
                 self.output.append(Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS))
 
     def watermarks(self) -> dict[VertexId, int]:
-        """Of each input that has one. One that is idle holds the others back no more: it goes along with them.
+        """Return the watermark of each input that has one. An idle input does not hold back the others.
 
-        Where all are idle they go along with the furthest, as in Flink: the last to become idle held the others back.
+        Idle inputs advance with the active ones. If all are idle, they advance with the furthest, as in Flink: the last
+        one to become idle had held back the others.
         """
         with self._lock:
             now = self._clock()
@@ -214,7 +216,7 @@ class TaskChannels:
 
     @property
     def may_idle(self) -> bool:
-        """Whether time alone may move the watermarks."""
+        """Whether the passing of time alone may advance the watermarks."""
         return any(i.may_idle for i in self.inputs)
 
     def all_ended(self) -> bool:
@@ -222,7 +224,7 @@ class TaskChannels:
             return all(i.ended for i in self.inputs)
 
     def backlog(self) -> int:
-        """Bytes in the output that a reader still needs."""
+        """Return the bytes in the output that some reader still needs."""
         with self._lock:
             return self.output.backlog() if self.output is not None else 0
 
@@ -231,11 +233,11 @@ class TaskChannels:
     def trigger(
         self, checkpoint_id: int, target: Path, *, oldest: int = 0, stop: bool = False, planned: int = -1
     ) -> None:
-        """`target`: where the unread entries of each input are linked, should the checkpoint become unaligned.
+        """Trigger a checkpoint. If it becomes unaligned, the unread entries of each input are linked into `target`.
 
-        With `stop` no micro-batch begins any more, and the one in progress belongs to the cut if it ends in time: what
-        comes after the task would have to repeat it. `planned`: the last one that Spark has begun to plan. With inputs
-        it is their barriers that say where the cut is.
+        With `stop`, no further micro-batch begins. The one in progress belongs to the cut if it ends in time: otherwise
+        the attempt's successor would have to repeat it. `planned` is the last micro-batch that Spark has begun to plan.
+        If the task has inputs, their barriers determine the cut.
         """
         with self._lock:
             self._targets[checkpoint_id] = target
@@ -267,7 +269,7 @@ class TaskChannels:
         return not waits and g.has_ended(self._gate, checkpoint_id)
 
     def await_cut(self, checkpoint_id: int, timeout: float) -> CutState | None:
-        """The cut of a triggered checkpoint; None: not within `timeout` seconds.
+        """Wait for the cut of a triggered checkpoint. Return None if it was not made within `timeout` seconds.
 
         Raises ExchangeDamaged, OSError, CheckpointEnded.
         """
@@ -285,7 +287,7 @@ class TaskChannels:
         return made
 
     def abort(self, checkpoint_id: int) -> None:
-        """Idempotent; before or after the cut, and before the trigger."""
+        """Abort a checkpoint: before or after the cut, or even before the trigger. Idempotent."""
         with self._changed:
             self._feed(g.Aborted(checkpoint_id))
             self._cuts.pop(checkpoint_id, None)
@@ -338,5 +340,5 @@ class TaskChannels:
 
 
 def no_channels() -> TaskChannels:
-    """Of an attempt that exchanges nothing, or is not up yet."""
+    """Return the channels of an attempt that exchanges nothing, or is not up yet."""
     return TaskChannels((), None, positions={}, batch_id=-1, hold=True, aligned_timeout=None, clock=time.monotonic)

@@ -1,12 +1,12 @@
 """The data endpoint of a TaskManager (J11): serves the logs that tasks here write to readers on other TaskManagers.
 
-    GET /exchanges/<attempt>/schema               404 while, or since, there is no such log
+    GET /exchanges/<attempt>/schema               404 if there is no such log, yet or any more
     GET /exchanges/<attempt>/entries?from=k&wait=s   a JSON list of entries from k on; empty after so many seconds
     GET /exchanges/<attempt>/data/<name>
     PUT /exchanges/<attempt>/consumed/<reader>    the position below which the reader needs nothing any more
 
-410 says that an entry is gone or damaged. Everything is parsed before it becomes a path. The logs are files that the
-session child writes, so there is nobody to tell of a new entry: it is looked for, while somebody asks.
+410 means that an entry is gone or damaged. Everything is parsed before it becomes a path. The session child writes the
+logs as files, and sends no notice of a new entry. So the endpoint polls for one while a request waits.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from minflinkd.taskmanager.exchange.log import (
 log = structlog.get_logger(__name__)
 
 LONGEST_WAIT = 30.0  # seconds
-AT_ONCE = 500  # entries in one answer
-FIRST_PAUSE = 0.002  # seconds between two looks for a new entry
+AT_ONCE = 500  # entries per answer
+FIRST_PAUSE = 0.002  # seconds between two checks for a new entry
 LONGEST_PAUSE = 0.02
 
 
@@ -49,9 +49,10 @@ class DataPortsTaken(MinflinkError):
 
 
 class DataEndpoint(Component):
-    """`root` has the logs, each in a directory named by its attempt. `reached_as`: host name for others; empty: `host`.
+    """Serves the logs in `root`, each in a directory named after its attempt.
 
-    `ports` are tried in their order. `start` raises DataPortsTaken.
+    Others reach it under the host name `reached_as`, or `host` if that is empty. `ports` are tried in order. `start`
+    raises DataPortsTaken.
     """
 
     def __init__(self, *, root: Path, token: str, host: str, ports: Iterable[int], reached_as: str = "") -> None:
@@ -66,7 +67,7 @@ class DataEndpoint(Component):
 
     @property
     def url(self) -> str:
-        """Empty before the start."""
+        """The base URL, or empty before the start."""
         host = f"[{self._reached_as}]" if ":" in self._reached_as else self._reached_as
         return f"http://{host}:{self._port}" if self._port else ""
 
@@ -148,7 +149,7 @@ class DataEndpoint(Component):
         return web.Response(status=204)
 
     def _log_of(self, request: web.Request) -> Path:
-        """Raises InvalidId."""
+        """Return the directory of the requested log. Raises InvalidId."""
         return self._root / parse_attempt_id(request.match_info["attempt"])
 
 
@@ -159,7 +160,7 @@ def _number(text: str) -> int:
 
 
 def _read_on(directory: Path, first: int) -> list[Entry]:
-    """The entries from `first` on, as many as go into one answer. Raises HTTPNotFound, ExchangeDamaged."""
+    """Return entries from `first` on, as many as fit into one answer. Raises HTTPNotFound, ExchangeDamaged."""
     if not (directory / ENTRIES).is_dir():
         raise web.HTTPNotFound(text="there is no such exchange")
     found: list[Entry] = []
@@ -169,14 +170,14 @@ def _read_on(directory: Path, first: int) -> list[Entry]:
 
 
 def _check(directory: Path, first: int) -> None:
-    """Raises ExchangeDamaged where an entry is awaited that others have come behind."""
+    """Check that the awaited entry is not missing before later ones. Raises ExchangeDamaged if it is."""
     latest = max((int(path.name) for path in (directory / ENTRIES).glob("[0-9]*")), default=-1)
     if latest > first and read_entry(directory, first) is None:
         raise ExchangeDamaged(f"entry {first} of an exchange is gone, and entry {latest} is there")
 
 
 def _advance(directory: Path, reader: str, position: int) -> None:
-    """An earlier request that comes later takes nothing back. Raises HTTPNotFound."""
+    """Note what the reader has consumed. A late request never moves the position back. Raises HTTPNotFound."""
     if not directory.is_dir():
         raise web.HTTPNotFound(text="there is no such exchange")
     if position > (consumed(directory, reader) or -1):

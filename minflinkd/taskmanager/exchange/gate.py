@@ -1,13 +1,15 @@
-"""The gate of a task with inputs: when barriers have aligned, and what is let through. Pure.
+"""The gate of a task with inputs: when barriers have aligned, and what may pass. Pure.
 
 Asynchronous barrier snapshotting (Carbone et al., "Lightweight Asynchronous Snapshots for Distributed Dataflows",
-2015), with micro-batches as the units. The reading side holds at every barrier by itself, and passes it when it is
-released; so nothing here has to be in time, and whatever is lost or late can at worst hold an input until a checkpoint
-is aborted. Checkpoints are cut in the order of their numbers: one that is triggered behind a later cut has ended.
+2015), with micro-batches as the units. The reading side stops at every barrier on its own, and passes it when it is
+released. So nothing here has to happen in time: a lost or late message can at worst hold an input until a checkpoint is
+aborted. Checkpoints are cut in the order of their numbers. One that is triggered after a later one was cut has ended.
 
-Exactly-once: a checkpoint is cut when the task stands exactly at its barrier in all inputs (C2). At-least-once: when it
-has everything up to the barriers, and perhaps more (C3). Unaligned: once all barriers are written and a time is over,
-wherever the task stands; what it has not read becomes part of the snapshot (C5). Without inputs: at once (C1).
+- Exactly-once: a checkpoint is cut when the task stands exactly at its barrier in all inputs (C2).
+- At-least-once: it is cut when the task has read everything up to the barriers, and perhaps more (C3).
+- Unaligned: it is cut once all barriers are written and a timeout has passed, wherever the task stands. What the task
+  has not read becomes part of the snapshot (C5).
+- Without inputs: it is cut at once (C1).
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from minflinkd.runtime.machine import InvariantViolated
 
 @dataclass(frozen=True)
 class Channel:
-    """One input. Positions are sequence numbers: `position` is the first entry that the task has not taken in."""
+    """One input. Positions are sequence numbers. `position` is the first entry that the task has not read."""
 
     position: int
-    written: int  # the first entry that is not there yet
+    written: int  # the first entry that is not written yet
     barriers: Mapping[int, int] = field(default_factory=dict)  # checkpoint -> sequence number
-    unread: tuple[tuple[int, int], ...] = ()  # (sequence number, bytes) from `position`, of what is no barrier
+    unread: tuple[tuple[int, int], ...] = ()  # (sequence number, bytes) from `position` on, except barriers
 
     def stands_at(self, sequence: int) -> bool:
-        """Nothing but barriers lies between."""
+        """Whether only barriers lie between `position` and `sequence`."""
         return not any(at < sequence for at, _ in self.unread)
 
     def bytes_beyond(self, sequence: int) -> int:
@@ -41,20 +43,21 @@ class Channel:
 
 @dataclass(frozen=True)
 class Gate:
-    """Times in seconds of one clock. `aligned_timeout`: None never gives up aligning."""
+    """Times are seconds of one clock. If `aligned_timeout` is None, alignment never times out."""
 
     channels: Mapping[VertexId, Channel]
     hold: bool = True  # exactly-once
     aligned_timeout: float | None = None
-    waiting: Mapping[int, float] = field(default_factory=dict)  # triggered checkpoints, not cut yet: since when
+    # Triggered checkpoints that are not cut yet, and since when.
+    waiting: Mapping[int, float] = field(default_factory=dict)
     arrived: Mapping[int, float] = field(default_factory=dict)  # checkpoint -> when its first barrier was seen
-    void: frozenset[int] = frozenset()  # aborted; their barriers may still come
-    floor: int = 0  # nothing below this checkpoint is wanted any more
+    void: frozenset[int] = frozenset()  # aborted checkpoints; their barriers may still come
+    floor: int = 0  # older checkpoints than this are no longer wanted
 
 
 @dataclass(frozen=True)
 class Triggered:
-    """`oldest`: of the checkpoints that are pending at the coordinator; whatever is older has ended."""
+    """`oldest` is the oldest checkpoint pending at the coordinator. All older ones have ended."""
 
     checkpoint_id: int
     oldest: int = 0
@@ -67,7 +70,7 @@ class Aborted:
 
 @dataclass(frozen=True)
 class Arrived:
-    """An entry was written. `barrier`: the checkpoint of a barrier; `void`: nobody waits there any more."""
+    """An entry was written. `barrier`: its checkpoint, if it is a barrier. `void`: nobody waits for that barrier."""
 
     channel: VertexId
     sequence: int
@@ -78,7 +81,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Advanced:
-    """The task has taken in a micro-batch: where it stands in each of the channels."""
+    """The task has processed a micro-batch. `positions` are where it now stands in the channels."""
 
     positions: Mapping[VertexId, int]
 
@@ -93,23 +96,23 @@ Event = Triggered | Aborted | Arrived | Advanced | Tick
 
 @dataclass(frozen=True)
 class Cut:
-    """Take the snapshot here and now, and put the barrier into all outputs, before anything else happens.
+    """Take the snapshot now, and put the barrier into all outputs before anything else happens.
 
-    `barriers`: the sequence number of the barrier in each channel; `unread`: where channels have entries before it that
-    the task has not taken in, their first.
+    `barriers` holds the sequence number of the barrier in each channel. `unread` holds the first entry that the task
+    has not read, for each channel with such entries before its barrier.
     """
 
     checkpoint_id: int
     barriers: Mapping[VertexId, int]
     unread: Mapping[VertexId, int]
     alignment: float  # seconds since the first barrier arrived
-    held: int  # bytes behind barriers, which waited meanwhile
+    held: int  # bytes after barriers, which waited during the alignment
     overtaken: int  # bytes before barriers that become part of the snapshot
 
 
 @dataclass(frozen=True)
 class Release:
-    """Let readers pass the barriers of this checkpoint, those that come yet as well."""
+    """Let readers pass the barriers of this checkpoint, even barriers that are yet to come."""
 
     checkpoint_id: int
 
@@ -118,7 +121,7 @@ Command = Cut | Release
 
 
 def step(gate: Gate, event: Event, now: float) -> tuple[Gate, tuple[Command, ...]]:
-    """One event, then what it and the time make possible. Raises InvariantViolated for an entry out of order."""
+    """Apply one event, then do what it and the time allow. Raises InvariantViolated if an entry is out of order."""
     commands: list[Command] = []
     match event:
         case Triggered(number, oldest):
@@ -144,20 +147,20 @@ def step(gate: Gate, event: Event, now: float) -> tuple[Gate, tuple[Command, ...
         cut = _cut(gate, number, now)
         if cut is None:
             break
-        # What is cut is not to be cut again, nor anything older: its barrier would come out behind this one. Their
-        # barriers are released, those of inputs that did not align as well.
+        # Nothing up to this checkpoint may be cut again: an older barrier would come out after this one. Release all
+        # their barriers, including those of inputs that did not align.
         gate, released = _raise_floor(gate, number + 1)
         commands += [cut, *released]
     return gate, tuple(commands)
 
 
 def has_ended(gate: Gate, number: int) -> bool:
-    """Whether a checkpoint that was triggered is not going to be cut (any more)."""
+    """Whether a triggered checkpoint will not be cut, or not again."""
     return number not in gate.waiting
 
 
 def next_wakeup(gate: Gate) -> float | None:
-    """When time alone may cut the oldest checkpoint."""
+    """Return when the passing of time alone may cut the oldest checkpoint."""
     if gate.aligned_timeout is None or not gate.waiting:
         return None
     number = min(gate.waiting)
@@ -209,7 +212,7 @@ def _advance(channel: Channel, position: int) -> Channel:
 
 
 def _forget(gate: Gate, number: int) -> Gate:
-    """A checkpoint that was cut or has ended."""
+    """Remove a checkpoint that was cut or has ended."""
     return replace(
         gate,
         waiting={n: since for n, since in gate.waiting.items() if n != number},
@@ -223,7 +226,7 @@ def _forget(gate: Gate, number: int) -> Gate:
 
 
 def _raise_floor(gate: Gate, floor: int) -> tuple[Gate, tuple[Release, ...]]:
-    """Everything below it has ended; what held because of it goes on."""
+    """Forget all checkpoints below `floor`, which have ended, and release what they held."""
     floor = max(gate.floor, floor)
     gate = replace(gate, floor=floor, void=frozenset(n for n in gate.void if n >= floor))
     barriers = {number for channel in gate.channels.values() for number in channel.barriers}

@@ -1,4 +1,4 @@
-"""One exchange that an attempt reads: what came, how far the query may read, and what nobody needs any more."""
+"""One exchange that an attempt reads: what has arrived, how far the query may read, and what is no longer needed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RESTORED = "restored"
 
 
 class Input:
-    """Not thread-safe: the attempt's channels hold their lock.
+    """An input of one attempt. Not thread-safe: the attempt's channels hold their lock.
 
-    `restored`: a log of the entries below `first` that a snapshot brought, where it did.
+    `restored` is the log of entries below `first`, if a snapshot brought any.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Input:
         self.ended = False
         self._reader = reader
         self._idle_timeout = idle_timeout
-        self._active_at: float | None = None  # something that tells of rows or of event time came, or was taken in
-        self._active_until = 0  # the entry behind the last such
+        self._active_at: float | None = None  # when an entry with rows or event time last came or was processed
+        self._active_until = 0  # the sequence number after the last such entry
         self._position = position
-        self._ahead: dict[int, Entry] = {}  # not taken in yet
+        self._ahead: dict[int, Entry] = {}  # entries that are not processed yet
         self._released: set[int] = set()
         self._before = LogReader(restored, position) if position < first else None
         self._log = LogReader(directory, first)
 
     def scan(self, now: float) -> list[Arrived]:
-        """What was written since. Raises ExchangeDamaged."""
+        """Return what was written since the last call. Raises ExchangeDamaged."""
         found: list[tuple[int, Entry]] = []
         if self._before is not None:
             found += self._before.read()
@@ -80,13 +80,17 @@ class Input:
         return arrived
 
     def _is_left_over(self, sequence: int) -> bool:
-        """Among what a snapshot brought are barriers of earlier attempts, which nobody releases any more."""
+        """Whether this entry came with a snapshot.
+
+        If it is a barrier, it is from an earlier attempt, and nobody releases it any more.
+        """
         return sequence < self.first
 
     def readable(self, start: int, *, hold: bool) -> int:
-        """How far the query may read from `start` on: where barriers `hold`, up to the first that is not released.
+        """Return how far the query may read from `start` on.
 
-        It moves only for entries that say something: a barrier that was passed costs no micro-batch.
+        If barriers `hold`, that is up to the first one that is not released. The end moves only past entries with
+        content: a barrier alone causes no micro-batch.
         """
         position = end = start
         while (entry := self._ahead.get(position)) is not None:
@@ -98,7 +102,7 @@ class Input:
         return end
 
     def data_files(self, start: int, end: int) -> list[Path]:
-        """Of entries [start, end); of those that were taken in before, none. Raises ExchangeDamaged."""
+        """Return the data of entries [start, end), except those already processed. Raises ExchangeDamaged."""
         files = []
         for sequence in range(max(start, self._position), end):
             if (entry := self._ahead.get(sequence)) is None:
@@ -107,7 +111,7 @@ class Input:
         return files
 
     def take_in(self, position: int, now: float) -> None:
-        """The task has everything below `position`."""
+        """Note that the task has processed everything below `position`."""
         if self._position < self._active_until:
             self._active_at = now
         for sequence in range(self._position, position):
@@ -128,7 +132,7 @@ class Input:
         return self._idle_timeout is not None
 
     def is_idle(self, now: float) -> bool:
-        """For longer than it may hold the others back. Rows that wait to be processed are no idleness."""
+        """Whether the input has been idle for too long to hold back the others. Rows that wait are not idleness."""
         if self._idle_timeout is None or self._active_at is None or self._position < self._active_until:
             return False
         return now - self._active_at > self._idle_timeout
@@ -137,16 +141,16 @@ class Input:
         mark_consumed(self.directory, self._reader, position)
 
     def release(self, checkpoint_id: int) -> None:
-        """Its barrier, which may not have come yet, holds the query no more."""
+        """Let the query pass this checkpoint's barrier, even if it has not come yet."""
         self._released.add(checkpoint_id)
 
     def link_unread(self, first: int, end: int, target: Path) -> list[tuple[str, int]]:
-        """Link (else copy) entries [first, end) with their data, as a log below `target`; relative paths and sizes.
+        """Link or copy entries [first, end) with their data, as a log below `target`. Return relative paths and sizes.
 
-        Raises ExchangeDamaged where one is not there any more.
+        Raises ExchangeDamaged if one of them is gone.
         """
         made = []
-        paths = [(self.directory / SCHEMA, SCHEMA)]  # by which another version knows whether it can read them
+        paths = [(self.directory / SCHEMA, SCHEMA)]  # lets another version check whether it can read the entries
         for sequence in range(first, end):
             source = self._place(sequence)
             if (entry := read_entry(source, sequence)) is None:

@@ -1,13 +1,13 @@
-"""An exchange on disk: an ordered log of entries, each of which appears whole, and after all of its data (J8).
+"""An exchange on disk: an ordered log of entries. Each entry appears whole, and after all of its data (J8).
 
     schema.json            what the upstream task yields, as Spark's JSON; appears before the first entry
     entries/<sequence>     one entry each, without gaps
     data/<name>            Parquet files that data entries name
-    consumed/<reader>      up to where that reader needs nothing any more
+    consumed/<reader>      the position below which that reader needs nothing any more
 
-A log belongs to one attempt of the upstream task; its readers are attempts of the same deployment. It is lost with the
-TaskManager, and then so is the attempt: all of them begin again from a checkpoint, which says with which sequence
-number the next log begins (J9).
+A log belongs to one attempt of the upstream task. Its readers are attempts of the same deployment. If the TaskManager
+is lost, so are the log and the attempt: all of them restart from a checkpoint, which contains the sequence number where
+the next log begins (J9).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SCHEMA = "schema.json"
 ENTRIES = "entries"
 DATA = "data"
 CONSUMED = "consumed"
-END_OF_TIME_MS = 253402300799000  # 9999-12-31T23:59:59Z: the watermark behind the end of input
+END_OF_TIME_MS = 253402300799000  # 9999-12-31T23:59:59Z: the watermark after the end of input
 
 
 class EntryKind(StrEnum):
     DATA = "data"  # one micro-batch of the upstream task
     BARRIER = "barrier"
     WATERMARK = "watermark"
-    END = "end"  # of bounded input: no data follows, barriers may
+    END = "end"  # of bounded input: no data follows, but barriers may
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`watermark_ms` may come with any kind: no row that is not late has an earlier event time from here on."""
+    """An entry of any kind may have a `watermark_ms`: later rows with an earlier event time are late."""
 
     kind: EntryKind
     files: tuple[DataFile, ...] = ()
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ExchangeDamaged(MinflinkError):
-    """An entry or its data cannot be read: the tasks that it connects begin again from a checkpoint."""
+    """An entry or its data cannot be read. The tasks that it connects restart from a checkpoint."""
 
     code = "exchange-damaged"
     consequence = Consequence.RETRYABLE
@@ -69,7 +69,7 @@ def entry_path(directory: Path, sequence: int) -> Path:
 
 
 def read_entry(directory: Path, sequence: int) -> Entry | None:
-    """None while it is not there. Raises ExchangeDamaged."""
+    """Read an entry. Return None while it is not there. Raises ExchangeDamaged."""
     try:
         return msgspec.json.decode(entry_path(directory, sequence).read_bytes(), type=Entry)
     except FileNotFoundError:
@@ -79,21 +79,21 @@ def read_entry(directory: Path, sequence: int) -> Entry | None:
 
 
 def read_schema(directory: Path) -> str | None:
-    """None while it is not there."""
+    """Read the schema. Return None while it is not there."""
     with suppress(FileNotFoundError):
         return (directory / SCHEMA).read_text("utf-8")
     return None
 
 
 def place(path: Path, content: bytes) -> None:
-    """Make a file appear whole."""
+    """Write a file so that it appears whole."""
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(content)
     new.replace(path)
 
 
 def mark_consumed(directory: Path, reader: str, position: int) -> None:
-    """Entries below `position` are not needed by `reader` any more. Nothing where the log is gone."""
+    """Note that `reader` no longer needs entries below `position`. Does nothing if the log is gone."""
     with suppress(FileNotFoundError):
         place(directory / CONSUMED / reader, str(position).encode())
 
@@ -112,16 +112,17 @@ class LogReader:
         self.position = position  # of the next entry
 
     def read(self) -> Iterator[tuple[int, Entry]]:
-        """What has appeared since. Raises ExchangeDamaged."""
+        """Yield the entries that have appeared since the last call. Raises ExchangeDamaged."""
         while (entry := read_entry(self.directory, self.position)) is not None:
             sequence, self.position = self.position, self.position + 1
             yield sequence, entry
 
 
 class LogWriter:
-    """The upstream end. Not thread-safe: who appends holds the lock of its task.
+    """The upstream end of a log. Not thread-safe: whoever appends holds the lock of its task.
 
-    `first`: the sequence number of the first entry. `readers`: all of them; what each has consumed goes.
+    `first` is the sequence number of the first entry. `readers` are all readers: what each of them has consumed is
+    deleted.
     """
 
     def __init__(self, directory: Path, readers: tuple[str, ...], *, first: int = 0) -> None:
@@ -136,7 +137,7 @@ class LogWriter:
         place(self.directory / SCHEMA, schema.encode())
 
     def append(self, entry: Entry) -> int:
-        """The entry's sequence number. Its data files are there already."""
+        """Append an entry, and return its sequence number. Its data files are there already."""
         sequence = self.next
         place(entry_path(self.directory, sequence), msgspec.json.encode(entry))
         self._kept.append((sequence, entry))
@@ -144,10 +145,10 @@ class LogWriter:
         return sequence
 
     def backlog(self) -> int:
-        """Bytes of data that the slowest reader has not consumed. Deletes what nobody needs."""
+        """Delete what nobody needs. Return the bytes of data that the slowest reader has not consumed."""
         known = [consumed(self.directory, reader) for reader in self._readers]
         needed = min((position for position in known if position is not None), default=0)
-        if None not in known:
+        if None not in known:  # a reader that has reported nothing yet may need everything
             while self._kept and self._kept[0][0] < needed:
                 sequence, entry = self._kept.popleft()
                 for path in (

@@ -1,8 +1,8 @@
-"""A copy of a log that is written elsewhere, for one reader here: always a prefix of it, from where the reader begins.
+"""A copy of a log that is written elsewhere, for one reader here. It is always a prefix, from where the reader begins.
 
-An entry appears after all of its data, in order. It is fetched under the rule by which its writer wrote it (J10): as
-long as no more than `max_backlog` bytes wait for the reader. With the same bound on both sides whatever was written
-comes at once, barriers among it, and a slow reader holds back the task upstream rather than this copy.
+An entry appears after all of its data, in order. It is fetched under the same rule as it was written (J10): only while
+no more than `max_backlog` bytes wait for the reader. Since both sides have the same bound, whatever was written comes
+at once, barriers included, and a slow reader holds back the upstream task rather than this copy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 FILES = 4  # fetched at a time
 WINDOW = 32  # entries whose data is fetched at a time
 WINDOW_BYTES = 32 * 1024**2
-LOOK = 0.02  # seconds between two looks at what the reader has consumed
-NOT_YET = 0.05  # seconds between two looks for a log that its task has not opened
-FIRST_PAUSE = 0.05  # seconds before a failed request is made again
+LOOK = 0.02  # seconds between two checks for what the reader has consumed
+NOT_YET = 0.05  # seconds between two checks for a log that its task has not opened
+FIRST_PAUSE = 0.05  # seconds before a failed request is repeated
 LONGEST_PAUSE = 2.0
 
 
 class LogSource(Protocol):
-    """Where a log is mirrored from; `remote_log.RemoteLog` is one. All raise ExchangeUnreachable."""
+    """Where a log is mirrored from, such as `remote_log.RemoteLog`. All methods raise ExchangeUnreachable."""
 
     async def schema(self) -> str | None: ...
 
@@ -46,7 +46,7 @@ class LogSource(Protocol):
 
 
 class Mirror:
-    """`first`: the entry that `reader` begins with. `patience`: seconds without any success until it fails."""
+    """Mirrors a log for `reader`, from its entry `first` on. Fails after `patience` seconds without any success."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class Mirror:
         self._random = random.SystemRandom()
 
     async def run(self) -> None:
-        """For as long as the reader lives; nothing is written once it has ended, also where it was cancelled.
+        """Mirror for as long as the reader lives. Nothing is written after this has ended, even by cancellation.
 
         Raises ExchangeUnreachable, ExchangeDamaged, OSError.
         """
         writer = await finish(asyncio.to_thread(LogWriter, self._directory, (self._reader,), first=self._first))
         while (schema := await self._again(self._source.schema)) is None:  # noqa: ASYNC110 - it is elsewhere
-            await asyncio.sleep(NOT_YET)  # its task is being built: the reader knows how long it waits
+            await asyncio.sleep(NOT_YET)  # its task is still being built; the reader limits its own wait
         await finish(asyncio.to_thread(writer.describe, schema))
         try:
             async with asyncio.TaskGroup() as loops:
@@ -98,7 +98,7 @@ class Mirror:
                 entries = entries[len(taken) :]
 
     async def _admit(self, writer: LogWriter, entries: list[Entry]) -> list[Entry]:
-        """Those of the first that may come now; waits for the reader where it is too far behind."""
+        """Return the first of `entries` that may come now. Wait for the reader if it is too far behind."""
         while True:
             async with self._writing:
                 waiting = await asyncio.to_thread(writer.backlog)
@@ -109,17 +109,17 @@ class Mirror:
                 taken, size = taken + 1, size + entry.size
             if taken:
                 return entries[:taken]
-            self._success = self._clock()  # nothing is asked meanwhile that could fail
+            self._success = self._clock()  # nothing is requested meanwhile that could fail
             await asyncio.sleep(LOOK)
 
     async def _fetch(self, file: DataFile) -> None:
         target = self._directory / DATA / file.name
-        if not await asyncio.to_thread(target.exists):  # else it came before another file failed
+        if not await asyncio.to_thread(target.exists):  # otherwise it was fetched before another file failed
             await self._source.fetch(file, target)
             self._success = self._clock()
 
     async def _report(self, writer: LogWriter) -> None:
-        """Tell upstream what the reader needs no more, and delete it here."""
+        """Tell upstream what the reader no longer needs, and delete it here."""
         told = self._first
         while True:
             position = await asyncio.to_thread(consumed, self._directory, self._reader)
@@ -131,7 +131,10 @@ class Mirror:
             await asyncio.sleep(LOOK)
 
     async def _again(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Until it succeeds, or nothing has for too long: both loops ask the same TaskManager."""
+        """Repeat `action` until it succeeds, or until no request has succeeded for too long.
+
+        Any success of either loop counts: both ask the same TaskManager.
+        """
         pause = FIRST_PAUSE
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The mirrors of a TaskManager: which inputs of its attempts are written elsewhere, and the tasks that fetch them."""
+"""The mirrors of a TaskManager: inputs of its attempts that are written elsewhere, and the tasks that fetch them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ log = structlog.get_logger(__name__)
 
 
 class Mirrors(Component):
-    """`max_backlog` in bytes, `patience` in seconds; `on_lost` is told of an attempt that can read an input no more."""
+    """Runs the mirrors. `max_backlog` is in bytes, `patience` in seconds.
+
+    `on_lost` is called with an attempt that can no longer read one of its inputs.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Mirrors(Component):
         return sum(map(len, self._running.values()))
 
     def is_elsewhere(self, source: ExchangeSource) -> bool:
-        """Whether another TaskManager writes it."""
+        """Whether another TaskManager writes this exchange."""
         return source.resource_id != self._resource_id
 
     def open(self, attempt_id: AttemptId, source: ExchangeSource, directory: Path, *, reader: str, first: int) -> None:
@@ -67,7 +70,7 @@ class Mirrors(Component):
         self._running.setdefault(attempt_id, []).append(task)
 
     async def close(self, attempt_id: AttemptId) -> None:
-        """Returns when nothing is written for the attempt any more. Idempotent."""
+        """Stop the attempt's mirrors, and return when they write nothing any more. Idempotent."""
         tasks = self._running.get(attempt_id, [])
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""A log on another TaskManager, over HTTP: single requests to its data endpoint, and what their failure means."""
+"""A log on another TaskManager, over HTTP: single requests to its data endpoint, and what their failures mean."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENCE = 15.0  # seconds without a byte after which a request has failed
 
 
 class RemoteLog:
-    """The log of one attempt. All methods raise ExchangeUnreachable, which another try may heal."""
+    """The log of one attempt. All methods raise ExchangeUnreachable, after which another try may succeed."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, attempt_id: AttemptId, *, token: str) -> None:
         self._http = http
@@ -30,12 +30,12 @@ class RemoteLog:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=SILENCE)
 
     async def schema(self) -> str | None:
-        """None where there is no such log, yet or any more."""
+        """Return the schema, or None if there is no such log, yet or any more."""
         async with self._request("GET", "schema") as response:
             return None if response.status == 404 else await response.text()
 
     async def entries(self, first: int) -> list[Entry]:
-        """From `first` on, waited for shortly; raises ExchangeDamaged."""
+        """Return the entries from `first` on. Waits for one for a few seconds. Raises ExchangeDamaged."""
         async with self._request("GET", f"entries?from={first}&wait={WAIT}", exists=True) as response:
             body = await response.read()
         try:
@@ -44,7 +44,7 @@ class RemoteLog:
             raise ExchangeUnreachable(f"{self._url} answers something else than entries: {error}") from error
 
     async def fetch(self, file: DataFile, target: Path) -> None:
-        """`target` appears whole, or not at all. Raises ExchangeDamaged for a name that is no data file's."""
+        """Fetch a file. `target` appears whole, or not at all. Raises ExchangeDamaged if the name is no data file's."""
         if not is_data_file(file.name):
             raise ExchangeDamaged(f"an entry of {self._url} names {file.name[:80]!r}, which is no data file")
         part = target.with_name(f".{target.name}.part")
@@ -68,7 +68,7 @@ class RemoteLog:
     async def _request(
         self, method: str, path: str, *, body: bytes | None = None, exists: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is no error; 404 is one where the log is to exist."""
+        """Yield an answer that is not an error. 404 is an error only if the log must exist (`exists`)."""
         url = f"{self._url}/{path}"
         try:
             async with self._http.request(
