@@ -118,7 +118,7 @@ class Input:
             if (entry := self._ahead.pop(sequence, None)) is None:
                 continue
             if entry.kind is EntryKind.BARRIER and not self._is_left_over(sequence):
-                # Barriers come in the order of their numbers: that of an aborted checkpoint may never come.
+                # Barriers come in the order of their numbers: the barrier of an aborted checkpoint may never come.
                 self._released = {number for number in self._released if number > entry.checkpoint_id}
             if entry.kind is EntryKind.END:
                 self.ended = True
