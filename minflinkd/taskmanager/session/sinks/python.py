@@ -11,7 +11,7 @@ from minflinkd.taskmanager.session.ledger import Ledger
 
 
 class PythonSink:
-    """Calls a user's function(batch, epoch). At least once: after a restore, a micro-batch may repeat with other rows."""
+    """Calls a user's function(batch, epoch). At least once: a restore may repeat a micro-batch, with other rows."""
 
     ledger: Ledger | None = None
     reads_all = False

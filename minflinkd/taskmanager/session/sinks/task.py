@@ -109,7 +109,10 @@ class TaskSinks:
             ledger.confirm(batch_id)
 
     def close(self, batch_id: int) -> None:
-        """Close the sinks of an ended attempt. A checkpoint may cover what was staged up to `batch_id`, none the rest."""
+        """Close the sinks of an ended attempt.
+
+        Checkpoints may cover what was staged up to `batch_id`. What was staged later is discarded.
+        """
         with self._committing:
             for sink in self._own():
                 _if_possible(sink.vertex_id, lambda sink=sink: sink.discard(batch_id))  # type: ignore[misc]
@@ -160,7 +163,7 @@ def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
 
 @contextmanager
 def _as_failure() -> Iterator[None]:
-    """Turn what user code or a database raises into a RemoteError that can be retried, whatever it is."""
+    """Turn whatever user code or a database raises into a RemoteError: the next try may succeed."""
     try:
         yield
     except MinflinkError:
