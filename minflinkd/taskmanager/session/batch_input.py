@@ -20,7 +20,7 @@ from minflinkd.taskmanager.session.operators import EXCHANGE, lines_with_logs, s
 from minflinkd.taskmanager.session_protocol import SnapshotFailed
 
 MOST_FILES = 5  # files per source that are named; the others are counted
-MOST_CHARACTERS = 300  # of an offset; Kafka's name every partition
+MOST_CHARACTERS = 300  # of an offset; a Kafka offset names every partition
 _UNKNOWN_FORM = (ValueError, LookupError, TypeError, AttributeError)  # raised if Spark writes its logs in another form
 
 

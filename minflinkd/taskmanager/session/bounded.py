@@ -21,7 +21,7 @@ from minflinkd.taskmanager.session.spark import Session
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _EXECUTION = f"{_RUNTIME}.MicroBatchExecution"
-_EVERY_BATCH = 2**62
+_EVERY_BATCH = 2**62  # greater than the number of any micro-batch
 _STREAMING = "org.apache.spark.sql.connector.read.streaming"
 
 

@@ -316,6 +316,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
             if (held := request.held.get(task.id)) is not None and not built.faults:
                 found = rehearsal.verdicts(engine.session, built, held.operators, Path(held.directory))
                 judged[task.id] = dict(found)
+        # Plans that are kept belong to `engine.prepared` from here on. Those of a faulty job are released below.
         engine.prepared.keep(job_id, [] if faults else prepared)
         prepared = prepared if faults else []
     finally:

@@ -127,6 +127,7 @@ class ExchangeSource:
             return self._of_plan(relation(self._attributes(), nothing, True, self._none))
         reader = self._spark.read.schema(stored_schema(self._written)).options(**_NOTHING_IS_SKIPPED)
         stored = reader.parquet(*(f"file://{file}" for file in files))
+        # Spark requires that the plan of a source's rows is marked as streaming, and the plan of a file read is not.
         read = stored._jdf.queryExecution().analyzed()
         streamed = read.copy(read.relation(), read.output(), self._none, True, self._none)
         return as_read(DataFrame(self._of_plan(streamed), self._spark), self._written)._jdf

@@ -3,7 +3,7 @@
 A query that Spark has analysed may still fail in each attempt, when its first micro-batch is planned. Examples: a
 second watermark after a first one, a join of two streams without an equality, a pandas function that aggregates, a text
 with a collation as a key of state. Spark's own `IncrementalExecution` is used, so that none of its rules is repeated
-here. Sources need no stand-ins: their relations can be planned as they are, and only cannot be executed.
+here. Sources need no stand-ins: Spark plans their relations as they are, and would only refuse to execute them.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ _OPERATORS = {
     "And": "AND",
     "Or": "OR",
 }
+# These functions keep the same state, and compute different results from it.
 _SAME_STATE = dict.fromkeys(("stddev_pop", "stddev_samp", "variance_pop", "variance_samp"), "variance")
 _NOT_TOLD = {"class", "dataType", "timeZoneId", "zoneId", "evalMode", "evalContext", "name"}  # fields left out
 _SETTINGS = re.compile(r"ansi|failOn|nullOn|deterministic|legacy", re.IGNORECASE)  # session settings, or irrelevant

@@ -40,7 +40,7 @@ class Opening:
         self._batch_id = restored.batch_id if restored is not None else -1
         unread = checkpoint / UNREAD
         for channel in request.inputs:
-            if (unread / channel.vertex_id).exists():  # Spark's directory must hold only Spark's files
+            if (unread / channel.vertex_id).exists():  # unread entries are not Spark's: move them out of its directory
                 restored_entries = self._restored(channel.vertex_id)
                 restored_entries.parent.mkdir(parents=True, exist_ok=True)
                 (unread / channel.vertex_id).rename(restored_entries)

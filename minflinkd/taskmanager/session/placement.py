@@ -28,7 +28,7 @@ from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import USER_STATE, source_lines, source_logs
 
-# Spark's names for the operators of a kind, in the records beside their state. State of a kind that is not here cannot
+# Spark's names for the operators of a kind, in the records next to their state. State of a kind that is not here cannot
 # be moved: the records of `transformWithState`, for example, hold paths.
 _RECORDED = {
     "Aggregate": {"stateStoreSave", "sessionWindowStateStoreSaveExec"},

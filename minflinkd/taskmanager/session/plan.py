@@ -148,7 +148,7 @@ def _build(
         plan.operators = operators.nodes(session, plan.frame)
         plan.source_names = operators.source_names(plan.operators)
         plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
-        read = {edge.id for edge in task.inputs}  # an exchange that is read twice is two sources to Spark
+        read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
         lines = operators.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
     return plan

@@ -275,7 +275,7 @@ class RunningTask:
         while self._channels.closed_after is not None:
             if self._stopping.wait(_REOPENED):
                 return False
-        with self._lock:
+        with self._lock:  # so that `stop` either comes first or finds the new query
             if self._stopping.is_set() or self._batch_error is not None:
                 return False
             assert self._plan is not None
@@ -295,7 +295,7 @@ class RunningTask:
         return True
 
     def run_to_end(self) -> None:
-        """Run a bounded task to the end of its input, on a thread beside `watch`, which reports the query's failure."""
+        """Run a bounded task to the end of its input. If the query fails, `watch` reports it, on its own thread."""
         self._bounded = True
         try:
             self._await_first_batch()
@@ -329,7 +329,7 @@ class RunningTask:
             self._let_end = False
             return
         before._jsq.stop()
-        while self._query is before and not self._watched.wait(_REOPENED):
+        while self._query is before and not self._watched.wait(_REOPENED):  # until `watch` has started the next query
             pass
 
     def _failed(self, error: ErrorInfo) -> None:

@@ -72,7 +72,7 @@ def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[i
 
 
 def _told(error: PySparkException | Py4JError) -> str:
-    """Return what changes in the state's schema, or Spark's own message if that does not tell the schemas."""
+    """Return what changes in the state's schema, or Spark's own message if the error does not carry both schemas."""
     given = error.java_exception.getMessageParameters() if isinstance(error, Py4JJavaError) else _parameters(error)
     for part in ("Value", "Key"):
         stored, new = given.get(f"stored{part}Schema"), given.get(f"new{part}Schema")

@@ -41,8 +41,8 @@ def recorded_partitions(entry: snapshot.OffsetEntry) -> int:
 def repartition(spark: SparkSession, checkpoint: Path, batch: int, partitions: int, target: Path) -> int:
     """Make a copy of `checkpoint` with `partitions` partitions in the new directory `target`.
 
-    `batch`: the last micro-batch in `checkpoint`, which is unchanged in any case. Blocks while Spark rewrites the state.
-    Returns the last micro-batch in `target`. Raises StateNotRepartitioned, with nothing left in `target`.
+    `batch`: the last micro-batch in `checkpoint`. Blocks while Spark rewrites the state. Returns the last micro-batch
+    in `target`. Raises StateNotRepartitioned, with nothing left in `target`. `checkpoint` is unchanged in any case.
     """
     try:
         shutil.copytree(checkpoint, target, copy_function=link_or_copy)

@@ -69,6 +69,7 @@ class Snapshotter:
     def _take(self, request: TakeSnapshot, target: Path, unread: Path) -> SnapshotTaken:
         began = time.monotonic()
         deadline = began + request.timeout
+        # A micro-batch that Spark has begun to plan may still belong to the cut of a stop checkpoint.
         planned = snapshot.read_boundary(self._checkpoint).started if request.stop else -1
         self._channels.trigger(request.checkpoint_id, unread, oldest=request.oldest, stop=request.stop, planned=planned)
         made = self._await_cut(request, deadline)

@@ -207,7 +207,8 @@ def launch(config: SessionConfig) -> Session:
     remember_names()
     jvm: Any = SparkContext._jvm
     java_classes.compile_classes(jvm, classes)
-    jvm.org.apache.hadoop.fs.FileSystem.closeAll()  # drop Hadoop's own one, cached when spark-submit looked for jars
+    # spark-submit looked for jars with Hadoop's own local file system, which is cached. Close it, so that ours is used.
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()
     spark = SparkSession.builder.config(conf=SparkConf().setAll(list(wanted.items()))).getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None

@@ -51,7 +51,7 @@ class StateStores:
         """Assign the open stores of a query run to another run. Returns how many there were.
 
         No Spark task of the run may be running. Maintenance closes the stores of a run that has ended, so stores that
-        are to stay open must get another run id before. If `to` is a made-up id and not a run of Spark's, the caller
+        should stay open must get another run id first. If `to` is a made-up id and not a run of Spark's, the caller
         must `forget` it when it has no stores any more.
         """
         uuid = self._jvm.java.util.UUID.fromString

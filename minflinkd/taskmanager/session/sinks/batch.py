@@ -21,7 +21,7 @@ class BatchSink(Protocol):
     reads_all: bool  # False: the sink may leave rows of the frame unread, or read them twice
 
     def write(self, frame: DataFrame, epoch: int) -> int | None:
-        """Write a micro-batch. Returns the rows written; None if the sink wrote all rows and did not count them."""
+        """Write a micro-batch. Returns the rows written; None if the sink got all rows and has not counted them."""
         ...
 
 

@@ -90,7 +90,10 @@ class UpsertSink:
             staging.drop_others(transaction)
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        """Write a micro-batch. If several of its rows have the same key, any one of them is written."""
+        """Write a micro-batch. If several of its rows have the same key, any one of them is written.
+
+        PostgreSQL refuses an upsert that changes a row twice.
+        """
         staging, names = self._staging, tuple(frame.columns)
         staging.write(frame.dropDuplicates(list(self._key)), epoch)
         changed = [f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in names if name not in self._key]
