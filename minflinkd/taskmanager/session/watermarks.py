@@ -1,7 +1,7 @@
 """Watermarks that pass through exchanges (J8a).
 
-Parquet files carry no watermarks, so the exchange's entries do. In an input, the column that was event time upstream is
-marked with a watermark with a delay so long that it never moves by itself. The watermarks of the entries are put in its
+Parquet files carry no watermarks, so the exchange's entries do. In an input, the column that was event time upstream
+gets a watermark again, but with a delay so long that it never moves by itself. The entries' watermarks are put in its
 place. Spark then takes the minimum over all inputs, as it does for its own watermarks. That place is a private field,
 found by reflection; a test fails if a new Spark moves it.
 
