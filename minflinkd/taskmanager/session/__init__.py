@@ -1,1 +1,1 @@
-"""The session child of a TaskManager: Python driver, JVM, running tasks, user code. The only part with pyspark."""
+"""The session child of a TaskManager: Python driver, JVM, running tasks, user code. Only this package uses pyspark."""

@@ -1,7 +1,7 @@
-"""Entry of the session child: `python -m minflinkd.taskmanager.session --fd N --config FILE`.
+"""Entry point of the session child: `python -m minflinkd.taskmanager.session --fd N --config FILE`.
 
-Lives exactly as long as its supervisor: the kernel kills it with its parent, a closed socket ends it, and the JVM ends
-with it (its standard input is a pipe from here).
+It lives exactly as long as its supervisor: the kernel kills it when its parent dies, and a closed socket ends it. The
+JVM ends with the child, as its standard input is a pipe from here.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _JVM_POLL = 0.5  # seconds
 
 
 def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent dies."""
     parent = os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
@@ -53,7 +54,7 @@ def die_with_parent() -> None:
 
 
 async def serve(fd: int, config: SessionConfig) -> None:
-    """Returns when the supervisor is gone, or the JVM."""
+    """Serve the supervisor. Returns when the supervisor or the JVM is gone."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
     mailboxes: dict[str, Mailbox] = {}
     connection = Connection(reader, writer, local=mailboxes.get, name="supervisor")
@@ -77,7 +78,7 @@ async def serve(fd: int, config: SessionConfig) -> None:
 
 
 async def _begin(config: SessionConfig, tell: Callable[[Notice], None], mailboxes: dict[str, Mailbox]) -> int | None:
-    """Build the session, say so, and return the JVM's pid; None where that failed."""
+    """Build the session, report it to the supervisor, and return the JVM's pid; None if that failed."""
     try:
         child, jvm_pid, phases = await asyncio.to_thread(_build, config, tell)
     except Exception as error:
@@ -92,7 +93,7 @@ async def _begin(config: SessionConfig, tell: Callable[[Notice], None], mailboxe
 
 def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[SessionChild, int, dict[str, float]]:
     began = time.monotonic()
-    # Here, not above: what importing pyspark costs is one of the phases.
+    # Imported here and not at the top, because the time of importing pyspark is one of the phases.
     from minflinkd.taskmanager.session import reach, spark, warmup
     from minflinkd.taskmanager.session.callback import BatchCallback
     from minflinkd.taskmanager.session.child import SessionChild
@@ -115,7 +116,7 @@ def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[Sessi
 
 def _lives(pid: int) -> bool:
     try:
-        # Our own child: once dead it is a zombie until somebody asks for it.
+        # The JVM is our own child: once dead it stays a zombie until we wait for it.
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     except ChildProcessError:
         return False
@@ -132,7 +133,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         asyncio.run(serve(arguments.fd, read_config(arguments.config)))
     finally:
-        # Not sys.exit: threads in user code, and py4j's, would keep the process for as long as they like.
+        # Not sys.exit: threads of user code and of py4j could keep the process alive forever.
         sys.stderr.flush()
         os._exit(0)
 

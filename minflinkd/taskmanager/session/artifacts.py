@@ -1,4 +1,4 @@
-"""A job's artifacts on disk: what each holds, and how it is laid out for Python to import."""
+"""A job's artifacts on disk: what each contains, and how it is unpacked for Python to import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 
 
 class UnusableArtifact(MinflinkError):
-    """An artifact that no session can use: damaged, or against another one of the same job."""
+    """No session can use an artifact: it is damaged, or conflicts with another one of the same job."""
 
     code = "unusable-artifact"
     consequence = Consequence.FATAL
@@ -38,7 +38,7 @@ class Artifact:
 
     @property
     def is_library(self) -> bool:
-        """Whether a session takes it up as a whole and for good: a jar, an archive with native code."""
+        """Whether it belongs to the session as a whole, until that ends: a jar, or an archive with native code."""
         return self.is_jar or libraries.has_native_code(self.members)
 
     @property
@@ -47,12 +47,12 @@ class Artifact:
 
     @property
     def names(self) -> frozenset[str]:
-        """By which its packages and modules are imported."""
+        """The names by which its packages and modules are imported."""
         return libraries.top_level_names(self.members or (self.name,))
 
 
 def read(artifacts: Mapping[str, str]) -> tuple[Artifact, ...]:
-    """In the job's order. Raises UnusableArtifact."""
+    """Read artifacts, in the job's order. Raises UnusableArtifact."""
     return tuple(_read(name, Path(path)) for name, path in artifacts.items())
 
 
@@ -72,7 +72,7 @@ def _read(name: str, path: Path) -> Artifact:
 
 @contextmanager
 def _archive(name: str, path: Path) -> Iterator[zipfile.ZipFile]:
-    """Whatever is wrong inside it is the artifact's fault; what this machine lacks is not."""
+    """Open an archive. Raises UnusableArtifact if it is damaged; problems of this machine are raised as they are."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -90,8 +90,9 @@ def digest_of(artifacts: Iterable[Artifact], *more: str) -> str:
 
 
 def unpack(artifact: Artifact, target: Path) -> None:
-    """Lay an artifact's files out below a directory. A file that is there already stays, as the first one on Python's
-    path would win. Raises UnusableArtifact.
+    """Unpack an artifact below a directory. Raises UnusableArtifact.
+
+    A file that is there already stays: on Python's path, too, the first one would win.
     """
     if not artifact.members:
         if not (target / artifact.name).exists():
@@ -119,7 +120,10 @@ def unpack(artifact: Artifact, target: Path) -> None:
 
 
 def _check_package(artifact: Artifact, path: str, target: Path, own: set[Path]) -> None:
-    """In one directory Python takes the package `a/` before the module `a.py`, also where that one came first."""
+    """Raise UnusableArtifact if a package would hide a module of an earlier artifact.
+
+    In one directory, Python prefers the package `a/` to the module `a.py`, even if the module's artifact comes first.
+    """
     package, stem = (target / path).parent, PurePosixPath(path).stem
     if stem != "__init__":
         return
@@ -134,8 +138,10 @@ def _check_package(artifact: Artifact, path: str, target: Path, own: set[Path]) 
 
 
 def merge(artifact: Artifact, source: Path, target: Path) -> None:
-    """Move an artifact's files to those of others, all or none. What is beside its packages, such as a LICENSE, stays
-    as the first one has it. Raises UnusableArtifact where a file of a package has two contents.
+    """Move an artifact's files to where those of others are, all or none.
+
+    Of files outside packages, such as a LICENSE, the first artifact's stays. Raises UnusableArtifact if a file of a
+    package is there with other contents.
     """
     files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file()]
     new = []
@@ -166,7 +172,7 @@ def _leaves(path: str) -> bool:
 
 
 def remove(directory: Path) -> None:
-    """Also while a worker is writing its byte code there. Idempotent."""
+    """Remove a directory, even while a worker writes byte code there. Idempotent."""
     for _ in range(5):
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.lexists(directory):

@@ -1,8 +1,8 @@
-"""How many rows an attempt had read and written when each of its last micro-batches was over.
+"""Counts the rows that an attempt had read and written when each of its last micro-batches ended.
 
-A checkpoint is cut between two micro-batches, and its counts must be those of the cut: what a restored attempt
-processes again is then counted once. Rows written are known when a micro-batch is over, rows read a moment later, from
-Spark.
+A checkpoint is cut between two micro-batches, and its counts must be those at the cut. Then rows that a restored
+attempt processes again are counted only once. Rows written are known when a micro-batch ends; rows read a moment later,
+when Spark reports them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 
-KEPT = 256  # micro-batches; a cut is never so far before the last one
+KEPT = 256  # micro-batches; a cut is never that far before the last one
 
 
 class AttemptRows:
-    """Not thread-safe. Micro-batches are told in their order, by the numbers that Spark gives them."""
+    """The row counts of one attempt. Not thread-safe. Micro-batches must come in order, with Spark's numbers."""
 
     def __init__(self) -> None:
-        self._read: dict[int, RowCounts] = {}  # up to and with this micro-batch
+        self._read: dict[int, RowCounts] = {}  # micro-batch -> the sum up to and including it
         self._written: dict[int, RowCounts] = {}
 
     @property
@@ -29,14 +29,14 @@ class AttemptRows:
         _put(self._written, epoch, RowCounts(written=dict(rows)))
 
     def has_read(self, epoch: int, rows: Mapping[str, int]) -> None:
-        """A micro-batch that is known already changes nothing."""
+        """Record the rows that a micro-batch has read. One that is recorded already changes nothing."""
         _put(self._read, epoch, RowCounts(read=dict(rows)))
 
     def at(self, epoch: int) -> RowCounts:
         return _up_to(self._read, epoch) + _up_to(self._written, epoch)
 
     def is_awaited(self, epoch: int) -> bool:
-        """This attempt has processed the micro-batch, and what was read for it is not known yet."""
+        """Whether this attempt has processed the micro-batch and the rows read for it are not known yet."""
         return epoch in self._written and max(self._read, default=-1) < epoch
 
 

@@ -1,4 +1,4 @@
-"""Whether the readers of a task's exchange hold it back, and for how long they have (J10)."""
+"""Measures whether, and for how long, the readers of a task's exchange hold it back (J10)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 
 from minflinkd.rpc.messages import TaskMetrics
 
-TELL_EVERY = 1.0  # seconds between two reports of nothing but another backlog
+TELL_EVERY = 1.0  # seconds between two reports in which only the backlog has changed
 
 
 @dataclass(frozen=True)
 class Output:
-    """Of a task, at one moment."""
+    """The state of a task's output at one moment."""
 
     backlog: int  # bytes that a reader still needs
     held: bool
-    held_ms: float  # altogether
+    held_ms: float  # in total
 
     def within(self, metrics: TaskMetrics) -> TaskMetrics:
         return msgspec.structs.replace(
@@ -29,17 +29,17 @@ class Output:
 
 
 class Backpressure:
-    """Thread-safe: a micro-batch waits on one thread, another one reports."""
+    """Measures the time for which micro-batches are held back. Thread-safe: one thread waits, another one reports."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._since: float | None = None
-        self._before = 0.0  # seconds, of earlier times
+        self._before = 0.0  # seconds, without the current wait
         self._told_at = -TELL_EVERY
 
     def hold(self) -> None:
-        """A micro-batch waits for a reader. Idempotent."""
+        """Record that a micro-batch waits for a reader. Idempotent."""
         with self._lock:
             if self._since is None:
                 self._since = self._clock()
@@ -56,9 +56,9 @@ class Backpressure:
             return Output(backlog, self._since is not None, round((self._before + now) * 1000, 1))
 
     def is_news(self, output: Output, told: TaskMetrics) -> bool:
-        """Whether to tell of it although no micro-batch has finished: at once where the task is held back, or no
+        """Whether to report the output although no micro-batch has finished.
 
-        longer, and now and then of another backlog.
+        True at once if the task is held back now, or no longer is; from time to time if only the backlog has changed.
         """
         now = self._clock()
         differs = output.backlog != told.output_backlog and now - self._told_at >= TELL_EVERY

@@ -1,7 +1,8 @@
-"""Which input the micro-batch had that failed: files and offsets, from the logs that Spark wrote before it began.
+"""Finds the input of a failed micro-batch: files and offsets, from the logs that Spark wrote before it began.
 
-Spark does not say which row a Python function raised on, nor which file it was in. But before a micro-batch reads, it
-writes down what is to be read, so the search for a record ends at a few files, or at a range of offsets.
+Spark does not say on which row a Python function raised, nor in which file that row was. But it records what a
+micro-batch is going to read before it reads. That narrows the search for the record to a few files, or a range of
+offsets.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import EXCHANGE, lines_with_logs, source_lines, source_names
 from minflinkd.taskmanager.session_protocol import SnapshotFailed
 
-MOST_FILES = 5  # of a source that are named; the others are counted
-MOST_CHARACTERS = 300  # of an offset; one of Kafka names every partition
-_UNKNOWN_FORM = (ValueError, LookupError, TypeError, AttributeError)  # Spark may write its logs otherwise
+MOST_FILES = 5  # files per source that are named; the others are counted
+MOST_CHARACTERS = 300  # of an offset; a Kafka offset names every partition
+_UNKNOWN_FORM = (ValueError, LookupError, TypeError, AttributeError)  # raised if Spark writes its logs in another form
 
 
 def failed_input(checkpoint: Path, sources: tuple[PlanNode, ...]) -> str:
-    """`micro-batch 7 read events: /data/events/2.json; views: from {"views":{"0":12}} to {"views":{"0":15}}`.
+    """Describe the new input of the micro-batch that has begun and was not committed, by source.
 
-    Of the micro-batch that has begun and was not committed, of sources that had something new. Empty where there is no
-    such micro-batch, or nothing is known of its input. An exchange is left out: what it brings is no place to look at.
+    Example: `micro-batch 7 read events: /data/events/2.json; views: from {"views":{"0":12}} to {"views":{"0":15}}`.
+    Returns "" if there is no such micro-batch, or nothing is known of its input. Exchanges are left out: users cannot
+    look into them.
     """
     with suppress(OSError, *_UNKNOWN_FORM, SnapshotFailed):
         found = snapshot.read_boundary(checkpoint)
@@ -59,7 +61,7 @@ def _of_sources(checkpoint: Path, sources: tuple[PlanNode, ...], batch: int) -> 
 
 
 def _log_offset(offset: str | None) -> int | None:
-    """Of a file source: the last entry of its log that was read; -1 where none was. None of any other source."""
+    """Return the last entry of a file source's log that was read, -1 if none was; None for any other source."""
     if offset is None:
         return -1
     value = json.loads(offset)
@@ -67,7 +69,10 @@ def _log_offset(offset: str | None) -> int | None:
 
 
 def _files(log: Path, first: int, last: int) -> Iterator[str]:
-    """Paths in these entries of a file source's log. Every tenth is a compact one, which repeats all before it."""
+    """Yield the paths in these entries of a file source's log.
+
+    Every tenth entry is a compact one, which repeats all entries before it.
+    """
     for number in range(first, last + 1):
         entry = next((path for path in (log / str(number), log / f"{number}.compact") if path.is_file()), None)
         if entry is None:

@@ -1,6 +1,6 @@
-"""What happens in the micro-batches of one query, and between them: sinks, exchanges, watermarks, and who is awaited.
+"""What happens in the micro-batches of one query and between them: waiting, sinks, exchanges and watermarks.
 
-`process` runs on the query's own thread, called by Spark; `look_at_exchanges` on the one that watches the query.
+Spark calls `process` on the query's own thread. `look_at_exchanges` runs on the thread that watches the query.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from minflinkd.taskmanager.session.progress import Progress
 from minflinkd.taskmanager.session.sinks import TaskSinks
 from minflinkd.taskmanager.session.watermarks import Watermarks, is_idle
 
-_HANDED_OVER = 30.0  # seconds, many times what it takes
+_HANDED_OVER = 30.0  # seconds; a handover takes a small fraction of this
 
 
 @dataclass
 class MicroBatches:
-    """`max_backlog`: entries of its exchange that nobody has read, beyond which a micro-batch waits (J10).
+    """Processes the micro-batches of one query.
 
-    `stores_here`: the query has the stores that are handed over to it. `execution`: Spark's own object of the query.
-    `published`: called behind each micro-batch. `error`: why one failed.
+    `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
+    `stores_here`: set once the query has the state stores that are handed over to it. `execution`: returns Spark's
+    object of the query. `published`: called after each micro-batch. `error`: why one failed.
     """
 
     plan: Plan
@@ -56,34 +57,35 @@ class MicroBatches:
     error: ErrorInfo | None = None
 
     def process(self, frame: DataFrame, epoch: int) -> None:
-        """Raises BatchFailed, whatever it was that failed."""
+        """Process a micro-batch. Raises BatchFailed, whatever failed."""
         failure = None
         try:
             self._await_stores()
             self._await_readers()
             self._write(frame, epoch)
-        except BaseException as error:  # SystemExit of user code as well
+        except BaseException as error:  # user code may raise even SystemExit
             failure = batch_failure(error)
         if failure is not None:
             if not self.stopping.is_set():
                 self.error = failure
-            # Said in one line: Spark matches a regular expression against the whole text of what stops a query, and
-            # overflows its stack over a long traceback.
+            # One line only, raised outside the except block: Spark matches a regular expression against the whole text
+            # of what stops a query, and overflows its stack over a long traceback.
             raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
 
     def input_failed(self, error: Exception) -> None:
-        """An exchange could not be read for a micro-batch."""
+        """Record that an exchange could not be read for a micro-batch."""
         if not self.stopping.is_set():
             self.error = input_failure(error)
 
     def _await_stores(self) -> None:
-        """Those of the attempt before it. Raises QueryEnded."""
+        """Wait until the query has the state stores of the attempt before it. Raises QueryEnded."""
         if not self.stores_here.wait(_HANDED_OVER):
             raise QueryEnded("the state stores of the attempt before it were not handed over")
 
     def _await_readers(self) -> None:
-        """J10: before anything of a micro-batch is computed, so that the one before can be checkpointed meanwhile.
+        """J10: wait while readers of the exchange are too far behind, or a stop checkpoint holds micro-batches back.
 
+        Waits before anything of the micro-batch is computed, so that the one before can be checkpointed meanwhile.
         Raises QueryEnded.
         """
         pause = 0.005
@@ -119,7 +121,7 @@ class MicroBatches:
         self.published()
 
     def look_at_exchanges(self) -> None:
-        """What happens to them while no micro-batch is there to see it."""
+        """Take in and pass on what happens in exchanges while no micro-batch runs."""
         self.channels.poll()
         if self.channels.may_idle:
             with suppress(PySparkException, Py4JError):
@@ -128,7 +130,10 @@ class MicroBatches:
             self._tell_watermark()
 
     def _tell_watermark(self) -> None:
-        """An idle query has fired whatever its watermark fires; nobody else would tell its readers of it (J8a)."""
+        """Tell the readers of an idle query its watermark (J8a).
+
+        The query has fired whatever its watermark fires, and no micro-batch would tell the readers.
+        """
         with suppress(PySparkException, Py4JError):
             execution = self.execution()
             tracker = execution.watermarkTracker()

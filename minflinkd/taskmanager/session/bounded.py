@@ -1,7 +1,7 @@
-"""Bounded input (J8a): what exists at the start is read, then the watermark goes to the end of time.
+"""Bounded input (J8a): reads what exists at the start, then sets the watermark to the end of time.
 
 Spark's own `availableNow` ends a query without writing its last windows. So a task of a batch job runs with an
-ordinary trigger, its sources are told to stop at what they see now, and when they have nothing more the watermark is
+ordinary trigger, and its sources are told to stop at what they see now. When they have nothing more, the watermark is
 set so far ahead that every open window, join and timer fires in a micro-batch without data.
 """
 
@@ -21,16 +21,16 @@ from minflinkd.taskmanager.session.spark import Session
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _EXECUTION = f"{_RUNTIME}.MicroBatchExecution"
-_EVERY_BATCH = 2**62
+_EVERY_BATCH = 2**62  # greater than the number of any micro-batch
 _STREAMING = "org.apache.spark.sql.connector.read.streaming"
 
 
 def run_to_end(
     session: Session, java_query: Any, exchanges: frozenset[int] = frozenset(), ended: Callable[[], bool] = lambda: True
 ) -> bool:
-    """Blocks until the input is exhausted and nothing more fires. False where the query ended before.
+    """Block until the input is exhausted and nothing more fires. Returns False if the query ended before that.
 
-    `exchanges`: the ordinals of sources that end by themselves; `ended` says when all of them have.
+    `exchanges`: the offset lines of exchanges, which end by themselves. `ended`: whether all of them have ended.
     """
     execution = java_query.streamingQuery()
     if not _hold_sources(session, execution, exchanges):
@@ -50,8 +50,8 @@ def run_to_end(
 def _end_time(session: Session, execution: Any) -> None:
     """Set the watermark of an idle query to the end of time.
 
-    When it looks for something to do, an idle query has already derived the watermarks of its operators for the next
-    micro-batch, and insists that they stay. So what it derived is forgotten, under the lock that it looks under.
+    When an idle query looks for something to do, it derives the watermarks of its operators for the next micro-batch,
+    and does not change them afterwards. So it must forget them, under the lock that it holds while it looks.
     """
     with between_batches(session, execution) as forget:
         execution.watermarkTracker().setWatermark(END_OF_TIME_MS)
@@ -59,10 +59,11 @@ def _end_time(session: Session, execution: Any) -> None:
 
 
 def end_for_empty_batch(session: Session, execution: Any, checkpoint: Path, park: Callable[[], None]) -> bool:
-    """Whether the query has run no micro-batch, and ends, so that the next one begins with one without rows.
+    """End a restored query that has run no micro-batch, so that the query after it begins with an empty one.
 
-    Spark fires nothing in a restored query before its first micro-batch, and runs none without rows. `park` takes its
-    state stores away, for the query that follows.
+    Spark fires nothing in a restored query before its first micro-batch, and runs none without rows. `park` moves the
+    query's state stores away for the query that follows. Returns False, and leaves the query alone, if it has run or
+    planned a micro-batch.
     """
     with between_batches(session, execution):
         boundary = snapshot.read_boundary(checkpoint)
@@ -70,18 +71,18 @@ def end_for_empty_batch(session: Session, execution: Any, checkpoint: Path, park
             return False
         snapshot.plan_empty_batch(checkpoint, boundary.committed)
         park()
-        execution.state().set(terminated(session))  # under the lock: it plans nothing more
+        execution.state().set(terminated(session))  # under the lock, so the query plans no micro-batch meanwhile
         return True
 
 
 def terminated(session: Session) -> Any:
-    """Spark's mark of a query that ends by itself after the micro-batch that it commits."""
+    """Return Spark's state of a terminated query. A query in this state ends after the micro-batch in progress."""
     return getattr(getattr(session.jvm, f"{_RUNTIME}.TERMINATED$"), "MODULE$")
 
 
 @contextmanager
 def between_batches(session: Session, execution: Any) -> Iterator[Callable[[], None]]:
-    """An idle query looks for nothing meanwhile. Gives what makes it forget the watermarks that it has derived."""
+    """Keep an idle query from looking for work. Yields a function that makes it forget its derived watermarks."""
     kind = session.jvm.org.apache.spark.util.Utils.classForName(_EXECUTION, True, False)
     member = kind.getDeclaredField("watermarkPropagator")
     member.setAccessible(True)
@@ -94,7 +95,7 @@ def between_batches(session: Session, execution: Any) -> Iterator[Callable[[], N
 
 
 def _hold_sources(session: Session, execution: Any, exchanges: frozenset[int]) -> bool:
-    """Bind every source to what it sees now, but exchanges."""
+    """Limit every source except exchanges to what it sees now. Returns False if the query has ended."""
     while execution.uniqueSources().isEmpty():  # they are made on the query's own thread
         if not execution.isActive():
             return False

@@ -1,8 +1,8 @@
-"""The one foreachBatch callback of a child, shared by all of its queries, and the connections of all that call back.
+"""The one foreachBatch callback of a session child, shared by all queries, and the connections that queries call over.
 
-pyspark registers a new Java proxy with every `foreachBatch`, and never forgets one. Here there is one proxy; a
-micro-batch names its attempt in a setting of its session. The other thing that would pile up is py4j's: each query's
-JVM thread opens a connection, and with it a thread, to this process. They are closed when the attempt ends.
+pyspark registers a new Java proxy with every `foreachBatch`, and never removes one. Here there is only one proxy; a
+micro-batch names its attempt in a setting of its session. Connections would pile up too: for each query's JVM thread,
+py4j opens one to this process, with a thread here. They are closed when the attempt ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Batch = Callable[[DataFrame, int], None]
 
 
 class BatchCallback:
-    """Thread-safe."""
+    """Calls the handler of the attempt that a micro-batch belongs to. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -45,8 +45,8 @@ class BatchCallback:
             connections = self._connections.pop(attempt_id, {})
         for ours, theirs in connections.items():
             with suppress(Py4JError, OSError):
-                theirs.shutdown()  # py4j's JVM half keeps its sockets for ever otherwise
-            with suppress(OSError, AttributeError):  # its thread reads the end, and closes
+                theirs.shutdown()  # otherwise py4j keeps its sockets in the JVM forever
+            with suppress(OSError, AttributeError):  # the connection's thread then reads the end, and closes it
                 ours.socket.shutdown(socket.SHUT_RDWR)
 
     def attach(self, writer: Any) -> None:
@@ -55,7 +55,7 @@ class BatchCallback:
         helper.callForeachBatch(writer._jwrite, self)
 
     def call(self, java_frame: Any, epoch: int) -> None:
-        """Called by the JVM, on a thread that belongs to the query's thread there."""
+        """Process a micro-batch. The JVM calls this, on the Python thread that belongs to the query's JVM thread."""
         spark = SparkSession(self._session.spark.sparkContext, java_frame.sparkSession())
         attempt_id = AttemptId(java_frame.sparkSession().conf().get(ATTEMPT_KEY))
         self.called_by(attempt_id)
@@ -66,7 +66,7 @@ class BatchCallback:
         handler(DataFrame(java_frame, spark), epoch)
 
     def called_by(self, attempt_id: AttemptId) -> None:
-        """To be told of every call from the attempt's query: its connection goes with the attempt."""
+        """Note the connection of a call from the attempt's query, to close it with the attempt. Call it every time."""
         ours = self._session.gateway._gateway_client.get_thread_connection()
         with self._lock:
             connections = self._connections.get(attempt_id)

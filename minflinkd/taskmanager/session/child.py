@@ -1,4 +1,4 @@
-"""The session child's side of the protocol: requests of the supervisor, carried out on threads."""
+"""The session child's side of the protocol: carries out the supervisor's requests on threads."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 _UNLOADED_AFTER = 60.0  # seconds: many times Spark's maintenance interval
-_HEIR_PATIENCE = 5.0  # seconds between the end of one version of a job and the deployment of the next
-_THREADS = 256  # a ceiling, not a reserve: threads are made as they are needed, and used again
+_HEIR_PATIENCE = 5.0  # seconds allowed between the end of one version of a job and the deployment of the next
+_THREADS = 256  # at most: threads are created as needed and reused
 
 
 class _Attempt:
-    """One attempt, from its request on."""
+    """One attempt, from its request to its stop."""
 
     def __init__(self, task: RunningTask, started: asyncio.Future[TaskRunning]) -> None:
         self.task = task
@@ -70,7 +70,11 @@ class _Attempt:
 
 
 class _Stopped:
-    """An attempt that is not unloaded yet. `claimed`: by one that starts, which may take as long as it likes."""
+    """A stopped attempt that is not unloaded yet.
+
+    `claimed`: a starting attempt may continue from it, however long its start takes. `heir`: the attempt that does
+    continue from it, or None; not done while that is open.
+    """
 
     def __init__(self, task: RunningTask) -> None:
         self.task = task
@@ -86,7 +90,7 @@ class _Stopped:
 
 
 class SessionChild(Component):
-    """Attempts by id. All of Spark is behind threads, so the loop answers while user code runs or blocks."""
+    """Keeps attempts by id. Spark is only called on threads, so the loop answers while user code runs or blocks."""
 
     def __init__(self, engine: Engine, *, tell: Callable[[Notice], None]) -> None:
         super().__init__("session child")
@@ -127,7 +131,7 @@ class SessionChild(Component):
         return await asyncio.shield(attempt.started)
 
     def _before(self, request: RunTask) -> _Stopped | None:
-        """The attempt that this one may go on from; others of its task need not wait for an heir any more."""
+        """Return the stopped attempt that this one may continue from, and release others of its task from waiting."""
         found = None
         for stopped in self._stopped.values():
             standing = stopped.standing
@@ -149,9 +153,9 @@ class SessionChild(Component):
         if started.cancelled() or started.exception() is not None:
             self._attempts.pop(request.attempt_id, None)
         elif attempt is not None:
-            # Beside the loop, and on threads of the pool: they end when the query does.
+            # Both run on threads of the pool, and end when the query does.
             self._threads.submit(attempt.task.watch)
-            # Behind a drain time has ended: what failed after it only ends again.
+            # Input already ended before the drain checkpoint; run to the end again.
             ended = request.restored is not None and request.restored.input_ended
             if request.job.mode == "batch" or ended:
                 attempt.ends = True
@@ -198,17 +202,19 @@ class SessionChild(Component):
         if stopped is None:
             return TaskUnloaded(unloaded=request.attempt_id not in self._attempts)
         await asyncio.wait([stopped.heir], timeout=_HEIR_PATIENCE)
-        if stopped.claimed:  # settled when that one has started, or has failed to
+        if stopped.claimed:  # the claim is settled when that attempt has started, or has failed to start
             await asyncio.wait([stopped.heir])
-        stopped.inherited(None)  # from now on, nobody goes on from it
+        stopped.inherited(None)  # from now on, no attempt can continue from it
         unloaded = await self._blocking(stopped.task.unload)
         if self._stopped.pop(request.attempt_id, None) is not None and self._engine.session.config.on_cluster:
             self.tasks.job(f"remove {request.attempt_id}", self._remove_later(stopped.task.directory))
         return TaskUnloaded(unloaded=unloaded, heir=await stopped.heir)
 
     async def _remove_later(self, directory: str) -> None:
-        """Executors unload a stopped query's stores with their next maintenance, and nobody tells when; to write into a
-        directory that is gone harms nothing, and to keep all of them would fill the disk.
+        """Remove a stopped attempt's directory once executors have most likely unloaded its state stores.
+
+        They do so at their next maintenance, and do not report it. A write into a directory that is gone does no harm;
+        directories that are never removed would fill the disk.
         """
         await asyncio.sleep(_UNLOADED_AFTER)
         await self._blocking(lambda: shutil.rmtree(directory, ignore_errors=True))
@@ -228,7 +234,7 @@ class SessionChild(Component):
 
             def taken(future: asyncio.Future[SnapshotTaken]) -> None:
                 del taking[number]
-                _ = future.cancelled() or future.exception()  # whoever asked may be gone
+                _ = future.cancelled() or future.exception()  # retrieve it: the caller who would may be gone
 
             taking[number] = self._blocking(lambda: task.take_snapshot(request))
             taking[number].add_done_callback(taken)
@@ -251,7 +257,7 @@ class SessionChild(Component):
         return self._task(request.attempt_id).collected(request.vertex_id)
 
     async def _abort_snapshot(self, request: AbortSnapshot) -> Done:
-        """Answered when no link of it is made any more: those that were are then the supervisor's to remove."""
+        """Abort a snapshot. Answers once no more links are made: the supervisor then removes those that were."""
         attempt = self._attempts.get(request.attempt_id)
         if attempt is not None and attempt.started.done():
             attempt.task.abort_snapshot(request.checkpoint_id)
@@ -271,7 +277,7 @@ class SessionChild(Component):
 
 
 def _start(task: RunningTask) -> TaskRunning:
-    """What goes over the wire is an error with a code and, for user code, its traceback."""
+    """Start a task. Errors leave here with a code and, for user code, its traceback, as they go over the wire."""
     try:
         return task.start()
     except MinflinkError:
@@ -310,6 +316,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
             if (held := request.held.get(task.id)) is not None and not built.faults:
                 found = rehearsal.verdicts(engine.session, built, held.operators, Path(held.directory))
                 judged[task.id] = dict(found)
+        # Plans that are kept belong to `engine.prepared` from here on. Those of a faulty job are released below.
         engine.prepared.keep(job_id, [] if faults else prepared)
         prepared = prepared if faults else []
     finally:
@@ -320,7 +327,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
 
 
 def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:
-    """A task is built with what the ones before it yield."""
+    """Sort tasks so that upstream ones come first: a task is built with the schemas that they yield."""
     upstream = {task.id: {reader.id for reader in tasks if task.id in reader.readers} for task in tasks}
     by_id = {task.id: task for task in tasks}
     return [by_id[name] for name in graphlib.TopologicalSorter(upstream).static_order() if name in by_id]

@@ -1,12 +1,13 @@
-"""LibraryCacheManager: the code of many jobs in one session, without two of them ever meeting (B30, B31).
+"""LibraryCacheManager: keeps the code of many jobs apart in one session (B30, B31).
 
-A job's Python code is laid out once for all of its tasks, below a directory that driver and workers have on their path;
-`isolation.py` says how its modules find each other there. It is removed with the last of its holders. The directory's
-name is never used again: a worker that outlives the job has its modules still, and they must not meet its next start.
+A job's Python code is unpacked once for all of its tasks, below a directory that driver and workers have on their path.
+`isolation.py` describes how its modules find each other there. The code is removed when its last holder releases it.
+The directory's name is never used again: a worker that outlives the job still has its modules, and the job's next start
+must not get those.
 
-Native modules and jars belong to the session as a whole and stay until it ends: one process has one version of a native
-module, and Spark gives the jars of a session, isolated or not, to the tasks of all others. The ResourceManager sees to
-it that a session gets one version of each (`jobgraph/libraries.py`).
+Native modules and jars belong to the session as a whole and stay until it ends: a process can have only one version of
+a native module, and Spark gives the jars of a session, isolated or not, to the tasks of all others. The ResourceManager
+makes sure that a session gets only one version of each (`jobgraph/libraries.py`).
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ import {module}
 
 
 class MissingFunction(MinflinkError):
-    """`module:function` names something that the job's artifacts do not have."""
+    """`module:function` names a module or function that the job's artifacts do not have."""
 
     code = "missing-function"
     consequence = Consequence.FATAL
 
 
 class JobCode:
-    """The code of one job, held until `release`. Without artifacts, what the TaskManager's own environment has."""
+    """The code of one job, held until `release`. Without artifacts, that is what the TaskManager has installed."""
 
     def __init__(self, package: str | None, jars: bool, release: Callable[[], None]) -> None:
         self._package = package
@@ -65,7 +66,7 @@ class JobCode:
         self._released = False
 
     def release(self) -> None:
-        """Its modules are not to be used any more. Idempotent."""
+        """Let go of the code: its modules must not be used afterwards. Idempotent."""
         with self._lock:
             if self._released:
                 return
@@ -74,7 +75,7 @@ class JobCode:
 
     @contextmanager
     def in_session(self, spark: SparkSession) -> Iterator[None]:
-        """Within it, this thread and the queries that it starts find the classes of the job's jars."""
+        """Let this thread, and queries that it starts inside the block, find the classes of the job's jars."""
         if not self._jars:
             yield
             return
@@ -88,7 +89,7 @@ class JobCode:
             thread.setContextClassLoader(before)
 
     def function(self, reference: str) -> Callable[..., Any]:
-        """The function that `module:function` names. Raises MissingFunction, and what importing it raises."""
+        """Return the function that `module:function` names. Raises MissingFunction, and what importing it raises."""
         module_name, _, name = reference.partition(":")
         module = self._module(module_name)
         found = getattr(module, name, None)
@@ -107,7 +108,7 @@ class JobCode:
             return own.module(name) if own is not None and own.owns(name) else importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not (name + ".").startswith(error.name + "."):
-                raise  # the module is there, but what it imports is not
+                raise  # the module is there, but something that it imports is not
         raise MissingFunction(f"there is no module {name!r}", hint="is its artifact part of the job?")
 
 
@@ -137,7 +138,7 @@ class CodeCache:
         self._jar_directory = self._directory / "jars"
         self._lock = threading.Lock()
         self._packages: dict[str, _Package] = {}  # by job, artifacts and their order
-        self._ended = set[str]()  # packages that nobody holds, and that are not removed yet
+        self._ended = set[str]()  # packages that nobody holds any more and that are not removed yet
         self._libraries: dict[str, set[str]] = {}  # unit -> the digests of what defines it
         for path in (self._native_directory, self._jar_directory):
             path.mkdir(parents=True, exist_ok=True)
@@ -148,9 +149,9 @@ class CodeCache:
         send_functions_of_jobs(_isolation())
 
     def load(self, job_id: JobId, artifacts: Mapping[str, str]) -> JobCode:
-        """Make them importable; the caller releases what it gets. Tasks of one job share their modules.
+        """Make a job's artifacts importable. Tasks of one job share their modules.
 
-        Raises UnusableArtifact, LibraryConflict.
+        The caller releases what is returned. Raises UnusableArtifact, LibraryConflict.
         """
         if not artifacts:
             return NO_CODE
@@ -191,7 +192,7 @@ class CodeCache:
                 self._clear()
 
     def _clear(self) -> None:
-        """Remove what nobody holds. What fails is tried again with the next job: it harms none of the others."""
+        """Remove what nobody holds any more. A removal that fails harms no job; it is tried again with the next one."""
         for package in tuple(self._ended):
             directory = self._directory / package
             try:
@@ -223,17 +224,23 @@ class CodeCache:
             files.remove(partial)
 
     def _changed(self, directory: Path) -> None:
-        """Importers of all processes compare a directory's time, which the file system may count in large steps."""
+        """Make the importers of all processes look at a directory again.
+
+        They compare its modification time, which the file system may count in large steps: so it is moved forward.
+        """
         now = max(time.time_ns(), directory.stat().st_mtime_ns + 1_000_000)
         os.utime(directory, ns=(now, now))
-        for path, finder in sys.path_importer_cache.copy().items():  # importlib's own is not safe beside other threads
+        for path, finder in sys.path_importer_cache.copy().items():  # importlib.invalidate_caches is not thread-safe
             if isinstance(finder, FileFinder) and Path(path).is_relative_to(directory):
                 finder.invalidate_caches()
 
     # --- native modules and jars -------------------------------------------------------------------------------------
 
     def _check_libraries(self, found: tuple[Artifact, ...]) -> None:
-        """Two artifacts of one job may share a package; with those of another job it is another version."""
+        """Raise LibraryConflict if the session has another version of a library.
+
+        Two artifacts of one job may share a package. If another job's artifact has it too, that is another version.
+        """
         own = {artifact.digest for artifact in found}
         for artifact in found:
             for unit in artifact.units:
@@ -262,7 +269,7 @@ class CodeCache:
             self._libraries.setdefault(unit, set()).add(artifact.digest)
 
     def _is_installed(self, artifact: Artifact) -> bool:
-        """Raises UnusableArtifact where the job's own should win."""
+        """Whether a native module is installed already. Raises UnusableArtifact if the job's own should win."""
         known = {unit.partition(":")[2] for unit in self._libraries}
         installed = [name for name in sorted(artifact.names - known) if importlib.util.find_spec(name) is not None]
         if installed and not self._parent_first:

@@ -1,11 +1,12 @@
-"""Going on where another attempt of the task stopped: in its directory, with its state stores as they are open (H4).
+"""Decides whether an attempt continues where another one stopped: in its directory, with its open state stores (H4).
 
-A restored query opens a RocksDB for each partition, from the checkpoint's files. That takes the longer the larger the
-state is, and lies between the last micro-batch of one version of a job and the first of the next. Yet behind the cut of
-a checkpoint to stop with, the stores of the query that stops stand exactly where the next one begins.
+A restored query opens a RocksDB for each partition, from the checkpoint's files. That takes longer with more state, and
+it happens between the last micro-batch of one version of a job and the first one of the next. But after the cut of a
+stop checkpoint, the stores of the stopped query stand exactly where the next query begins.
 
-Only where the next query would find nothing else in the restored files, and in the same session: its stores have the
-schemas and the settings with which they were opened. It needs no store to be open; then Spark opens it as ever.
+The next query continues in them only in the same session, and only if the restored files would give it the same state:
+the stores keep the schemas and the settings with which they were opened. A store need not be open: Spark then opens it
+as usual.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.taskmanager.session.operators import USER_STATE
 from minflinkd.taskmanager.session_protocol import RunTask
 
-_OWN_BOOKS = USER_STATE  # its stores know the variables that the code of one version has named
+_OWN_BOOKS = USER_STATE  # its open stores know only the variables that the old version's code has named
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What an attempt left that stopped in order behind the cut of `checkpoint_id`, at micro-batch `batch_id`."""
+    """What an attempt has left that stopped normally after the cut of `checkpoint_id`, at micro-batch `batch_id`."""
 
     job_id: JobId
     task_id: TaskId
@@ -39,7 +40,7 @@ class Standing:
 
 
 def may_follow(standing: Standing, request: RunTask) -> bool:
-    """Whether the attempt is to begin where that one stands; what its query is, is not known yet. Pure."""
+    """Whether the requested attempt begins exactly where that one stopped. Its query is not known yet. Pure."""
     restored = request.restored
     return (
         restored is not None
@@ -54,7 +55,7 @@ def may_follow(standing: Standing, request: RunTask) -> bool:
 
 
 def follows(standing: Standing, request: RunTask, operators: tuple[PlanNode, ...]) -> bool:
-    """Whether its query can have those stores. Pure."""
+    """Whether the attempt's query, with these operators, can continue in those state stores. Pure."""
     return (
         may_follow(standing, request)
         and standing.parallelism == request.task.parallelism

@@ -1,7 +1,7 @@
-"""The writing end of an exchange: a micro-batch as Parquet files, one a partition, before its entry appears (J8).
+"""The writing end of an exchange: writes a micro-batch as Parquet files, one per partition, before its entry (J8).
 
-Spark writes and reads them without Python. Columns are named by their positions there, so that their names may be
-anything, and the same twice.
+Spark writes and reads the files without Python. In them, columns are named by position, so that the original names may
+be anything, even duplicates.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from minflinkd.taskmanager.session.spark import Session
 
 
 class ExchangeSink:
-    """A sink beside those of the task's vertices. What it wrote is put into the log by whoever publishes the batch."""
+    """A sink in addition to those of the task's vertices. Publishing the micro-batch puts its files into the log."""
 
     ledger: Ledger | None = None
     reads_all = True
 
     def __init__(self, directory: Path) -> None:
         self._data = directory / DATA
-        self.files: tuple[DataFile, ...] = ()  # of the last micro-batch
+        self.files: tuple[DataFile, ...] = ()  # written for the last micro-batch
 
     def write(self, frame: DataFrame, epoch: int) -> int:
         staged = self._data / f".{epoch}-{uuid4().hex}"
@@ -46,26 +46,26 @@ class ExchangeSink:
 
 
 def as_stored(frame: DataFrame) -> DataFrame:
-    """Parquet has no type without values."""
+    """Return the rows as they are stored. Parquet cannot store NullType, so such columns become NULL booleans."""
     frame = frame.toDF(*(_name(position) for position in range(len(frame.columns))))
     untyped = [field.name for field in frame.schema if isinstance(field.dataType, NullType)]
     return frame.withColumns({name: F.lit(None).cast("boolean") for name in untyped}) if untyped else frame
 
 
 def stored_schema(schema: StructType) -> StructType:
-    """How `as_stored` stores rows of a schema."""
+    """Return the schema in which `as_stored` stores rows."""
     types = [BooleanType() if isinstance(field.dataType, NullType) else field.dataType for field in schema]
     return StructType([StructField(_name(position), kind) for position, kind in enumerate(types)])
 
 
 def as_read(stored: DataFrame, schema: StructType) -> DataFrame:
-    """The rows that were stored; columns keep the names of their positions."""
+    """Return stored rows with their original types. Columns keep the names of their positions."""
     untyped = [_name(n) for n, field in enumerate(schema) if isinstance(field.dataType, NullType)]
     return stored.withColumns({name: F.lit(None) for name in untyped}) if untyped else stored
 
 
 def not_storable(session: Session, frame: DataFrame) -> list[str]:
-    """Columns that cannot go through an exchange, with their types."""
+    """Return the columns that cannot go through an exchange, with their types."""
     parquet = session.jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
     schema = frame._jdf.schema()
     return [

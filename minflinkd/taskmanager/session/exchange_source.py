@@ -1,7 +1,7 @@
 """The reading end of an exchange: a streaming source whose offset is the sequence number of the next entry (J8).
 
-It is a Java `Source` whose methods are carried out here, in the session child, where the gate is: nothing of it runs
-on another process, and rows never pass through Python. `SupportsAdmissionControl` makes Spark say where it stands when
+It is a Java `Source` with its methods implemented here, in the session child, where the gate is. None of them runs in
+another process, and rows never pass through Python. `SupportsAdmissionControl` makes Spark pass its current offset when
 it asks how far it may read.
 """
 
@@ -21,15 +21,15 @@ from minflinkd.taskmanager.session.exchange_sink import as_read, stored_schema
 from minflinkd.taskmanager.session.failures import BatchFailed
 from minflinkd.taskmanager.session.spark import Session
 
-# Whatever a job sets for files of its own; and a path means itself.
+# A job may set these for its own files. Here no file may be skipped, and a path is taken literally.
 _NOTHING_IS_SKIPPED = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 
 
 class ExchangeSource:
-    """Of one attempt, or of a plan that is only analysed; `release` it in the end.
+    """Belongs to one attempt, or to a plan that is only analysed. Call `release` when done.
 
-    Method names are those of Spark's interfaces. Each call comes on a thread that belongs to the query's one.
+    Method names are those of Spark's interfaces. Each call comes on the Python thread of the query's JVM thread.
     """
 
     def __init__(self, session: Session, spark: SparkSession, vertex: VertexId, schema: StructType) -> None:
@@ -41,14 +41,17 @@ class ExchangeSource:
         self._channels = no_channels()
         self._called: Callable[[], None] = lambda: None
         self._failed: Callable[[Exception], None] = lambda _: None
-        self._answer: JavaObject | None = None  # of the last call
+        self._answer: JavaObject | None = None  # what the last call returned
 
     def bind(self, channels: TaskChannels, called: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        """Before the query starts. `called` comes first in a call, `failed` before an error is raised to Spark."""
+        """Connect the source to an attempt, before the query starts.
+
+        `called` is called first when Spark asks how far it may read, `failed` before an error is raised to Spark.
+        """
         self._channels, self._called, self._failed = channels, called, failed
 
     def frame(self) -> DataFrame:
-        """A streaming DataFrame of it. To be called once: each call would make another source to Spark."""
+        """Return a streaming DataFrame of the exchange. Call it once: to Spark, each call makes another source."""
         unnamed = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.streaming, "Unassigned$"), "MODULE$")
         relation = self._java(f"{_RUNTIME}.StreamingExecutionRelation")(
             self, self._attributes(), self._none, unnamed, self._spark._jsparkSession
@@ -56,7 +59,7 @@ class ExchangeSource:
         return DataFrame(self._of_plan(relation), self._spark)
 
     def release(self) -> None:
-        """Spark asks nothing any more. Idempotent."""
+        """Let py4j forget the source, once Spark no longer calls it. Idempotent."""
         pool = self._session.gateway.gateway_property.pool
         with pool.lock:
             for key in [key for key, proxy in pool.dict.items() if proxy is self]:
@@ -74,24 +77,27 @@ class ExchangeSource:
         return self._kept(self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable())
 
     def reportLatestOffset(self) -> None:  # noqa: N802
-        """It cannot be told apart from what may be read."""
+        """Not reported: it cannot be told apart from how far Spark may read."""
 
     def latestOffset(self, start: JavaObject | None, limit: JavaObject) -> JavaObject:  # noqa: N802
         self._called()
         return self._attempt(lambda: self._offset(self._channels.readable(self._vertex, _position(start))))
 
     def getBatch(self, start: JavaObject, end: JavaObject) -> JavaObject:  # noqa: N802
-        """Of a query that was restored Spark asks for the last micro-batch first, and does not read it."""
+        """Return the rows between two offsets.
+
+        In a restored query, Spark first asks for the last micro-batch, but does not read it.
+        """
         return self._attempt(lambda: self._batch(start.get() if start.isDefined() else None, end))
 
     def deserializeOffset(self, text: str) -> JavaObject:  # noqa: N802
         return self._kept(self._offset(json.loads(text)["position"]))
 
     def commit(self, end: JavaObject) -> None:
-        """What the task has taken in was said when its micro-batch was published."""
+        """Do nothing: the task reported what it consumed when its micro-batch was published."""
 
     def stop(self) -> None:
-        """Whoever stops the query releases the source."""
+        """Do nothing: whoever stops the query releases the source."""
 
     def toString(self) -> str:  # noqa: N802
         return f"exchange {self._vertex} {id(self):x}"
@@ -100,7 +106,7 @@ class ExchangeSource:
         return hash(id(self)) & 0x7FFFFFFF
 
     def equals(self, other: JavaObject) -> bool:
-        """Asked only where it is not the same object."""
+        """Return False: Java asks only about objects that are not the same."""
         return False
 
     class Java:
@@ -121,12 +127,16 @@ class ExchangeSource:
             return self._of_plan(relation(self._attributes(), nothing, True, self._none))
         reader = self._spark.read.schema(stored_schema(self._written)).options(**_NOTHING_IS_SKIPPED)
         stored = reader.parquet(*(f"file://{file}" for file in files))
+        # Spark requires that the plan of a source's rows is marked as streaming, and the plan of a file read is not.
         read = stored._jdf.queryExecution().analyzed()
         streamed = read.copy(read.relation(), read.output(), self._none, True, self._none)
         return as_read(DataFrame(self._of_plan(streamed), self._spark), self._written)._jdf
 
     def _attempt(self, action: Callable[[], JavaObject]) -> JavaObject:
-        """A short error: py4j sends the whole traceback, and Spark's regular expressions overflow over a long one."""
+        """Run an action, and raise only a short error from it.
+
+        py4j sends the whole traceback, and Spark's regular expressions overflow the stack over a long one.
+        """
         try:
             return self._kept(action())
         except Exception as error:
@@ -135,7 +145,10 @@ class ExchangeSource:
         raise failure
 
     def _kept(self, answer: JavaObject) -> JavaObject:
-        """Until the next call. Once Python forgets it, py4j makes Java forget it, perhaps before it has arrived."""
+        """Keep an answer until the next call.
+
+        When Python garbage-collects it, py4j makes Java release it too, perhaps before the answer has arrived.
+        """
         self._answer = answer
         return answer
 

@@ -1,4 +1,4 @@
-"""What went wrong in Spark or in user code, in words for the user: message, traceback, and whether a retry can help."""
+"""Describes failures of Spark or user code for the user: message, traceback, and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, erro
 from minflinkd.taskmanager.session import refusals
 from minflinkd.taskmanager.session_protocol import SessionLost
 
-# Error classes (prefixes) that come back with the same job, the same state and the same input, however often.
+# Error classes (prefixes) that come back on every retry, since job, state and input are the same.
 HOPELESS = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
@@ -35,26 +35,26 @@ HOPELESS = (
 )
 
 _PY4J = str(Path(py4j.__file__).parent)
-_PLAN = re.compile(r";\n\s*['+!~A-Z].*", re.DOTALL)  # the plan that Spark prints after the sentence
+_PLAN = re.compile(r";\n\s*['+!~A-Z].*", re.DOTALL)  # the plan that Spark prints after its message
 _USER_FILE = re.compile(r"[^\"]*/job_[0-9a-f]{20}/")
 _OWN_FRAME = re.compile(r'  File "[^"]*/minflinkd_job_code\.py", line .*\n(    .*\n)*')
 
 
 class BatchFailed(MinflinkError):
-    """What Spark is told of a micro-batch that failed here; the reason itself is kept on this side."""
+    """Tells Spark that a micro-batch failed here. The reason itself is kept in this process."""
 
     code = "batch-failed"
 
 
 class QueryEnded(MinflinkError):
-    """A query that ends without having been told to is a failure, also where Spark reports no exception (C10a)."""
+    """A query ended without having been told to. That is a failure even if Spark reports no exception (C10a)."""
 
     code = "query-ended"
     consequence = Consequence.RETRYABLE
 
 
 def session_is_lost(error: BaseException) -> bool:
-    """Whether py4j finds nobody at the other end: the JVM has died, which the child itself notices a little later."""
+    """Whether py4j finds no JVM at the other end. The session child itself notices its death a little later."""
     if isinstance(error, Py4JNetworkError):
         return True
     frames = traceback.extract_tb(error.__traceback__)
@@ -66,8 +66,8 @@ def session_lost(error: BaseException) -> SessionLost:
 
 
 def spark_message(error: BaseException) -> str:
-    """Spark's sentence, with its position in the SQL text, without the plan and the JVM's stack."""
-    if isinstance(error, Py4JJavaError):  # pyspark converts only what it expects; its own text is the JVM's stack
+    """Return Spark's message with its position in the SQL text, without the plan and the JVM's stack."""
+    if isinstance(error, Py4JJavaError):  # pyspark has not converted it, and its text is the JVM's stack
         java = error.java_exception
         name, said = str(java.getClass().getSimpleName()), str(java.getMessage() or "")
         text = said if said.startswith("[") else f"{name}: {said}" if said else name
@@ -77,7 +77,7 @@ def spark_message(error: BaseException) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback from the first frame of user code on; all of it where none is found."""
+    """Return the traceback from the first frame of user code on, or all of it if there is no such frame."""
     frames = traceback.extract_tb(error.__traceback__)
     for position, frame in enumerate(frames):
         if _USER_FILE.match(frame.filename):
@@ -88,12 +88,12 @@ def user_traceback(error: BaseException) -> str:
 
 
 def in_users_words(trace: str) -> str:
-    """Files by the names that they have in the job's artifacts; without frames of the isolation between them."""
+    """Name files as in the job's artifacts, and drop the frames of `isolation`."""
     return re.sub(f'File "{_USER_FILE.pattern}', 'File "', _OWN_FRAME.sub("", trace))
 
 
 def build_failure(error: BaseException) -> ErrorInfo:
-    """Why a task could not be built."""
+    """Describe why a task could not be built."""
     if isinstance(error, MinflinkError):
         return error_info(error)
     if session_is_lost(error):
@@ -108,10 +108,10 @@ def build_failure(error: BaseException) -> ErrorInfo:
 
 
 def batch_failure(error: BaseException) -> ErrorInfo:
-    """Why a micro-batch failed on the Python side: in a sink, or in Spark called from it."""
+    """Describe why a micro-batch failed on the Python side: in a sink, or in Spark when a sink called it."""
     if isinstance(error, PySparkException):
         return _spark_failure(str(error), _condition(error))
-    if isinstance(error, Py4JJavaError):  # of Spark's, where PySpark has no exception of its own for it
+    if isinstance(error, Py4JJavaError):  # an exception of Spark's that PySpark has no class for
         return _java_failure(error.java_exception)
     info = error_info(error) if isinstance(error, MinflinkError) else None
     return info or ErrorInfo(
@@ -123,14 +123,14 @@ def batch_failure(error: BaseException) -> ErrorInfo:
 
 
 def input_failure(error: Exception) -> ErrorInfo:
-    """Why an exchange could not be read: no user code runs there."""
+    """Describe why an exchange could not be read. No user code runs there."""
     if isinstance(error, MinflinkError):
         return error_info(error)
     return ErrorInfo(code="spark-query", message=_last_line(error), consequence=Consequence.RETRYABLE)
 
 
 def query_failure(java_query: Any) -> ErrorInfo:
-    """Why a query ended by itself, read from the JVM."""
+    """Describe why a query ended by itself, as the JVM says."""
     option = java_query.exception()
     if not option.isDefined():
         return QueryEnded("the query ended without having been told to, and Spark names no reason").info()
@@ -138,14 +138,14 @@ def query_failure(java_query: Any) -> ErrorInfo:
 
 
 def _java_failure(cause: Any) -> ErrorInfo:
-    """Of an exception in the JVM and its causes."""
+    """Describe an exception in the JVM by its causes."""
     texts, condition = list[str](), ""
     while cause is not None and len(texts) < 20:
         texts.append(str(cause.getMessage() or cause.toString()))
         condition = _java_condition(cause) or condition
         cause = cause.getCause()
     root = next((text for text in reversed(texts) if "Traceback (most recent call last)" in text), "")
-    if not root:  # a file that cannot be read: Spark names it, and then the record
+    if not root:  # if a file cannot be read, one cause names the file, and a deeper one the record
         named = next((position for position, text in enumerate(texts) if text.startswith("[FAILED_READ_FILE")), -1)
         sentences = [text.strip().splitlines()[0] for text in texts[named:] if text.startswith("[")]
         root = " ".join(dict.fromkeys(sentences)) if named >= 0 else texts[-1]
@@ -169,7 +169,7 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
 
 
 def condition_of(error: Exception) -> str:
-    """Spark's name for what is wrong, also where pyspark has not converted the error; "" without one."""
+    """Return Spark's error condition, even if pyspark has not converted the error; "" if it has none."""
     if isinstance(error, PySparkException):
         return _condition(error)
     return _java_condition(error.java_exception) if isinstance(error, Py4JJavaError) else ""

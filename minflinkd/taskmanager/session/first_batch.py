@@ -1,9 +1,9 @@
-"""A first micro-batch that is planned and never run: what Spark says of a query only then.
+"""Plans a first micro-batch that is never run, to find out what Spark refuses only then.
 
 A query that Spark has analysed may still fail in each attempt, when its first micro-batch is planned. Examples: a
-second watermark after a first, a join of two streams without an equality, a pandas function that aggregates, state by
-a text with a collation. Spark's own `IncrementalExecution` is used, so that nothing of its rules is repeated here.
-Sources need no stand-ins: their relations are planned as they are, and would only refuse to be executed.
+second watermark after a first one, a join of two streams without an equality, a pandas function that aggregates, a text
+with a collation as a key of state. Spark's own `IncrementalExecution` is used, so that none of its rules is repeated
+here. Sources need no stand-ins: Spark plans their relations as they are, and would only refuse to execute them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from minflinkd.taskmanager.session.spark import Session
 
 _RUNTIME = "org.apache.spark.sql.execution.streaming.runtime"
 _METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata$"
-_WATERMARK_MS = 1  # Spark looks at the watermarks of a plan only where time has begun
+_WATERMARK_MS = 1  # not 0: otherwise Spark does not look at the watermarks of a plan
 
 
 def plan_first_batch(
     session: Session, spark: SparkSession, frame: DataFrame, mode: OutputMode, state: Path, *, compares: bool = True
 ) -> None:
-    """As the query's own thread would, over the directory `state`; whatever Spark compares or refuses, it does here.
+    """Plan a first micro-batch over the directory `state`, as the query's own thread would. Raises what Spark refuses.
 
-    `compares`: the types of state with what is described in `state`, and whether they can be kept at all. Of
-    `transformWithState` Spark asks that of a Python worker, which takes seconds.
+    `compares`: whether Spark compares the types of state with those described in `state`, and checks that they can be
+    kept at all. For `transformWithState` Spark asks a Python worker for the types, which takes seconds.
     """
     jvm: Any = session.jvm
     execution = getattr(jvm, f"{_RUNTIME}.IncrementalExecution")
@@ -47,7 +47,7 @@ def plan_first_batch(
         jvm.scala.Option.empty(),
         _scala(jvm, _METADATA).apply(_WATERMARK_MS, _WATERMARK_MS, nothing),
         propagator(spark._jsparkSession.sessionState().conf()),
-        compares,  # the first of its run: only then are types compared
+        compares,  # True: the first micro-batch of its run, the only one for which types are compared
         new_map(),
         new_map(),
         getattr(execution, "$lessinit$greater$default$14")(),
@@ -60,7 +60,7 @@ def plan_first_batch(
 def plan_without_state(
     session: Session, spark: SparkSession, frame: DataFrame, mode: OutputMode, *, compares: bool
 ) -> None:
-    """The same for a query that begins anew. Leaves nothing. Blocks for some hundredths of a second."""
+    """Plan a first micro-batch without state, and leave no files. Blocks for some hundredths of a second."""
     directory = Path(tempfile.mkdtemp(prefix="first-batch-", dir=session.config.working_directory))
     try:
         plan_first_batch(session, spark, frame, mode, directory / "state", compares=compares)

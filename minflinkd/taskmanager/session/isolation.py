@@ -1,13 +1,14 @@
 """How the modules of a job find each other, in the session's driver and in Spark's Python workers.
 
-A job's modules lie in a directory whose name is made anew whenever they are laid out, and are imported below it:
-`tools.tag` of one version is `job_0123....tools.tag`, and never met again once the job has ended. They ask for each
-other by the names that their authors gave them; so each is executed with an `__import__` of its own, that looks in the
-job first. What imports by a name at run time - `importlib`, `pickle` - learns from the calling frames whose job asks:
-every function of a job has the job's package in its globals.
+A job's modules are unpacked into a directory with a new name each time. The directory is a package, and the modules are
+imported below it: `tools.tag` of one version is `job_0123....tools.tag`. That name is never used again once the job has
+ended. Modules import each other by the names that their authors gave them. So each is executed with its own
+`__import__`, which looks in the job first. `importlib` and `pickle` import by name at run time; they find out from the
+calling frames which job asks, because every function of a job has the job's package in its globals.
 
-A copy of this file lies beside the jobs' directories as `minflinkd_job_code`, for executors have no minflinkd. It
-therefore uses the standard library alone, and changes nothing in a process before the first job is adopted.
+A copy of this file, named `minflinkd_job_code`, lies next to the jobs' directories, because minflinkd is not installed
+on executors. It therefore uses only the standard library, and changes nothing in a process before the first job is
+adopted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 MODULE = "minflinkd_job_code"
 JOB_PACKAGE = re.compile(r"job_[0-9a-f]{20}(?=\.|\Z)")
-# One process can hold these once only, and they are the same for every job: as minflinkd.jobgraph.libraries has them.
+# A process can hold these only once, so they are the same for every job. minflinkd.jobgraph.libraries has the same set.
 PROTECTED = frozenset(sys.stdlib_module_names) | {"pyspark", "minflinkd", "py4j", MODULE}
 
 _import = builtins.__import__
@@ -46,7 +47,7 @@ _lock = threading.Lock()
 
 
 class Job:
-    """The modules of one package, and which names are theirs."""
+    """The modules of one job's package, and the names by which the job imports them."""
 
     def __init__(self, package: str, directory: str, names: Iterable[str], *, parent_first: bool) -> None:
         self.package = package
@@ -79,7 +80,7 @@ class Job:
         return module if fromlist else sys.modules[f"{self.package}.{name.partition('.')[0]}"]
 
     def module(self, name: str, fromlist: Sequence[str] = ()) -> ModuleType:
-        """Raises ModuleNotFoundError in the user's words."""
+        """Import a module of the job. Raises ModuleNotFoundError with the name as the user wrote it."""
         full = f"{self.package}.{name}"
         try:
             _import(full, None, None, fromlist, 0)
@@ -98,17 +99,17 @@ def adopt(package: str, directory: str, names: Iterable[str], *, parent_first: b
             _install()
         gone = [job.package for job in _jobs.values() if not os.path.isdir(job.directory)]
         _jobs[package] = Job(package, directory, names, parent_first=parent_first)
-    for ended in gone:  # in a worker nobody says when a job has ended
+    for ended in gone:  # a worker is not told when a job has ended
         forget(ended)
 
 
 def forget(package: str) -> None:
-    """Drop a job's modules, so that nothing of it is found any more. Idempotent."""
+    """Drop a job's modules, so that no import finds any of them. Idempotent."""
     with _lock:
         job = _jobs.pop(package, None)
         if not _jobs:
             _uninstall()
-    # Other threads import meanwhile: what is gone through is a copy, which `list` makes in one step.
+    # Other threads import meanwhile, so loop over copies. `list` makes a copy in one step.
     for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
         sys.modules.pop(name, None)
     if job is not None:
@@ -124,7 +125,10 @@ def is_job(package: str) -> bool:
 
 
 def job_of(package: str) -> Job:
-    """Raises ModuleNotFoundError where the job's directory is not there."""
+    """Return the job of a package, and import the package first if necessary.
+
+    Raises ModuleNotFoundError if the job's directory is not there.
+    """
     if package not in _jobs:
         _import_module(package)
     return _jobs[package]
@@ -150,7 +154,7 @@ def _bind(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Below the packages of jobs, and nowhere else."""
+    """Finds modules below the packages of jobs, and nowhere else."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -168,7 +172,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context = _EVERYTHING
     ) -> Iterable[importlib.metadata.Distribution]:
-        """For `importlib.metadata.version`, which packages ask for their own version."""
+        """Find a job's own packages for `importlib.metadata.version`, with which packages look up their version."""
         job, _ = _calling_job()
         if job is None:
             return ()
@@ -182,7 +186,7 @@ _finder = _Finder()
 def _is_installed(name: str) -> bool:
     try:
         return _find_spec(name) is not None
-    except (ImportError, ValueError):  # it is in sys.modules, with nothing that says from where
+    except (ImportError, ValueError):  # it is in sys.modules without a spec
         return True
 
 
@@ -190,7 +194,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _calling_job() -> tuple[Job | None, bool]:
-    """The job whose code is nearest in the calling frames; and whether it asks itself, not a library that it called."""
+    """Return the job nearest in the calling frames, and whether its code asks directly, not through a library."""
     frame = sys._getframe(1)
     direct = True
     while frame is not None:
@@ -213,7 +217,7 @@ def _import_module_for_caller(name: str, package: str | None = None) -> ModuleTy
         return _import_module(name, package)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise  # the module is there; what it imports is not
+            raise  # the module is there, but something that it imports is not
     return job.module(name)
 
 
@@ -233,11 +237,11 @@ def _get_data_for_caller(package: str, resource: str) -> bytes | None:
 
 
 # --- pickles ---------------------------------------------------------------------------------------------------------
-# A class is written with the package of the version that wrote it. What a later version reads is of its own classes.
+# A pickle names a class by the package of the job version that wrote it. A later version reads it as its own class.
 
 
 def _present(module: str) -> str:
-    """The name of a pickled module in the version of the job that reads it."""
+    """Return the name of a pickled module in the version of the job that reads it."""
     written = JOB_PACKAGE.match(module)
     if written is None:
         return module
@@ -273,13 +277,13 @@ def _load_for_caller(file: Any, /, **options: Any) -> Any:
 def make_function(
     package: str, code: CodeType, globals: dict[str, Any], name: str | None, defaults: Any, closure: Any
 ) -> FunctionType:
-    """A function of a job that was pickled by value (a closure, a lambda), with the job's `__import__`."""
+    """Make a job's function that was pickled by value (a closure, a lambda), with the job's `__import__`."""
     globals["__builtins__"] = job_of(package).builtins
     return FunctionType(code, globals, name, defaults, closure)
 
 
 def set_function_state(function: FunctionType, state: Any) -> None:
-    """As cloudpickle does, which takes the interpreter's `__builtins__`."""
+    """Set a function's state as cloudpickle does, but keep the job's `__builtins__` instead of the interpreter's."""
     from pyspark.cloudpickle.cloudpickle import _function_setstate
 
     own = function.__globals__["__builtins__"]
@@ -287,7 +291,7 @@ def set_function_state(function: FunctionType, state: Any) -> None:
     function.__globals__["__builtins__"] = own
 
 
-# --- what a process is changed by ------------------------------------------------------------------------------------
+# --- changes to the process ------------------------------------------------------------------------------------------
 
 _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = (
     (importlib, "import_module", _import_module, _import_module_for_caller),
@@ -301,7 +305,7 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = (
 
 
 def _copied() -> Iterator[tuple[Any, str, Any, Any]]:
-    """cloudpickle, Spark's or an installed one, hands on what `pickle` had when it was imported."""
+    """Yield the copies in cloudpickle, Spark's and an installed one: they keep what `pickle` had at their import."""
     for name in ("cloudpickle", "pyspark.cloudpickle"):
         for module in (sys.modules.get(name), sys.modules.get(f"{name}.cloudpickle")):
             if hasattr(module, "loads") and hasattr(module, "load"):
@@ -317,8 +321,8 @@ def _install() -> None:
 
 
 def _uninstall() -> None:
-    """Unless somebody else replaced them meanwhile."""
-    # A new list: an import that goes through this one on another thread would pass over the finder behind ours.
+    """Put the originals back, except where other code has replaced ours meanwhile."""
+    # Make a new list: an import on another thread may be looping over the old one, and would skip the next finder.
     sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
     for owner, name, before, ours in (*_REPLACED, *_copied()):
         if getattr(owner, name) is ours:

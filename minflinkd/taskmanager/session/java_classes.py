@@ -1,6 +1,6 @@
-"""The Java classes of our own (`java/`), compiled when a session starts, by the compiler that Spark itself brings.
+"""Compiles our own Java classes (`java/`) when a session starts, with the compiler that Spark brings.
 
-Spark has it for the code that it generates: a Java runtime without a compiler of its own will do.
+Spark has that compiler for the code that it generates, so a Java runtime without a compiler is enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PACKAGE = "org.minflinkd"
 
 
 def compile_classes(jvm: Any, directory: Path) -> None:
-    """Into a directory of the classpath of this JVM and of executors, before a SparkContext asks for them."""
+    """Compile into a directory on the class path of this JVM and of executors, before a SparkContext needs them."""
     for source in sorted(_SOURCES.glob("*.java")):
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.cook(source.read_text("utf-8"))

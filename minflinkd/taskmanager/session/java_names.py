@@ -1,8 +1,8 @@
-"""Names of Java classes and packages, of which py4j asks Java anew at each use.
+"""Remembers the names of Java classes and packages, which py4j otherwise looks up in Java at each use.
 
-`jvm.org.apache.spark.sql.functions` takes five questions. For each of the first four, Java looks for a class of this
-name in every archive of its class path, in vain. This took a quarter of the processor time of a busy session; here each
-name is asked for once.
+`jvm.org.apache.spark.sql.functions` takes five lookups. For each of the first four, Java searches every archive of its
+class path for a class of that name, in vain. This took a quarter of the processor time of a busy session. Here each
+name is looked up once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyspark import SparkContext
 
 
 def remember_names() -> None:
-    """For everything that names a class from now on, pyspark too. To be called when pyspark has done its imports."""
+    """Remember names for everything that uses the JVM, pyspark included. Call it after pyspark's own Java imports."""
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.jvm = SparkContext._jvm = KnownNames(gateway.jvm)
 
 
 class KnownNames(JVMView):  # type: ignore[misc]
-    """What Java has said is an attribute from then on. A name that it does not know is asked for again."""
+    """A JVM view that stores what Java has found as attributes. A name that Java does not know is looked up again."""
 
     def __init__(self, view: JVMView) -> None:
         super().__init__(view._gateway_client, view._jvm_name, id=view._id)
@@ -37,7 +37,7 @@ class _KnownPackage(JavaPackage):  # type: ignore[misc]
 
 def _remembered(parent: KnownNames | _KnownPackage, name: str, found: Any) -> Any:
     if isinstance(found, JavaPackage):
-        if not name[:1].islower():  # a class that is not there yet: py4j takes any unknown name for a package
+        if not name[:1].islower():  # a class that is not there (yet): py4j takes any unknown name for a package
             return found
         found = _KnownPackage(found._fqn, found._gateway_client, found._jvm_id)
     setattr(parent, name, found)

@@ -1,4 +1,4 @@
-"""What a sink has staged and no confirmed checkpoint covers yet (J12). Pure; the sink writes it, snapshots read it."""
+"""What a sink has staged and no confirmed checkpoint covers yet (J12). Pure. The sink writes it, snapshots read it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Ledger:
         self._epochs: dict[int, _Staged] = {}
 
     def stage(self, epoch: int, files: tuple[StagedFile, ...] = (), tokens: tuple[StagedToken, ...] = ()) -> None:
-        """Record what a micro-batch wrote, in place of what an earlier run of it wrote."""
+        """Record what a micro-batch has staged. Replaces the record of an earlier run of the same micro-batch."""
         with self._lock:
             self._epochs[epoch] = _Staged(files, tokens)
 
     def cover(self, checkpoint_id: int, batch_id: int) -> SinkTransaction:
-        """What a checkpoint at `batch_id` publishes: also what earlier ones cover that are not confirmed yet."""
+        """Return what a checkpoint at `batch_id` publishes, with what earlier, unconfirmed checkpoints cover."""
         staged = self._of(lambda epoch: epoch <= batch_id)
         return SinkTransaction(
             job_id=self._job_id,
@@ -46,11 +46,11 @@ class Ledger:
         )
 
     def beyond(self, batch_id: int) -> tuple[StagedToken, ...]:
-        """What no snapshot at `batch_id` or before it covers."""
+        """Return the tokens staged after `batch_id`, which no snapshot up to there covers."""
         return tuple(token for part in self._of(lambda epoch: epoch > batch_id) for token in part.tokens)
 
     def confirm(self, batch_id: int) -> None:
-        """A checkpoint at `batch_id` is published: its files are no longer staged."""
+        """Forget what a checkpoint at `batch_id` has published: it is no longer staged."""
         with self._lock:
             for epoch in [epoch for epoch in self._epochs if epoch <= batch_id]:
                 del self._epochs[epoch]

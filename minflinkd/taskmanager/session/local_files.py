@@ -1,7 +1,7 @@
-"""Hadoop's local file systems without a process for each step (java/LocalFiles.java says when Hadoop starts one).
+"""Replaces Hadoop's local file systems, which fork processes (java/LocalFiles.java says for what).
 
-That were four processes for each file that Spark writes and renames, and a micro-batch writes one for each log and for
-each partition of its state.
+Without this, Hadoop forks four processes for each file that Spark writes and renames. A micro-batch writes a file for
+each log and for each partition of its state.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from minflinkd.taskmanager.session.java_classes import PACKAGE
 
 _CLASS = f"{PACKAGE}.LocalFiles"
 
-# Logs and changelogs are written through FileContext. No .crc file beside each: half the file operations.
+# For logs and changelogs, which are written through FileContext. It writes no .crc files: half the file operations.
 CONTEXT = {"spark.hadoop.fs.AbstractFileSystem.file.impl": f"{_CLASS}$Context"}
 
-# All other files. RocksDB's uploads need a LocalFileSystem here, and fail in the background with a raw one.
+# For all other files. RocksDB's uploads need a LocalFileSystem here: with a raw one they fail in the background.
 CHECKED = {"spark.hadoop.fs.file.impl": f"{_CLASS}$Checked"}
 
-WITH_CLASSES = frozenset(CONTEXT | CHECKED)  # settings with which nothing can be opened before these are compiled
+WITH_CLASSES = frozenset(CONTEXT | CHECKED)  # set only after the classes are compiled: no file could be opened before
 
-# No .crc file beside each. Only for one writer's file system, which therefore is not the cached one.
+# Without .crc files. Only for the file system of one writer, which therefore must not be the cached one.
 RAW = {"fs.file.impl": f"{_CLASS}$Raw", "fs.file.impl.disable.cache": "true"}

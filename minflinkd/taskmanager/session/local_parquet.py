@@ -1,4 +1,4 @@
-"""Parquet files that Spark has written to this machine's disk for this process to look at and to move."""
+"""Reads Parquet files that Spark has written to this machine's disk, and that this process then moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet
 
 
 def with_rows(files: Iterable[Path]) -> Iterator[tuple[Path, int]]:
-    """Each file and its rows, as its footer says; those that only carry the schema are deleted."""
+    """Yield each file and its number of rows, from its footer. Deletes files without rows."""
     for file in files:
         if rows := int(pyarrow.parquet.read_metadata(file).num_rows):
             yield file, rows

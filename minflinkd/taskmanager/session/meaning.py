@@ -1,16 +1,17 @@
-"""What the state of each stateful operator means: by what it is kept, and what is computed in it (C25). Pure.
+"""What the state of each stateful operator means: its keys, and what is computed for each key (C25). Pure.
 
-Spark compares the types of state, and goes on with a sum as a maximum. So each operator's keys and aggregates are read
-from the analysed plan, which Spark writes as JSON: a list of nodes, parents first, with expressions in the same form.
+Spark compares only the types of state: it would go on with a sum as if it were a maximum. So each operator's keys and
+aggregates are read from the analysed plan. Spark writes the plan as JSON: a list of nodes, parents first, with
+expressions in the same form.
 
-Each is written in three ways. `text` is close to what the user wrote. In `exact` each column is replaced by the
-expression that a projection below computes it from, down to the columns of sources: so names that a projection gives
-do not matter. `form` is what has to stay, and leaves out what a new version may change:
+Each key and aggregate is written in three ways. `text` is close to what the user wrote. In `exact` each column is
+replaced by the expression that a projection below computes it from, down to the columns of sources. So the names that
+projections give do not matter. `form` is what has to stay the same. It leaves out what a new version may change:
 
-    a key         literals of the projections below, and the lengths of windows: a window says itself what it is
-    an aggregate  all but its function and the columns that it is computed of: `sum(v * 2)` has the form `sum(v)`
+    of a key         literals of the projections below, and the lengths of windows: a window's value has its own bounds
+    of an aggregate  all but its function and the columns that it is computed from: `sum(v * 2)` has the form `sum(v)`
 
-Filters, and conditions of joins other than equalities, do not say what state means, and are left out.
+Filters, and join conditions other than equalities, do not say what state means, and are left out.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ _OPERATORS = {
     "And": "AND",
     "Or": "OR",
 }
+# These functions keep the same state, and compute different results from it.
 _SAME_STATE = dict.fromkeys(("stddev_pop", "stddev_samp", "variance_pop", "variance_samp"), "variance")
-_NOT_TOLD = {"class", "dataType", "timeZoneId", "zoneId", "evalMode", "evalContext", "name"}  # of an expression
-_SETTINGS = re.compile(r"ansi|failOn|nullOn|deterministic|legacy", re.IGNORECASE)  # of the session, or of no account
-_LONGEST = 400  # characters; of what is longer the digest counts
-_TAKING = {"GetStructField", "GetJsonObject", "GetMapValue", "ElementAt", "GetArrayItem"}  # a part of a column
+_NOT_TOLD = {"class", "dataType", "timeZoneId", "zoneId", "evalMode", "evalContext", "name"}  # fields left out
+_SETTINGS = re.compile(r"ansi|failOn|nullOn|deterministic|legacy", re.IGNORECASE)  # session settings, or irrelevant
+_LONGEST = 400  # characters; a longer text is cut, and ends in its digest
+_TAKING = {"GetStructField", "GetJsonObject", "GetMapValue", "ElementAt", "GetArrayItem"}  # take a part of a column
 _AGGREGATE = "AggregateExpression"
 _FLAT = {"SubqueryAlias", "View", "Filter", "EventTimeWatermark", "WithWindowDefinition", "ResolvedHint"}
 
@@ -89,10 +91,10 @@ class _Node:
 
 
 def meanings(plan: str) -> dict[int, tuple[Meant, ...]]:
-    """By the place of a node in the plan, parents first, from 0. `plan`: as JSON. Nodes without a meaning are missing.
+    """Return the meanings by the place of a node in the plan, counted from 0, parents first. `plan`: as JSON.
 
-    Raises ValueError, KeyError, TypeError, IndexError, AttributeError or RecursionError where Spark writes its plans
-    in another way.
+    Nodes without a meaning are left out. Raises ValueError, KeyError, TypeError, IndexError, AttributeError or
+    RecursionError if Spark writes its plans in another way.
     """
     root = _tree(json.loads(plan), _Node, lambda node: dict(node))
     reading = _Reading(root)
@@ -101,7 +103,7 @@ def meanings(plan: str) -> dict[int, tuple[Meant, ...]]:
 
 
 def _once(found: Iterable[_Expression]) -> list[_Expression]:
-    """Spark keeps once what is the same of the same columns; not what a projection computes a second time."""
+    """Drop repeated expressions over the same columns, as Spark does; a column computed twice is two columns to it."""
     same: dict[str, _Expression] = {}
     for tree in found:
         same.setdefault(_written(tree, lambda column: f"{column.fields['name']}#{column.id}", literals=True), tree)
@@ -125,7 +127,7 @@ def _expression(written: list[Json]) -> _Expression:
 
 
 def _all_expressions(value: Any) -> Iterator[_Expression]:
-    """In whatever field of a node."""
+    """Yield all expressions in the value of a node's field, whatever its form."""
     if isinstance(value, list):
         if value and isinstance(value[0], dict) and "class" in value[0] and "num-children" in value[0]:
             yield _expression(value)
@@ -195,7 +197,7 @@ class _Reading:
         return f"{_SAME_STATE.get(name, name)}({distinct}{', '.join([*sorted(columns), *_told(function)])})"
 
     def _sides(self, node: _Node) -> list[Meant]:
-        """Of a join the columns that have to be equal, in their order: Spark finds rows by their values."""
+        """Return the equalities of a join's condition in their order: Spark finds rows by their columns' values."""
         if not node.fields.get("condition"):
             return []
         left, right = (_ids(child) for child in node.children)
@@ -225,7 +227,7 @@ class _Reading:
         if (known := self._forms.get(key)) is not None:
             return known
         definition = self._definitions.get(column.id)
-        if definition is None or column.id in self._open:
+        if definition is None or column.id in self._open:  # a source's column, or one that is in its own definition
             return str(column.fields["name"])
         self._open.add(column.id)
         try:
@@ -241,12 +243,12 @@ class _Reading:
         return told
 
     def _of_columns(self, tree: _Expression) -> frozenset[str]:
-        """The columns of sources that it is computed of; what an aggregate below has computed is one of its own."""
+        """Return the source columns that it is computed from. The result of an aggregate below counts as a column."""
         if tree.name == _AGGREGATE:
             return frozenset([self._aggregate_form(tree)])
         if tree.name == "AttributeReference":
             if tree.id not in self._columns:
-                self._columns[tree.id] = frozenset([str(tree.fields["name"])])  # also where it is among its own
+                self._columns[tree.id] = frozenset([str(tree.fields["name"])])  # first, in case its definition has it
                 if (definition := self._definitions.get(tree.id)) is not None:
                     self._columns[tree.id] = self._of_columns(definition)
             return self._columns[tree.id]
@@ -256,7 +258,7 @@ class _Reading:
 
 
 def _output(node: _Node) -> list[_Expression]:
-    """The columns of a node, where it names them; else none."""
+    """Return the columns of a node, if it names them; otherwise none."""
     while node.name in _FLAT and node.children:
         node = node.children[0]
     key = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(node.name, "output")
@@ -268,7 +270,7 @@ def _taken(tree: _Expression) -> str:
 
 
 def _ids(node: _Node) -> set[str]:
-    """Of all columns that come into being in a node and below it."""
+    """Return the ids of all columns in a node and below it."""
     trees = (tree for part in node.below() for value in part.fields.values() for tree in _all_expressions(value))
     return {part.id for tree in trees for part in tree.below() if part.id}
 
@@ -328,7 +330,7 @@ def _function(tree: _Expression) -> str:
 
 
 def _told(tree: _Expression) -> list[str]:
-    """What an expression has beside its children: `ignoreNulls`. What is false, or a setting's, is left out."""
+    """Return what an expression has besides children, such as `ignoreNulls`; without false values and settings."""
     return [
         f"{key}: {value}" if isinstance(value, str) else key
         for key, value in sorted(tree.fields.items())
@@ -346,7 +348,7 @@ def _type(written: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """A projection may read a column many times, and the one below it, too: what is written must not grow so."""
+    """Limit the length: when stacked projections read a column many times each, the text would grow exponentially."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[: _LONGEST - 70]}...{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Figures of a running task, from Spark's progress reports. Pure: it is given the reports, and never asks for them."""
+"""Computes the figures of a running task from Spark's progress reports. Pure: the caller passes the reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ONE_SCAN: Mapping[int, int] = {}
 
 
 def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None = None) -> TaskMetrics:
-    """Take in the report of one finished micro-batch. One that was seen already changes nothing.
+    """Add the report of one finished micro-batch. One that was added already changes nothing.
 
-    `rows_in`: of this micro-batch; None: as Spark counts them.
+    `rows_in`: the rows that this micro-batch read; None: as Spark counts them.
     """
     batch_id = int(progress["batchId"])
     if batch_id <= metrics.batch_id:
@@ -39,15 +39,18 @@ def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None 
 
 
 def is_executed(progress: dict[str, Any]) -> bool:
-    """Whether the report is of a micro-batch that was executed.
+    """Whether the report belongs to a micro-batch that was executed.
 
-    Spark also reports that it has looked for rows and found none, under the number of the next micro-batch.
+    When Spark has looked for rows and found none it reports that too, under the number of the next micro-batch.
     """
     return "addBatch" in (progress.get("durationMs") or {})
 
 
 def _watermark(progress: dict[str, Any]) -> int | None:
-    """None where there is none, or one of a year that Python does not know: time columns may hold anything."""
+    """Return the watermark in ms; None if there is none, or its year is outside Python's range.
+
+    Time columns may hold any value.
+    """
     try:
         return int(datetime.fromisoformat(progress["eventTime"]["watermark"]).timestamp() * 1000)
     except (KeyError, TypeError, ValueError):
@@ -55,7 +58,7 @@ def _watermark(progress: dict[str, Any]) -> int | None:
 
 
 def with_offsets(metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[int, str]) -> TaskMetrics:
-    """Where the sources stand behind this micro-batch; `names` by the sources' numbers."""
+    """Return the metrics with the offsets of sources after this micro-batch. `names`: by the sources' numbers."""
     found = {
         names[number]: offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))
         for number, source in enumerate(progress.get("sources") or [])
@@ -67,7 +70,7 @@ def with_offsets(metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[
 def rows_by_source(
     progress: dict[str, Any], names: Mapping[int, str], scans: Mapping[int, int] = _ONE_SCAN
 ) -> dict[str, int]:
-    """Rows of this micro-batch by the vertex of the source; `names` by the sources' numbers.
+    """Return the rows of this micro-batch by the vertex of the source. `names`: by the sources' numbers.
 
     `scans`: by the same numbers, how often Spark counts a row; 0: another source counts it.
     """
@@ -83,7 +86,10 @@ def rows_by_source(
 def with_advance(
     metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[int, str], exchanges: Collection[str]
 ) -> TaskMetrics:
-    """Whether a source has had input by now. An exchange is further also where nothing but a watermark came."""
+    """Return the metrics with whether a source has had input by now.
+
+    Exchanges do not count: their offset also moves when only a watermark came.
+    """
     if metrics.advanced:
         return metrics
     moved = any(

@@ -1,8 +1,8 @@
-"""Starting a query at given offsets, with empty state (C26).
+"""Starts a query at given offsets, with empty state (C26).
 
-Spark begins at offsets only behind a committed micro-batch, and a stateful operator only behind one that has written
-its state. So one micro-batch without input is run, on a path of its own, and then its entry in the offset log is made
-to say where the sources stand.
+Spark starts at given offsets only after a committed micro-batch, and a stateful operator only after one that has
+written its state. So one micro-batch without input is run, in a directory of its own. Then the given offsets are
+written into its entry in the offset log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMet
 
 
 class OffsetsNotUsable(MinflinkError):
-    """A source cannot start where it is to."""
+    """A source cannot start at the given offset."""
 
     code = "offsets-not-usable"
 
 
 class EmptyBatchFailed(MinflinkError):
-    """The micro-batch without input, from which the query was to start."""
+    """The micro-batch without input failed, after which the query should have started."""
 
     code = "empty-batch-failed"
 
@@ -40,8 +40,8 @@ class EmptyBatchFailed(MinflinkError):
 def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restored: Restored) -> None:
     """Make `target` a checkpoint directory from which the plan's query starts at `restored.offsets`.
 
-    A source that is not named there starts at its beginning. `laid_out` has the logs of file sources, where the query
-    with the plan of `restored.operators` had them. Raises OffsetsNotUsable, EmptyBatchFailed.
+    A source that is not named there starts at its beginning. `laid_out` has the logs of file sources, in the places
+    where the query with the operators `restored.operators` had them. Raises OffsetsNotUsable, EmptyBatchFailed.
     """
     numbers = {name: number for number, name in plan.source_names.items()}
     logs = _logs(laid_out, restored)
@@ -50,7 +50,7 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
     of_lines = {line: node.number for line, node in source_lines(plan.operators).items()}
     _plan_batch(session, plan, empty, len(of_lines))
     _run(session, plan, empty)
-    empty.rename(target)  # maintenance of the first run's stores goes on for a while, in the old path
+    empty.rename(target)  # for a while, maintenance of the first run's stores may still write to the old path
     directories = source_logs(plan.operators)
     for name, log in logs.items():
         place = target / "sources" / str(directories[numbers[name]])
@@ -65,7 +65,7 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
 
 
 def check(offsets: Mapping[str, str], numbers: Mapping[str, int], logs: Mapping[str, Path]) -> None:
-    """Raises OffsetsNotUsable."""
+    """Raise OffsetsNotUsable if a named source does not exist, or the log that its offset refers to is not there."""
     for name, offset in offsets.items():
         if name not in numbers:
             known = ", ".join(sorted(numbers))
@@ -87,21 +87,21 @@ def _is_log_offset(offset: str) -> bool:
 
 
 def _logs(laid_out: Path, restored: Restored) -> dict[str, Path]:
-    """Source -> the directory of its log, as far as it is one that was asked for."""
+    """Return the log directory by source name, for the sources in `restored.offsets`."""
     directories, names = source_logs(restored.operators), source_names(restored.operators)
     found = {names[number]: laid_out / "sources" / str(log) for number, log in directories.items()}
     return {name: place for name, place in found.items() if name in restored.offsets and place.is_dir()}
 
 
 def _plan_batch(session: Session, plan: Plan, directory: Path, count: int) -> None:
-    """As if Spark had planned the first micro-batch without input, and died."""
+    """Write a directory as if Spark had planned the first micro-batch, without input, and then died."""
     metadata: Any = session.jvm
     for part in _METADATA.split("."):
         metadata = getattr(metadata, part)
     (directory / "offsets").mkdir(parents=True)
     (directory / "metadata").write_text(json.dumps({"id": str(uuid4())}), "utf-8")
     values = json.loads(str(metadata.apply(0, 0, plan.spark._jsparkSession.conf()).json()))
-    partitions = plan.spark.conf.get(PARTITIONS)  # Spark takes them from a setting that a query has once it runs
+    partitions = plan.spark.conf.get(PARTITIONS)  # Spark reads it from a setting that only a running query has
     values["conf"] = {key: value for key, value in values["conf"].items() if value is not None} | {
         PARTITIONS: partitions
     }
@@ -109,7 +109,7 @@ def _plan_batch(session: Session, plan: Plan, directory: Path, count: int) -> No
 
 
 def _run(session: Session, plan: Plan, directory: Path) -> None:
-    """Without its sinks: there is nothing to write."""
+    """Run the planned micro-batch. It needs no sinks, as there is nothing to write. Raises EmptyBatchFailed."""
     query = (
         plan.require()
         .writeStream.format("noop")

@@ -1,4 +1,4 @@
-"""Opening the exchanges of an attempt: waiting for its inputs, and going on where a snapshot left them (C14, J9)."""
+"""Opens the exchanges of an attempt: waits for its inputs, and continues where a snapshot left them (C14, J9)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, read_schema
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session_protocol import InputChannel, RunTask
 
-PATIENCE = 90.0  # seconds for the tasks upstream to be built; they are deployed at the same time
+PATIENCE = 90.0  # seconds to wait until the tasks upstream are built; they are deployed at the same time
 
 
 class InputMissing(MinflinkError):
-    """A task upstream did not come up in time."""
+    """A task upstream did not open its exchange in time."""
 
     code = "exchange-not-opened"
     consequence = Consequence.RETRYABLE
 
 
 class Opening:
-    """Of one attempt. `checkpoint` is Spark's directory, as it was restored."""
+    """Opens the exchanges of one attempt. `checkpoint` is Spark's directory, as it was restored."""
 
     def __init__(self, request: RunTask, checkpoint: Path) -> None:
         self._request = request
@@ -40,7 +40,7 @@ class Opening:
         self._batch_id = restored.batch_id if restored is not None else -1
         unread = checkpoint / UNREAD
         for channel in request.inputs:
-            if (unread / channel.vertex_id).exists():  # no business of Spark's
+            if (unread / channel.vertex_id).exists():  # unread entries are not Spark's: move them out of its directory
                 restored_entries = self._restored(channel.vertex_id)
                 restored_entries.parent.mkdir(parents=True, exist_ok=True)
                 (unread / channel.vertex_id).rename(restored_entries)
@@ -52,7 +52,10 @@ class Opening:
             unread.rmdir()
 
     def await_inputs(self, stopping: threading.Event) -> dict[VertexId, str]:
-        """The schema of each input. Returns when all tasks upstream are built. Raises InputMissing, StateNotMatched."""
+        """Wait until all tasks upstream are built, and return the schema of each input.
+
+        Raises InputMissing, StateNotMatched.
+        """
         deadline, found = time.monotonic() + PATIENCE, {}
         for channel in self._request.inputs:
             while (schema := read_schema(Path(channel.directory))) is None:
@@ -66,7 +69,7 @@ class Opening:
         return found
 
     def _check_unread(self, vertex: VertexId, schema: str) -> None:
-        """Columns are stored by their positions: what another version wrote would be taken for something else."""
+        """Raise StateNotMatched if restored rows have other columns: rows are stored by position, not by name."""
         written = read_schema(self._restored(vertex))  # None: nothing is unread, or its columns were not recorded
         if written is not None and _columns(written) != _columns(schema):
             raise StateNotMatched(
@@ -80,7 +83,7 @@ class Opening:
             )
 
     def output(self, schema: str) -> LogWriter | None:
-        """The attempt's own exchange, described for its readers."""
+        """Open the attempt's own exchange and write its schema for the readers; None if it has no exchange."""
         output, restored = self._request.output, self._request.restored
         if output is None:
             return None
@@ -89,7 +92,10 @@ class Opening:
         return writer
 
     def channels(self, output: LogWriter | None, checkpoint: Path, ordinals: Mapping[int, VertexId]) -> TaskChannels:
-        """`checkpoint`: as the query starts from it; its offsets are made to fit what the inputs begin with."""
+        """Open the inputs at the positions where the query continues.
+
+        `checkpoint`: the directory that the query starts from. Its offsets are made to fit where the inputs begin.
+        """
         positions = {channel.vertex_id: self._start(channel) for channel in self._request.inputs}
         if self._batch_id >= 0 and ordinals:
             batch = snapshot.read_boundary(checkpoint).committed
@@ -120,7 +126,7 @@ class Opening:
         )
 
     def _start(self, channel: InputChannel) -> int:
-        """Where a query without offsets begins."""
+        """Return the position at which a query without offsets begins to read."""
         restored = self._restored(channel.vertex_id) / ENTRIES
         return min((int(path.name) for path in restored.glob("*")), default=self._first[channel.vertex_id])
 
@@ -132,14 +138,14 @@ class Opening:
 
 
 def _columns(schema: str) -> list[str]:
-    """As they are read: any of them may be null then."""
+    """Return the columns as they are read. Nullability is left out: any column may be null then."""
     return [f"{field.name} {field.dataType.simpleString()}" for field in StructType.fromJson(json.loads(schema))]
 
 
 def exchange_positions(
     entry: snapshot.OffsetEntry, ordinals: Mapping[int, VertexId], before: Mapping[VertexId, int]
 ) -> dict[VertexId, int]:
-    """Where a micro-batch ends in each input; one that is read several times counts where it is furthest behind."""
+    """Return where a micro-batch ends in each input. If an input is read several times, its least offset counts."""
     found: dict[VertexId, int] = {}
     for ordinal, vertex in ordinals.items():
         offset = entry.offsets[ordinal] if ordinal < len(entry.offsets) else None
@@ -155,12 +161,12 @@ def fit_positions(
     first: Mapping[VertexId, int],
     has_unread: Callable[[VertexId], bool],
 ) -> None:
-    """Let the last micro-batch end where the restored inputs begin.
+    """Make the last micro-batch end where the restored inputs begin.
 
-    Further ahead is what an at-least-once task had read of the next epoch, which comes again in other pieces; further
-    behind, without unread entries, are barriers only.
+    An offset further ahead covers what an at-least-once task had read of the next epoch: that comes again, in entries
+    divided in another way. An offset further behind, without unread entries, leaves out only barriers.
     """
-    for number in (batch, batch + 1):  # the one behind is planned, where event time is to go on
+    for number in (batch, batch + 1):  # `batch + 1` exists if an empty micro-batch was planned, see `plan_empty_batch`
         if (checkpoint / "offsets" / str(number)).exists():
             _fit(checkpoint, number, ordinals, first, has_unread)
 

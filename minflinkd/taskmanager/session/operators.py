@@ -1,20 +1,20 @@
-"""Which vertex each source and each stateful operator of a query belongs to (C25).
+"""Finds out to which vertex each source and each stateful operator of a query belongs (C25).
 
 Spark finds state by the number of an operator, and offsets by the number of a source: both are positions in the plan.
 So each vertex's frame is marked in the plan by an alias of its own, and the plan is read back with these marks.
 
-The numbers are Spark's: it counts stateful operators and sources from the sink downwards, left before right. Its own
-list of stateful operators (of `UnsupportedOperationChecker`) is not used, as it leaves some of them out.
+The numbers are Spark's: it counts stateful operators and sources from the sink downwards, left before right. Spark's
+own list of stateful operators (in `UnsupportedOperationChecker`) is not used, as it leaves some of them out.
 
-A source has three numbers, which differ from each other. Example: `FROM x JOIN s JOIN x`, where `x` is an exchange that
-is read twice, and `s` a directory of files:
+A source has three kinds of numbers. Example: `FROM x JOIN s JOIN x`, where `x` is an exchange that is read twice, and
+`s` is a directory of files:
 
     number         x is 0, s is 1: each source once, in the order of the plan
     offset lines   x has the lines 0 and 2, s has line 1: one for each place that reads the source
     source log     s has the directory sources/0: exchanges have none, and are not counted
 
-A query that is named by WITH is in the plan once, and so are its sources, but what reads it holds a reference instead.
-Spark puts the query in place of each reference when it runs a micro-batch, and counts stateful operators only then.
+A query that WITH names is in the plan once, and so are its sources. What reads it holds a reference to it. Spark
+replaces each reference by the query when it runs a micro-batch, and counts stateful operators only then.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _MARK = "minflinkd_vertex_"
 EXCHANGE = "minflinkd_exchange"
 _REFERENCE = "CTERelationRef"  # to a query that WITH names
 _EXCHANGE_NODE = "StreamingExecutionRelation"  # only exchanges have their source in the plan from the beginning
-USER_STATE = "TransformWithState"  # how its kinds begin
+USER_STATE = "TransformWithState"  # the prefix of all its operator names
 _STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "FlatMapGroups")
 
 
 def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
-    """The frame of a vertex, recognisable in the plans of all that read it. Its columns can be qualified by its id."""
+    """Mark the frame of a vertex, for all plans that read it. Columns can then be qualified by the vertex id."""
     return frame.alias(_MARK + vertex).alias(vertex)
 
 
 def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
-    """The stateful operators and the sources, in the plan's order."""
+    """Return the stateful operators and the sources, in the plan's order."""
     walk, plan = _Walk(), frame._jdf.queryExecution().analyzed()
     found = tuple(walk.all(plan))
     lines = list(walk.sources.values())
-    if walk.refers:
+    if walk.refers:  # count stateful operators as Spark does, with references replaced; sources stay as they are
         plan = session.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         walk = _Walk()
         stateful = [node for node in walk.all(plan) if node.stateful]
@@ -69,7 +69,7 @@ def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:
 
 
 def _meanings(plan: Any) -> dict[int, tuple[Meant, ...]]:
-    """Where it cannot be read nothing is known, and nothing is refused for it."""
+    """Return the meanings of state. If the plan cannot be read they are unknown, and nothing is refused for that."""
     try:
         return meanings(str(plan.toJSON()))
     except (
@@ -87,12 +87,12 @@ def _meanings(plan: Any) -> dict[int, tuple[Meant, ...]]:
 
 
 def source_lines(found: tuple[PlanNode, ...]) -> dict[int, PlanNode]:
-    """Line of the offset log -> the source that it is of."""
+    """Return the source of each line of the offset log."""
     return {line: node for node in found if not node.stateful for line in node.offset_lines}
 
 
 def source_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
-    """Number of a source -> name of its directory below `sources`. An exchange has none, and is not counted there.
+    """Return the directory below `sources` by number of the source. Exchanges have none, and are not counted there.
 
     Example: for an exchange and then two file sources, `{1: 0, 2: 1}`.
     """
@@ -102,7 +102,7 @@ def source_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
 
 
 def lines_with_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
-    """Line of the offset log -> directory below `sources`. Lines of exchanges are left out: they have none."""
+    """Return the directory below `sources` by line of the offset log. Exchanges have none: their lines are left out."""
     logs = source_logs(found)
     return {line: logs[node.number] for line, node in source_lines(found).items() if node.number in logs}
 
@@ -112,7 +112,7 @@ def _with_lines(node: PlanNode, lines: tuple[int, ...]) -> PlanNode:
 
 
 def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
-    """A name for each source by its number: its vertex, and `<vertex>#2` for a second one in it."""
+    """Return a name for each source by its number: its vertex, and `<vertex>#2` for a second one in it."""
     names: dict[int, str] = {}
     for node in found:
         if not node.stateful:
@@ -123,13 +123,13 @@ def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
 
 
 def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int, int]:
-    """Number of a source -> how often Spark counts each of its rows; 0 where another one has the same rows.
+    """Return how often Spark counts each row of a source, by its number; 0 if another source has the same rows.
 
     Spark counts a row in each place that reads its source. Examples: `s UNION ALL s` is one source that is read in two
-    places; of `s JOIN s` Spark makes two sources, of which the first counts. Rows that a format leaves out by itself,
-    for a filter in one of the places, Spark does not count there: then the mean of all places counts.
+    places; `s JOIN s` becomes two sources, and only the first one's rows are counted here. A format may skip rows by
+    itself, for a filter in one of the places. Spark does not count them there, so the result is the mean of all places.
 
-    `single`: vertices that yield one source each; a function may unite several.
+    `single`: the vertices that yield one source each; a function may yield a union of several.
     """
     counted: dict[int, int] = {}
     seen: set[str] = set()
@@ -143,13 +143,13 @@ def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int
 class _Walk:
     def __init__(self) -> None:
         self.sources: dict[str, list[int]] = {}  # -> lines of the offset log
-        self.refers = False  # to a query that WITH names
-        self.places: dict[int, int] = {}  # number of an operator -> place among all nodes, parents first
+        self.refers = False  # the plan has references to a query that WITH names
+        self.places: dict[int, int] = {}  # number of a stateful operator -> its place among all nodes, parents first
         self._place = -1
         self._lines = 0
 
     def all(self, node: Any, inside: tuple[str, ...] = ()) -> Iterator[PlanNode]:
-        """`inside`: the vertices around the node, outermost first."""
+        """Yield the stateful operators and sources below a node. `inside`: the vertices around it, outermost first."""
         self._place += 1
         name = str(node.nodeName())
         if name == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
@@ -160,7 +160,7 @@ class _Walk:
             self.refers = True
         elif not children:
             if not node.isStreaming():
-                return  # a table that is joined with: no source to Spark
+                return  # a static table, for a join: not a streaming source
             key = _source(node)
             known, line = key in self.sources, self._lines
             self.sources.setdefault(key, []).append(line)
@@ -185,20 +185,20 @@ class _Walk:
 
 
 def _is_stateful(node: Any, name: str, children: list[Any]) -> bool:
-    if name.startswith(USER_STATE):  # its second child is what state begins with: a table, and mostly an empty one
+    if name.startswith(USER_STATE):  # its second child is the initial state: a static table, usually empty
         return bool(children[0].isStreaming())
     return name.startswith(_STATEFUL) and all(child.isStreaming() for child in children)
 
 
 def _source(leaf: Any) -> str:
-    """What the relations of one source have in common: the ids of their columns, else they are two to Spark."""
+    """Return what identifies a source: its column ids. Relations with other column ids are two sources to Spark."""
     if str(leaf.nodeName()) == _EXCHANGE_NODE:
         return str(leaf.source().toString())
     return str(leaf.output().toString())
 
 
 def _format(leaf: Any) -> str:
-    """Of StreamingRelation and StreamingRelationV2; of the former with the path behind it, which may change."""
+    """Return the format of a source. StreamingRelation appends the path, which may change: it is cut off."""
     if str(leaf.nodeName()) == _EXCHANGE_NODE:
         return EXCHANGE
     try:
@@ -208,12 +208,12 @@ def _format(leaf: Any) -> str:
 
 
 def _state(node: Any, name: str, children: list[Any]) -> list[str]:
-    """The types of what the operator keeps; names of columns do not matter to Spark."""
+    """Return the types of what the operator keeps; Spark does not compare the names of columns."""
     if name.startswith("Deduplicate"):
         return _types(node.keys())
     if name == "Aggregate":
         return [*_types(node.groupingExpressions()), "->", *_schema(node)]
-    if name == "Join":  # which side is which, too: both are kept in one operator
+    if name == "Join":  # also which side is which: one operator keeps both
         sides = _owners_of_sides(children)
         return [str(node.joinType().sql()), *_schema(children[0]), *sides[0], "|", *_schema(children[1]), *sides[1]]
     if name.endswith("WithState") and name.startswith("FlatMapGroups"):
@@ -221,13 +221,13 @@ def _state(node: Any, name: str, children: list[Any]) -> list[str]:
             return [*_types(node.groupingAttributes()), "->", str(node.stateType().catalogString())]
         except Py4JError:
             return _schema(node)
-    if name.startswith(USER_STATE):  # what else it keeps only its code knows
+    if name.startswith(USER_STATE):  # only the grouping key: what else it keeps, only the user's code knows
         return _types(children[0].output())[: int(node.groupingAttributesLen())]
     return [] if name == "GlobalLimit" else _schema(node)
 
 
 def _sides(node: Any, children: list[Any]) -> str:
-    """What Spark does not compare: to it one side is as good as the other, and an inner join as an outer one."""
+    """Describe the sides and the type of a join. Spark compares neither: it would accept the state of another join."""
     left, right = (", ".join(owners) for owners in _owners_of_sides(children))
     return f"{left} {node.joinType().sql()} {right}"
 
@@ -240,7 +240,7 @@ def _owners_of_sides(children: list[Any]) -> list[list[str]]:
 
 
 def _owners(node: Any, *, nearest: bool = False, vertex: str = "") -> list[str]:
-    """The vertices of the sources below a node; or the first vertex on each way down."""
+    """Return the vertices of the sources below a node; with `nearest`, the first vertex on each path down."""
     if str(node.nodeName()) == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
         vertex = alias.removeprefix(_MARK)
         if nearest:

@@ -1,9 +1,9 @@
-"""Whether Spark takes the options of sources and sinks, tried before anything starts (J4).
+"""Tries out whether Spark accepts the options of sources and sinks, before anything starts (J4).
 
-Spark reads most options when a query is there: a wrong value passes the analysis, and then fails in each attempt. So a
-source is made as the query would make it, a file of two lines is read, and no rows are written, in a directory that is
-gone afterwards. Nothing of Spark's rules is repeated here. Only vertices with options are tried, as this takes some
-tenths of a second each, and only sources of Spark's own that connect to nothing meanwhile.
+Spark reads most options only when a query starts: a wrong value passes the analysis, and then fails in each attempt. So
+a source is made as the query would make it, a file of two lines is read, and an empty result is written, all in a
+temporary directory. None of Spark's rules is repeated here. Only vertices with options are tried, as each takes some
+tenths of a second, and only Spark's own sources that do not connect to anything when they are made.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Options = Mapping[str, str]
 
 _TRIED = (*FILE_FORMATS, "kafka", "rate", "rate-micro-batch")
 _TEXTS = ("json", "csv", "text")
-_OF_THE_PLACE = {"basepath", "path", "modifiedbefore", "modifiedafter"}  # say nothing of a file elsewhere
-_OF_THE_STREAM = frozenset(  # looked at when the source is made: a job with no others need not read a file for them
+_OF_THE_PLACE = {"basepath", "path", "modifiedbefore", "modifiedafter"}  # not meant for a file in another place
+_OF_THE_STREAM = frozenset(  # read when the source is made: if there are no other options, no file need be read
     ["maxfilespertrigger", "maxbytespertrigger", "maxfileage", "latestfirst", "filenameonly", "maxcachedfiles"]
 )
 _MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -43,9 +43,10 @@ _HINT = "Spark's documentation of the format lists its options and their values"
 
 
 def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
-    """Add to the plan's faults those of all sources and sinks of a task that have no others. Blocks.
+    """Add faults in options to the plan's, for all sources and sinks of a task that have no other faults. Blocks.
 
-    Some options are read when the source is named. Spark then says what is wrong, and not where: so it is said again.
+    Spark reads some options when the plan is built. Its message then says what is wrong, but not in which option: such
+    a fault is replaced by one that names the option.
     """
     at_fault = {fault.path for fault in plan.faults}
     for written in task.vertices:
@@ -82,13 +83,14 @@ def _has(plan: Plan, path: str) -> bool:
 
 
 def refused_options(path: str, options: Options, attempt: Callable[[Options], None]) -> Iterator[GraphFault]:
-    """A fault at each option that Spark refuses beside those that it takes.
+    """Yield a fault for each option that Spark refuses together with those that it accepts.
 
-    Where Spark needs some of them, only the first one without which it works. None where something else is wrong.
+    If Spark does not work without any options, only one fault is yielded: for the first option that it works without.
+    None is yielded if something else is wrong.
     """
     if (problem := _problem(attempt, options)) is None:
         return
-    if _problem(attempt, {}) is None:
+    if _problem(attempt, {}) is None:  # no option is required, so each can be judged apart
         for name, why in _one_by_one(options, attempt).items():
             yield GraphFault(path=f"{path}.options.{name}", problem=_said(name, options[name], why), hint=_HINT)
         return
@@ -99,7 +101,7 @@ def refused_options(path: str, options: Options, attempt: Callable[[Options], No
 
 
 def _one_by_one(options: Options, attempt: Callable[[Options], None]) -> dict[str, str]:
-    """What Spark says of each option that it does not take; those are tried again that may have needed a later one."""
+    """Return what Spark says of each option that it refuses. A refused one is tried again: it may need a later one."""
     taken: dict[str, str] = {}
     refused = dict(options)
     while True:
@@ -120,14 +122,14 @@ def _without(options: Options, left_out: str) -> Options:
 
 
 def _said(name: str, value: str, problem: str) -> str:
-    """Of a secret neither the value nor Spark's sentence, which may quote it."""
+    """Describe the problem. For a secret, show neither the value nor Spark's message, which may quote it."""
     if is_sensitive(name):
         return "Spark cannot take the value, which is not shown, as it looks like a secret"
     return problem if name.lower() in problem.lower() else f"Spark cannot take {show(value)}: {problem}"
 
 
 def _problem(attempt: Callable[[Options], None], options: Options) -> str | None:
-    """What Spark says, in a line."""
+    """Return what Spark says about the options, in one line; None if it accepts them."""
     try:
         attempt(options)
     except (PySparkException, Py4JError) as error:
@@ -139,14 +141,14 @@ def _problem(attempt: Callable[[Options], None], options: Options) -> str | None
 
 
 def _root(exception: Any) -> str:
-    """The innermost sentence: the others say where it was met."""
+    """Return the message of the innermost cause: the outer ones only say where it was met."""
     while (cause := exception.getCause()) is not None:
         exception = cause
     return str(exception.getMessage() or exception.toString())
 
 
 def _mode(source: Source, path: str) -> Iterator[GraphFault]:
-    """The one value that Spark replaces by another, without a word but in its log."""
+    """Yield a fault for an unknown `mode`: Spark replaces it by another one, and says so only in its log."""
     for name, value in source.options.items():
         if name.lower() == "mode" and source.format in ("json", "csv") and value.upper() not in _MODES:
             hint = f"one of {', '.join(_MODES)}"
@@ -154,7 +156,7 @@ def _mode(source: Source, path: str) -> Iterator[GraphFault]:
 
 
 class _Reading:
-    """Tries to read as a query would."""
+    """Tries to read a source as a query would."""
 
     def __init__(self, session: Session, spark: SparkSession, source: Source) -> None:
         self._session, self._spark, self._source = session, spark, source
@@ -166,14 +168,15 @@ class _Reading:
             frame = _stream(self._spark, source)
             _make_source(frame, place / "sources")
             if self._session.config.on_cluster or source.format not in FILE_FORMATS:
-                return  # executors elsewhere do not see a file of this host
+                return  # executors on other machines do not see a file of this one
             if not _OF_THE_STREAM.issuperset(name.lower() for name in options):
                 self._read(source, place, frame.columns)
 
     def _read(self, source: Source, place: Path, columns: list[str]) -> None:
-        """A text for each column, since formats are looked at with the first value. One that does not fit becomes NULL:
+        """Read a file with a text in each column, because Spark looks at some options only when it parses a value.
 
-        `mode` is left out, and so is what compares the columns of a file with the schema.
+        A text that does not fit its column must become NULL. So `mode` is left out, and so are options that compare the
+        columns of the file with the schema.
         """
         left_out = {*_OF_THE_PLACE, "mode", *(("pathglobfilter",) if source.format in _TEXTS else ())}
         kept = {name: value for name, value in source.options.items() if name.lower() not in left_out}
@@ -194,7 +197,7 @@ class _Reading:
 
 
 def _lines(source: Source, columns: list[str]) -> str:
-    """Two: one may be taken for a header."""
+    """Return two lines of text, as the first one may be taken for a header."""
     given = {name.lower(): value for name, value in source.options.items()}
     texts = dict.fromkeys(columns, "x")
     line = json.dumps(texts) if source.format == "json" else (given.get("sep") or ",").join(texts.values())
@@ -209,7 +212,7 @@ def _stream(spark: SparkSession, source: Source) -> DataFrame:
 
 
 def _make_source(frame: DataFrame, place: Path) -> None:
-    """Spark reads the options of a stream when it makes its source, with a directory for its log."""
+    """Make the source of a stream, with a directory for its log: Spark reads the stream's options then."""
     leaf: Any = frame._jdf.queryExecution().analyzed().collectLeaves().head()
     if str(leaf.nodeName()) == "StreamingRelation":
         leaf.dataSource().createSource(f"file://{place}")
@@ -218,7 +221,7 @@ def _make_source(frame: DataFrame, place: Path) -> None:
 
 
 class _Writing:
-    """Tries to write nothing."""
+    """Tries to write no rows to a sink."""
 
     def __init__(self, session: Session, plan: Plan, sink: Sink) -> None:
         self._session, self._plan, self._sink = session, plan, sink
@@ -239,7 +242,7 @@ class _Writing:
 
 
 def _jdbc(session: Session, options: dict[str, str]) -> None:
-    """Of the writer and its connections; connects to nothing."""
+    """Check the options of the JDBC writer and its connections. Does not connect."""
     jvm: Any = session.jvm
     given = jvm.java.util.HashMap()
     for name, value in writer_options(options).items():
@@ -248,5 +251,5 @@ def _jdbc(session: Session, options: dict[str, str]) -> None:
     try:
         jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
     except Py4JJavaError as error:
-        if not is_no_driver(error):  # `sink_targets` says what to do then
+        if not is_no_driver(error):  # `sink_targets` reports a missing driver, and says what to do
             raise

@@ -1,7 +1,7 @@
-"""Functions of jobs on their way to Spark's workers.
+"""Sends functions of jobs to Spark's Python workers.
 
-cloudpickle sends a function that no import finds - a closure, a lambda - by value, and makes it there with the
-interpreter's own `__import__`. One of a job is made with the job's.
+cloudpickle sends a function that cannot be imported (a closure, a lambda) by value. A worker then makes it with the
+interpreter's own `__import__`; a function of a job must be made with the job's `__import__`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.cloudpickle import cloudpickle
 
 
 def send_functions_of_jobs(isolation: ModuleType) -> None:
-    """From now on, for all of this process. `isolation`: the module as workers import it."""
+    """Change how this process pickles functions, from now on. `isolation`: the module by the name that workers use."""
     plain = cloudpickle.Pickler._dynamic_function_reduce
 
     def reduce(self: Any, function: FunctionType) -> Any:

@@ -1,8 +1,8 @@
-"""State of another version of the job's query, put where the new one looks for it (C25), or refused.
+"""Moves the state of another version of the job's query to where the new one looks for it (C25), or refuses it.
 
-A laid out checkpoint directory is renumbered before its query starts: `state/<operator>`, `sources/<log>`, the
-lines of the offset log, and what the commit log and the operators' own records say. Its files may be hard links into a
-snapshot: they are moved and replaced, never written to.
+A restored checkpoint directory is renumbered before its query starts: `state/<operator>`, `sources/<log>`, the lines of
+the offset log, and the numbers in the commit log and in the operators' own records. Its files may be hard links into a
+snapshot: they are moved or replaced, and never written to.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.taskmanager.session import snapshot
 from minflinkd.taskmanager.session.operators import USER_STATE, source_lines, source_logs
 
-# What Spark calls the operators of a kind in the records beside their state. A kind that is not here is not moved:
-# the records of `transformWithState`, for one, hold paths.
+# Spark's names for the operators of a kind, in the records next to their state. State of a kind that is not here cannot
+# be moved: the records of `transformWithState`, for example, hold paths.
 _RECORDED = {
     "Aggregate": {"stateStoreSave", "sessionWindowStateStoreSaveExec"},
     "Distinct": {"stateStoreSave"},
@@ -42,9 +42,10 @@ _RECORDED = {
 
 
 def refuse_another_meaning(old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool) -> None:
-    """Of the state of another version, which may have been asked for before any checkpoint said what its state is of.
+    """Raise StateMeaningChanged if the state would mean something else in the new version.
 
-    Raises StateMeaningChanged. What else does not fit is found later.
+    The check before deployment may have had no checkpoint that records what the state means. Other misfits are found
+    later.
     """
     try:
         match_nodes(old, new, allow_non_restored=allow_non_restored, verdicts=all_fit(new))
@@ -58,9 +59,10 @@ def refuse_another_meaning(old: Sequence[PlanNode], new: Sequence[PlanNode], *, 
 def place(
     checkpoint: Path, batch: int, old: Sequence[PlanNode], new: Sequence[PlanNode], *, allow_non_restored: bool
 ) -> bool:
-    """Whether anything had to be moved. Raises StateNotMatched, with the directory as it was.
+    """Move state and offsets to where the new query looks for them. Returns whether anything had to be moved.
 
-    Types are not compared here: Spark does it when the query starts, and `rehearsal` has had it done before.
+    Types are not compared here: Spark does that when the query starts, and `rehearsal` has made it do so before. Raises
+    StateNotMatched, with the directory unchanged.
     """
     old, new = without_meaning(old), without_meaning(new)
     if not old or old == new or _not_recorded(old, new):
@@ -74,7 +76,7 @@ def place(
     logs = {has[new]: had[old] for new, old in placement.sources.items() if new in has and old in had}
     _renumber(checkpoint / "sources", logs, lambda *_: None)
     before = {node.number: node.offset_lines[0] for node in old if not node.stateful}
-    lines = {  # of the new query -> of the old one
+    lines = {  # line of the new query -> line of the old one; None: a source that is new
         line: before[placement.sources[node.number]] if node.number in placement.sources else None
         for line, node in source_lines(tuple(new)).items()
     }
@@ -86,9 +88,9 @@ def place(
 
 
 def _not_recorded(old: Sequence[PlanNode], new: Sequence[PlanNode]) -> bool:
-    """Whether the two differ only in operators with `transformWithState`.
+    """Whether the only difference is that the old nodes lack operators with `transformWithState`.
 
-    Older checkpoints neither name nor count them.
+    Checkpoints of older versions of minflinkd neither name nor count those.
     """
     here, there = _without_user_state(new), _without_user_state(old)
     return len(there) == len(old) and len(here) < len(new) and here == there
@@ -102,7 +104,7 @@ def _without_user_state(nodes: Sequence[PlanNode]) -> list[PlanNode]:
 def _check(
     checkpoint: Path, batch: int, old: Sequence[PlanNode], new: Sequence[PlanNode], placement: Placement
 ) -> None:
-    """Whether the numbers are surely those that Spark gave and will give."""
+    """Raise StateNotMatched unless the numbers are certainly those that Spark gave and will give."""
     kinds = {node.number: node.kind for node in old if node.stateful}
     commit = snapshot.parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
     if commit.stores.keys() != {str(number) for number in kinds}:
@@ -120,7 +122,7 @@ def _check(
 
 
 def _operator_name(directory: Path) -> str:
-    """As Spark recorded it; "" where the record has another form than the one that can be renumbered."""
+    """Return the operator's name as Spark recorded it; "" if the record's form is not one that can be renumbered."""
     try:
         version, _, body = (directory / "_metadata" / "metadata").read_text("utf-8").partition("\n")
         record = json.loads(body) if version == "v1" else {}
@@ -130,7 +132,7 @@ def _operator_name(directory: Path) -> str:
 
 
 def _renumber(root: Path, numbers: Mapping[int, int], record: Callable[[Path, int], None]) -> None:
-    """Directories `<old>` become `<new>`; others go."""
+    """Rename directories `<old>` to `<new>`, and remove all others."""
     if not root.exists():
         return
     before = root.with_name(f".{root.name}.before")

@@ -1,7 +1,7 @@
-"""From the vertices of a task to one streaming DataFrame (J2, J5), or to everything that is wrong with them (J4).
+"""Builds the vertices of a task into one streaming DataFrame (J2, J5), or finds all that is wrong with them (J4).
 
-A task is built in a session of its own, so that views and settings of two tasks never meet (J7). Building analyses
-and starts nothing.
+A task is built in a Spark session of its own, so that tasks do not share views or settings (J7). Building analyses the
+task and starts nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE_FORMATS = frozenset({"parquet", "json", "csv", "text", "orc"})
 
 
 class TaskNotBuilt(MinflinkError):
-    """Carries the faults; its message names the first."""
+    """A task has faults. The exception carries all of them; its message names the first."""
 
     code = "task-not-built"
 
@@ -51,12 +51,12 @@ class TaskNotBuilt(MinflinkError):
 
 @dataclass
 class Plan:
-    """A task as Spark sees it. `frame` is what its sinks get."""
+    """A task as Spark sees it. `frame` is the DataFrame that its sinks and its exchange get."""
 
     spark: SparkSession
     faults: list[GraphFault] = field(default_factory=list)
     frames: dict[VertexId, DataFrame] = field(default_factory=dict)
-    computed: dict[VertexId, DataFrame] = field(default_factory=dict)  # the same without the vertex's own watermark
+    computed: dict[VertexId, DataFrame] = field(default_factory=dict)  # `frames` without the vertex's own watermark
     frame: DataFrame | None = None
     sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
     output_mode: OutputMode = OutputMode.APPEND
@@ -68,12 +68,12 @@ class Plan:
     inputs: list[ExchangeSource] = field(default_factory=list)
 
     def release(self) -> None:
-        """No query of it runs, or will. Idempotent."""
+        """Release the exchange sources, once no query of the plan runs or will run. Idempotent."""
         for source in self.inputs:
             source.release()
 
     def require(self) -> DataFrame:
-        """Raises TaskNotBuilt."""
+        """Return the frame of a plan without faults. Raises TaskNotBuilt."""
         if self.faults:
             raise TaskNotBuilt(self.faults)
         assert self.frame is not None
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def schema(self) -> str:
-        """Of `frame`, as Spark's JSON: with marks on its event time."""
+        """The schema of `frame` as Spark's JSON, with the watermark marks on event time columns."""
         assert self.frame is not None
         return str(self.frame._jdf.schema().json())
 
@@ -89,10 +89,10 @@ class Plan:
 def build(
     session: Session, job: JobContext, task: Task, code: JobCode, inputs: Mapping[VertexId, str] | None = None
 ) -> Plan:
-    """Never raises for what the user wrote: that is in the plan's faults, as many as can be found at once.
+    """Build a task. What the user did wrong is not raised but in the plan's faults, as many as can be found at once.
 
-    `inputs`: the schemas of exchanges, as the plans upstream say them. One that is missing has faults of its own, which
-    are named elsewhere. Raises SessionLost.
+    `inputs`: the schemas of exchanges, from the plans of the tasks upstream. If one is missing, the task that yields it
+    has faults, which are reported there. Raises SessionLost.
     """
     try:
         spark = session.spark.newSession()
@@ -105,7 +105,7 @@ def build(
 
 
 def activate(session: Session, spark: SparkSession) -> None:
-    """On this thread: what asks for the active session gets that of its own task (J7)."""
+    """Make a task's session the active one on this thread, so that code that asks for it gets this one (J7)."""
     getattr(session.jvm, "org.apache.spark.sql.SparkSession").setActiveSession(spark._jsparkSession)
 
 
@@ -135,7 +135,7 @@ def _build(
         plan.sinks += (vertex,)
         if vertex.sink.python is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
-    steady_plans.hold(spark)
+    steady_plans.hold(spark)  # after all that may have changed settings: the job's own, and user code of vertices
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
@@ -148,7 +148,7 @@ def _build(
         plan.operators = operators.nodes(session, plan.frame)
         plan.source_names = operators.source_names(plan.operators)
         plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
-        read = {edge.id for edge in task.inputs}  # an exchange that is read twice is two sources to Spark
+        read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
         lines = operators.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
     return plan
@@ -165,7 +165,7 @@ def _read_exchange(session: Session, plan: Plan, vertex: VertexId, written: str)
 
 
 def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
-    """The action's result, or None with a fault. User code may raise anything, SystemExit as well."""
+    """Return the action's result, or None and add a fault. User code may raise anything, even SystemExit."""
     try:
         return action()
     except (KeyboardInterrupt, GeneratorExit):
@@ -174,7 +174,7 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
         if session_is_lost(error):
             raise
         info = build_failure(error)
-        trace = info.traceback if path.endswith(".python") else ""  # of the user's code; Spark's says what is wrong
+        trace = info.traceback if path.endswith(".python") else ""  # only for user code: Spark's message says enough
         plan.faults.append(GraphFault(path=path, problem=info.message, hint=info.hint, traceback=trace))
         return None
 
@@ -184,7 +184,7 @@ def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code:
     inputs: dict[str, DataFrame] = {}
     for edge in vertex.inputs:
         if edge.id not in plan.frames:
-            return  # its own fault is named already
+            return  # the input's own fault is reported already
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
@@ -239,9 +239,9 @@ def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: J
 
 
 def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:
-    """Rows of the schema of a source that is at fault, so that faults after it are named at the same time.
+    """Return a stand-in with the schema of a faulty source, so that faults downstream are found at the same time.
 
-    None where its schema is not known, or is at fault itself.
+    Returns None if the schema is not known, or is faulty itself.
     """
     if source.schema is None:
         return None
@@ -253,13 +253,16 @@ def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:
 
 
 class NotAnInput(MinflinkError):
-    """SQL reads a vertex that is not among the inputs of its own."""
+    """The SQL of a vertex reads another vertex that is not among its inputs."""
 
     code = "not-an-input"
 
 
 def _sql(spark: SparkSession, text: str, inputs: dict[str, DataFrame], known: Collection[str]) -> DataFrame:
-    """Views of other vertices are not there. `known`: vertices that could be inputs. Raises NotAnInput."""
+    """Run the SQL of a vertex with its inputs, and nothing else, as views.
+
+    `known`: the vertices that could be inputs. Raises NotAnInput.
+    """
     for name, frame in inputs.items():
         frame.createOrReplaceTempView(name)
     try:
@@ -285,7 +288,7 @@ def _missing(name: str, inputs: list[str], known: Collection[str]) -> NotAnInput
 
 
 def _join_ends(plan: Plan, task: Task) -> None:
-    """Set the one frame that all sinks of a task, and its exchange, read."""
+    """Set the one frame that all sinks of a task read, and its exchange."""
     if task.sinks or task.readers:
         plan.frame = plan.frames.get(task.end)
     else:

@@ -1,6 +1,6 @@
-"""Plans that an analysis has built, kept for the deployment that mostly follows: nothing is built twice (H3).
+"""Keeps the plans that an analysis has built for the deployment that usually follows (H3).
 
-Between the last micro-batch of one version of a job and the first of the next, what was built before need not be built.
+So they need not be built between the last micro-batch of one version of a job and the first one of the next.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.taskmanager.session.code import JobCode
 from minflinkd.taskmanager.session.plan import Plan
 
-KEPT = 60.0  # seconds: sources are described as they were when a plan was built
-JOBS = 8  # at most, the latest: a plan is a Spark session with its views
+KEPT = 60.0  # seconds, not longer: a plan has its sources as they were when it was built
+JOBS = 8  # at most, the latest ones: each plan is a Spark session with its views
 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """`inputs`: the schemas of its exchanges, as it was built with them. `code` is its own hold on the job's code."""
+    """A task with its plan. `inputs`: the schemas of exchanges that it was built with. `code`: held for this plan."""
 
     job: JobContext
     task: Task
@@ -36,15 +36,15 @@ class PreparedTask:
 
 
 class Prepared:
-    """Thread-safe."""
+    """The prepared tasks of the latest jobs. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._jobs: dict[JobId, tuple[float, list[PreparedTask]]] = {}  # until when, and what; the latest last
+        self._jobs: dict[JobId, tuple[float, list[PreparedTask]]] = {}  # expiry time and tasks; the latest job last
 
     def keep(self, job_id: JobId, tasks: list[PreparedTask]) -> None:
-        """In the place of what was kept for the job."""
+        """Keep the tasks of a job, in place of what was kept for it before."""
         with self._lock:
             dropped = self._jobs.pop(job_id, (0.0, []))[1]
             if tasks:
@@ -54,7 +54,7 @@ class Prepared:
         _release(dropped)
 
     def take(self, job: JobContext, task: Task, inputs: Mapping[VertexId, str]) -> PreparedTask | None:
-        """What was kept of exactly this task, once; the caller releases it."""
+        """Take out the prepared task if it is exactly this one; otherwise return None. The caller releases it."""
         self.drop_old()
         with self._lock:
             _, kept = self._jobs.get(job.job_id, (0.0, []))

@@ -1,4 +1,4 @@
-"""What one attempt tells of its micro-batches: figures from Spark's progress reports, and its own."""
+"""What one attempt reports of its micro-batches: figures from Spark's progress reports, and its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minflinkd.taskmanager.session.backpressure import Backpressure
 
 
 class Progress:
-    """Thread-safe: micro-batches finish on one thread, another one reports, and `tell`s."""
+    """Collects an attempt's metrics. Thread-safe: micro-batches finish on one thread, another one calls `tell`."""
 
     def __init__(self, tell: Callable[[TaskMetrics], None], backpressure: Backpressure) -> None:
         self._tell = tell
@@ -34,23 +34,23 @@ class Progress:
 
     @property
     def metrics(self) -> TaskMetrics:
-        """As they were told last."""
+        """The metrics that were told last."""
         return self._metrics
 
     def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
-        """A micro-batch has written its rows, by vertex."""
+        """Record the rows, by vertex, that a finished micro-batch has written."""
         with self._lock:
             self._rows_out += sum(rows_out.values())
             self._rows.wrote(epoch, rows_out)
             self._finished_epoch = epoch
 
     def rows_at(self, epoch: int) -> RowCounts:
-        """Of the attempt, up to and with this micro-batch."""
+        """Return the attempt's row counts up to and including this micro-batch."""
         with self._lock:
             return self._rows.at(epoch)
 
     def has_reported(self, epoch: int) -> bool:
-        """Whether Spark has said how many rows were read up to there; True of another attempt's micro-batch."""
+        """Whether Spark has reported the rows read up to this micro-batch; True for one of another attempt."""
         with self._lock:
             return not self._rows.is_awaited(epoch)
 
@@ -63,9 +63,9 @@ class Progress:
         exchanges: Collection[str] = (),
         scans: Mapping[int, int] | None = None,
     ) -> None:
-        """Tell what is new: of micro-batches that are finished, and of what holds the next one back.
+        """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
-        One at a time, as what is told later must not be older.
+        Only one thread tells at a time, so that older metrics are never told after newer ones.
         """
         with self._telling:
             self._report(java_query, source_names, backlog, exchanges, scans or {})
@@ -106,11 +106,11 @@ class Progress:
 
     @property
     def is_awaited(self) -> bool:
-        """Nobody knows yet what the query does with input: it has had none."""
+        """Whether the query has had no input yet, so that its first input is still awaited."""
         return not (self._metrics.rows_in or self._metrics.advanced)
 
     def waits(self, waits: bool) -> None:
-        """Whether the query has looked for rows and found none, or has some now. Told where it is news."""
+        """Tell whether the query waits for input, if that has changed."""
         with self._telling:
             with self._lock:
                 if self._metrics.waited is waits:
@@ -120,6 +120,6 @@ class Progress:
 
 
 def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:
-    """Progress of later micro-batches, in their order. No other is read: each is a call to the JVM."""
+    """Return the progress of later micro-batches in their order. Reads no others, as each costs calls to the JVM."""
     later = takewhile(lambda report: report.batchId() > batch_id, reversed(java_query.recentProgress()))
     return [json.loads(report.json()) for report in later][::-1]

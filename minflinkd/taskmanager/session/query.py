@@ -1,6 +1,6 @@
 """One running attempt of a task: its query from start to end, its snapshots, and why it ended.
 
-Everything here blocks and runs on threads. What happens by itself is told through `Events`, from those threads.
+Everything here blocks and runs on threads. Unrequested events are reported through `Events`, from those threads.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from minflinkd.taskmanager.session_protocol import (
 
 log = structlog.get_logger(__name__)
 
-_HANDED_OVER = 30.0  # seconds, many times what it takes
-_REOPENED = 0.02  # seconds between two looks at a checkpoint to stop with
-_WATCH = 0.1  # seconds between two looks at a running query's progress; its end is seen at once
-_REPORT = 1.0  # seconds that a snapshot waits for Spark's report of its micro-batch, many times what that takes
-_LOOK = 1.0  # seconds between two looks whether a query without input so far has some now
-_LAST_WORD = 10.0  # seconds, many times what it takes to see that the query has failed, or that the JVM is gone
+_HANDED_OVER = 30.0  # seconds; a handover takes a small fraction of this
+_REOPENED = 0.02  # seconds between two polls of a stop checkpoint
+_WATCH = 0.1  # seconds between two polls of a running query's progress; its end is noticed at once
+_REPORT = 1.0  # seconds that a snapshot waits for Spark's report of its micro-batch, which comes much sooner
+_LOOK = 1.0  # seconds between two checks whether a query that has had no input has some now
+_LAST_WORD = 10.0  # seconds; it takes much less to see that the query has failed, or that the JVM is gone
 
 
 @dataclass(frozen=True)
 class Events:
-    """Called from threads, in order, at most one of failed and input_ended last."""
+    """Callbacks, called from threads and in order. At most one of `failed` and `input_ended` is called, and last."""
 
     batch_finished: Callable[[TaskMetrics], None]
     input_ended: Callable[[TaskMetrics], None]
@@ -75,7 +75,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Engine:
-    """What all tasks of a child share."""
+    """What all tasks of a session child share."""
 
     session: Session
     callback: BatchCallback
@@ -85,9 +85,9 @@ class Engine:
 
 
 class RunningTask:
-    """`start` once, then `watch` on a thread of its own until it returns; `stop` at any time.
+    """Runs one attempt. Call `start` once, then `watch` on its own thread until it returns; `stop` at any time.
 
-    `before`: what an attempt has left that this one may go on from.
+    `before`: what a stopped attempt has left, from which this one may continue.
     """
 
     def __init__(self, engine: Engine, request: RunTask, events: Events, before: Standing | None = None) -> None:
@@ -101,10 +101,10 @@ class RunningTask:
         self._plan: plan.Plan | None = None
         self._before = before
         self._began = Start(self._checkpoint)
-        self._parked: str | None = None  # for which run of a query the stores stay open behind this one's end
-        self._let_end = False  # the query ends behind the micro-batch that it commits
+        self._parked: str | None = None  # made-up run id under which the stores stay open after this query ends
+        self._let_end = False  # the query ends, as requested, after the micro-batch that it commits
         self._bounded = False  # runs to the end of its input
-        self._stores_here = threading.Event()  # the query has the stores that are handed over to it, if any are
+        self._stores_here = threading.Event()  # set unless the query still waits for stores to be handed over to it
         self._stores_here.set()
         self._sinks: TaskSinks | None = None
         self._stopping = threading.Event()
@@ -120,7 +120,7 @@ class RunningTask:
     # --- start and end -------------------------------------------------------------------------------------------
 
     def start(self) -> TaskRunning:
-        """Raises TaskNotBuilt, UnusableArtifact, LibraryConflict, and what Spark raises at a query's start."""
+        """Start the query. Raises TaskNotBuilt, UnusableArtifact, LibraryConflict, and what Spark raises at a start."""
         try:
             return self._start()
         except BaseException:
@@ -136,7 +136,7 @@ class RunningTask:
         code = self._code = prepared.code if prepared else engine.code.load(request.job.job_id, request.artifacts)
         if prepared is not None:
             self._plan = prepared.plan
-            plan.activate(engine.session, self._plan.spark)  # it was built on another thread
+            plan.activate(engine.session, self._plan.spark)  # the plan was built on another thread
         loaded = time.monotonic()
         if self._plan is None:
             self._plan = plan.build(engine.session, request.job, request.task, code, inputs)
@@ -153,6 +153,8 @@ class RunningTask:
         self._began = restoring.prepare(self._plan)
         self._checkpoint = self._began.checkpoint
         if self.continues:
+            # The new run's id exists only after Spark has started the query. Until the stores are under that id, its
+            # first micro-batch must wait: otherwise Spark would open stores of its own.
             self._stores_here.clear()
         self._channels = opening.channels(output, self._checkpoint, self._plan.exchanges)
         self._batches = batches = self._micro_batches(self._plan, self._sinks, exchange)
@@ -176,7 +178,7 @@ class RunningTask:
             if self._query is not None:
                 with suppress(PySparkException, Py4JError):
                     self._query.stop()
-                    engine.stores.close(self._run_id)  # nobody unloads an attempt that did not start
+                    engine.stores.close(self._run_id)  # the supervisor does not unload an attempt that did not start
             engine.callback.release(request.attempt_id)
             raise
         self._stores_here.set()
@@ -212,7 +214,7 @@ class RunningTask:
         assert self._plan is not None
         job = self._request.job
         self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
-        steady_plans.hold(self._plan.spark)  # classes of sinks are made after the plan was built
+        steady_plans.hold(self._plan.spark)  # user code of sinks has run since the plan was built
         writer = (
             frame.writeStream.outputMode(self._plan.output_mode.value)
             .option("checkpointLocation", str(self._checkpoint))
@@ -223,8 +225,8 @@ class RunningTask:
             return writer.start()
 
     def watch(self) -> None:
-        """Report progress until the query ends; then, unless it was stopped, why."""
-        if self.continues:  # what was laid out for it would lie there as long as it lives
+        """Report progress until the query ends. Then report why it ended, unless it was stopped."""
+        if self.continues:  # the restored files are not used, and would take up space as long as the attempt lives
             snapshot.remove(Path(self.directory) / "checkpoint")
         try:
             while True:
@@ -241,7 +243,7 @@ class RunningTask:
             self._watched.set()
 
     def _follow(self) -> Any:
-        """Spark's query, when it has ended."""
+        """Report progress until the query has ended. Returns Spark's object of the query."""
         assert self._query is not None
         java_query: Any = self._query._jsq
         while True:
@@ -259,20 +261,21 @@ class RunningTask:
             self._let_query_end()
 
     def _let_query_end(self) -> None:
-        """Behind the cut of a checkpoint to stop with: to plan one more micro-batch would only delay the end."""
-        self._park_stores()  # before Spark tells its maintenance that the run has ended
+        """End the query after the cut of a stop checkpoint: planning another micro-batch would only delay the end."""
+        self._park_stores()  # first: when the run has ended, Spark's maintenance may close its stores
         self._let_end = True
         self._execution.state().set(bounded.terminated(self._engine.session))
 
     def _goes_on(self) -> bool:
-        """After the query has ended for such a cut, or for a micro-batch without rows: let it go on where it stands.
+        """Restart a query that ended on purpose: for a stop checkpoint that was aborted, or for an empty micro-batch.
 
-        After a cut only if the checkpoint came to nothing.
+        While a stop checkpoint is in force, waits until it is aborted or the attempt stops. Returns whether the query
+        runs again.
         """
         while self._channels.closed_after is not None:
             if self._stopping.wait(_REOPENED):
                 return False
-        with self._lock:
+        with self._lock:  # so that `stop` either comes first or finds the new query
             if self._stopping.is_set() or self._batch_error is not None:
                 return False
             assert self._plan is not None
@@ -292,7 +295,7 @@ class RunningTask:
         return True
 
     def run_to_end(self) -> None:
-        """For a bounded task, beside `watch`. The query's own failure is `watch`'s to report."""
+        """Run a bounded task to the end of its input. If the query fails, `watch` reports it, on its own thread."""
         self._bounded = True
         try:
             self._await_first_batch()
@@ -308,9 +311,9 @@ class RunningTask:
             self._unforeseen(error)
 
     def _await_first_batch(self) -> None:
-        """Let a restored query that has had no input since run a micro-batch without rows: then its windows can fire.
+        """Make a restored query without new input run an empty micro-batch, so that its windows can fire.
 
-        A task that reads an exchange has one anyway, with the end of that.
+        A task that reads an exchange runs one anyway, when the exchange ends.
         """
         assert self._plan is not None
         assert self._query is not None
@@ -320,17 +323,17 @@ class RunningTask:
             return
         if self._plan.exchanges or not any(node.stateful for node in self._plan.operators):
             return
-        self._let_end = True  # before it ends: to `watch` it would have failed
-        park = self._park if self.continues else lambda: None  # else no store is open before a first micro-batch
+        self._let_end = True  # before the query ends: otherwise `watch` would take its end for a failure
+        park = self._park if self.continues else lambda: None  # otherwise no store is open before a first micro-batch
         if not bounded.end_for_empty_batch(self._engine.session, self._execution, self._checkpoint, park):
             self._let_end = False
             return
         before._jsq.stop()
-        while self._query is before and not self._watched.wait(_REOPENED):
+        while self._query is before and not self._watched.wait(_REOPENED):  # until `watch` has started the next query
             pass
 
     def _failed(self, error: ErrorInfo) -> None:
-        """Told once, and never of a query that was to stop."""
+        """Report the failure once, and never if the query was told to stop."""
         with self._lock:
             stopping = self._stopping.is_set()
             self._stopping.set()
@@ -338,14 +341,16 @@ class RunningTask:
             self._events.failed(error)
 
     def _with_input(self, error: ErrorInfo) -> ErrorInfo:
-        """With the files and offsets among which the record is, where it was a record that failed."""
+        """Add a hint that names the files and offsets of the micro-batch, if a record may have caused the error."""
         if error.hint or error.code not in ("user-code", "spark-query") or self._plan is None:
             return error
         return msgspec.structs.replace(error, hint=failed_input(self._checkpoint, self._plan.operators))
 
     def _unforeseen(self, error: Exception) -> None:
-        """Nobody would look after the query any more. Not told at once: of a query that has failed `watch` says why,
-        and a lost JVM, of which the child tells, ends this process.
+        """Report that the query can no longer be followed, unless a better explanation comes first.
+
+        Waits before it reports. If the query itself has failed, `watch` reports the reason; if the JVM is lost, the
+        session child reports that and ends this process.
         """
         if not self._stopping.wait(_LAST_WORD):
             log.error("a running query cannot be followed", attempt=self._request.attempt_id, exc_info=error)
@@ -354,7 +359,7 @@ class RunningTask:
 
     @property
     def continues(self) -> bool:
-        """In the directory, and the state stores, of the attempt before it."""
+        """Whether it runs in the directory and the open state stores of the attempt before it."""
         return self._began.continues
 
     @property
@@ -362,16 +367,16 @@ class RunningTask:
         return self._batches.error if self._batches is not None else None
 
     def request_stop(self) -> None:
-        """From here on the query's end is no failure, and a snapshot that waits gives up."""
+        """Announce the stop: from here on the query's end is no failure, and a snapshot that waits gives up."""
         self._stopping.set()
 
     def interrupt_start(self) -> None:
-        """End Spark jobs that prepare the state, which may take long. Blocks shortly."""
+        """Cancel the Spark jobs that prepare the state, as they may take long. Blocks for a short time."""
         with suppress(PySparkException, Py4JError):
             self._engine.session.spark.sparkContext.cancelJobsWithTag(self._request.attempt_id)
 
     def stop(self) -> TaskStopped:
-        """Blocks until the query's thread is gone, for ever if user code does not come back."""
+        """Stop the query. Blocks until its thread is gone: forever, if user code does not return."""
         with self._lock:
             self._stopping.set()
         if self._query is not None:
@@ -392,17 +397,21 @@ class RunningTask:
         return TaskStopped(ended=True)
 
     def _park_stores(self) -> None:
-        """Behind the cut of a checkpoint to stop with no micro-batch begins, and another attempt may want them."""
+        """Keep the state stores open for the next attempt, if this one stops with a stop checkpoint.
+
+        No micro-batch begins after the cut of such a checkpoint, so the stores stand exactly at it.
+        """
         closed = self._channels.closed_after is not None
         if closed and self._parked is None and not self._engine.session.config.on_cluster:
             self._park()
 
     def _park(self) -> None:
+        # Maintenance closes the stores of a run that has ended, so they are moved to a run id that Spark does not know.
         self._parked = str(uuid4())
         self._engine.stores.hand_over(self._run_id, self._parked)
 
     def standing(self) -> Standing | None:
-        """After `stop`: where another attempt may go on."""
+        """Return what another attempt may continue from, after `stop`; None if there is nothing."""
         cut = self._channels.closed_after
         if cut is None or self._plan is None or self._parked is None:
             return None
@@ -420,9 +429,9 @@ class RunningTask:
         )
 
     def unload(self) -> bool:
-        """After `stop`: close the state stores. Blocks; whether all are closed. Nobody waits for it who goes on with a
+        """Close the state stores, after `stop`. Blocks. Returns whether all are closed.
 
-        copy of the state: the attempt's directory is its own.
+        An attempt that starts from a copy of the state need not wait for this: it has a directory of its own.
         """
         if self._query is None:
             return True
@@ -466,25 +475,26 @@ class RunningTask:
                 self._look_for_input()
 
     def _look_for_input(self) -> None:
-        """Tell whether the query waits for input: those who wait for its first micro-batch then wait no longer."""
+        """Report whether the query waits for input: then nobody needs to wait for its first micro-batch."""
         found = finds_input(self._execution)
         if found is not None:
             self._progress.waits(not found)
-        if found is False:  # perhaps for days
+        if found is False:  # there may be none for days: look less often
             self._look_at = time.monotonic() + _LOOK
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
-        """Raises SnapshotFailed, with nothing left in the target directory."""
+        """Take a snapshot. Raises SnapshotFailed, with nothing left in the target directory."""
         assert self._snapshots is not None
         taken = self._snapshots.take(request)
         return msgspec.structs.replace(taken, rows=self._rows_at(taken.batch_id))
 
     def _rows_at(self, batch_id: int) -> RowCounts:
-        """Spark reports what a micro-batch has read right after its commit.
+        """Return the attempt's row counts up to and including a micro-batch.
 
-        A checkpoint does not fail if the report is late: its counts then lack the rows of that micro-batch.
+        Spark reports what a micro-batch has read right after its commit. If the report is late the checkpoint does not
+        fail: its counts then lack the rows of that micro-batch.
         """
         assert self._query is not None
         deadline = time.monotonic() + _REPORT
@@ -500,9 +510,9 @@ class RunningTask:
             self._snapshots.abort(checkpoint_id)
 
     def confirm(self, checkpoint_id: int) -> None:
-        """Blocks while sinks commit, and raises what they raise. Idempotent; a checkpoint that is not known here
+        """Let the sinks commit what the checkpoint covers. Blocks meanwhile, and raises what they raise.
 
-        covers nothing.
+        Idempotent. A checkpoint that is not known here covers nothing.
         """
         if self._snapshots is None or (batch_id := self._snapshots.micro_batch(checkpoint_id)) is None:
             return
@@ -513,6 +523,6 @@ class RunningTask:
         self._snapshots.confirm(checkpoint_id)
 
     def collected(self, vertex_id: VertexId) -> Collected:
-        """Raises NoSuchSink."""
+        """Return the last rows of a collect sink. Raises NoSuchSink."""
         assert self._sinks is not None
         return self._sinks.collected(vertex_id)

@@ -1,4 +1,4 @@
-"""Whether the executors of a Spark cluster reach the directory that running state and snapshots lie in (C11)."""
+"""Checks whether the executors of a Spark cluster reach the directory with running state and snapshots (C11)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from minflinkd.taskmanager.session.spark import Session
 
 
 class StateDirectoryUnreachable(MinflinkError):
-    """An executor has another directory at that path, or none, or its files cannot be read here."""
+    """An executor has another directory at that path, or none, or the files that it writes cannot be used here."""
 
     code = "state-directory-unreachable"
     consequence = Consequence.FATAL
 
 
 def check_executors(session: Session) -> None:
-    """Each executor writes a file where it must find one, and each file is linked or copied, as for a snapshot.
+    """Let each executor find one file and write another, which is then linked or copied here, as for a snapshot.
 
     Blocks until executors are there. Raises StateDirectoryUnreachable.
     """
@@ -45,7 +45,7 @@ def check_executors(session: Session) -> None:
 
 def _visit(place: str) -> Callable[[int], tuple[str, str | None, str]]:
     def visit(number: int) -> tuple[str, str | None, str]:
-        # A function in a function goes to the executors by value: minflinkd need not be installed there.
+        # A nested function is pickled by value, with its imports inside: minflinkd need not be installed on executors.
         import os
         import socket
 
@@ -65,7 +65,7 @@ def _link(place: Path, name: str) -> str | None:
     try:
         link_or_copy(place / name, place / f"{name}.link")
         if (place / name).stat().st_uid != place.stat().st_uid:
-            return "its files belong to another user"  # and directories of that user could not be emptied
+            return "its files belong to another user"  # we could not remove files from that user's directories
     except OSError as error:
         return str(error)
     return None

@@ -1,6 +1,6 @@
-"""What Spark refuses, in a user's words: a sentence, and an example of what would be right. Pure.
+"""Explains what Spark refuses in the user's words: one sentence, and an example of what would be right. Pure.
 
-Spark's own sentence stays where it is as good; then only the example is added.
+If Spark's own sentence is good enough it stays, and only the example is added.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 
 class Refusal(NamedTuple):
-    """`problem`: "" for Spark's own words. It may name groups of the pattern, as `{name}`."""
+    """Explains one message of Spark's.
+
+    `problem`: "" keeps Spark's own sentence. `problem` and `hint` may name groups of the pattern, as `{name}`.
+    """
 
     pattern: str
     problem: str
@@ -123,7 +126,7 @@ _PATTERNS = [(re.compile(refusal.pattern, re.DOTALL), refusal) for refusal in RE
 
 
 def in_users_words(message: str) -> tuple[str, str]:
-    """A problem and a hint for what Spark says: its own sentence, and "", where it is not known here."""
+    """Return a problem and a hint for Spark's message. For an unknown message: the message itself, and ""."""
     for pattern, refusal in _PATTERNS:
         if (match := pattern.search(message)) is not None:
             names = match.groupdict()

@@ -1,10 +1,10 @@
-"""Whether a task can go on with state that another version of it has left, by Spark's own rules (C25, H2).
+"""Finds out by Spark's own rules whether a task can continue with the state of another version of it (C25, H2).
 
-Spark describes the state of a query in files beside it, and compares the types with those of the query that starts from
-it, before its first micro-batch: then the version before it would have stopped already. So this is had here, with the
-files alone: Spark plans a first micro-batch over them, of which nothing runs.
+Spark describes the state of a query in files next to it. When a query starts from that state, Spark compares the types
+before the first micro-batch. But by then the old version would already have stopped. So the comparison is made here in
+advance, with only those files: Spark plans a first micro-batch over them, and runs nothing.
 
-`transformWithState` is left out: what it keeps only its code knows, and Spark asks that of a worker.
+`transformWithState` is left out: only its code knows what it keeps, and Spark asks a Python worker for that.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _ADVICE = ("Please check number and type of fields.", "If you want to force runn
 
 
 def verdicts(session: Session, plan: Plan, old: Sequence[PlanNode], described: Path) -> Verdicts:
-    """Of each operator of the plan for which there is state: what keeps it from that, "" for nothing.
+    """Return for each operator of the plan that has state why it cannot continue with that state; "" if it can.
 
-    `described`: with `state/<operator>/...` as a checkpoint of the query with the nodes `old` has them. An operator of
-    which Spark cannot say it is missing. Blocks for about a tenth of a second.
+    `described`: a directory with `state/<operator>/...` as in a checkpoint of the query with the nodes `old`. Operators
+    that Spark says nothing about are left out. Blocks for about a tenth of a second.
     """
     try:
         operators = match_nodes(
             old, plan.operators, allow_non_restored=True, allow_changed=True, verdicts=all_fit(plan.operators)
         ).operators
     except StateNotMatched:
-        return {}  # whoever matches them says why
+        return {}  # the caller matches them too, and reports the reason
+    # Try all operators at once. Only if Spark refuses, try each by itself to find out which ones.
     asked = {node.number for node in plan.operators if node.stateful and not node.kind.startswith(USER_STATE)}
     told = {new: had for new, had in operators.items() if new in asked and (described / "state" / str(had)).exists()}
     if not told or _refusal(session, plan, described, told) == "":
@@ -54,7 +55,7 @@ def verdicts(session: Session, plan: Plan, old: Sequence[PlanNode], described: P
 
 
 def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[int, int]) -> str | None:
-    """ "" where Spark takes the state of all of these; None where it has nothing to say of state."""
+    """Return why Spark refuses the state of these operators; "" if it accepts all; None if it says nothing of state."""
     directory = Path(tempfile.mkdtemp(prefix="rehearsal-", dir=described.parent))
     try:
         for new, had in operators.items():
@@ -71,7 +72,7 @@ def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[i
 
 
 def _told(error: PySparkException | Py4JError) -> str:
-    """What changes; Spark's own words where they are not understood."""
+    """Return what changes in the state's schema, or Spark's own message if the error does not carry both schemas."""
     given = error.java_exception.getMessageParameters() if isinstance(error, Py4JJavaError) else _parameters(error)
     for part in ("Value", "Key"):
         stored, new = given.get(f"stored{part}Schema"), given.get(f"new{part}Schema")

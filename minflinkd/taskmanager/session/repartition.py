@@ -1,9 +1,10 @@
-"""A restored query with another number of partitions than its snapshot has (R20, H6).
+"""Restores a query with another number of partitions than its snapshot has (R20, H6).
 
-Spark fixes the number of shuffle partitions of a query with its first micro-batch: the offset log records it, and wins
-over the session's settings at every restart. State is split by it. So the state is rewritten by Spark's own offline
-repartitioning, which adds a micro-batch without input; a query without state only has its record changed. Both on a
-private copy made of hard links (else of copies), in which files are added and replaced, and never written to.
+Spark fixes the number of shuffle partitions of a query with its first micro-batch: the offset log records it, and that
+wins over the session's settings at every restart. State is partitioned by this number. So Spark's own offline
+repartitioning rewrites the state, and adds a micro-batch without input. If a query has no state, only the number in its
+offset log is changed. Both happen in a private copy, made of hard links if possible. Files in it are added or replaced,
+and never written to.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class StateNotRepartitioned(MinflinkError):
-    """Spark cannot rewrite this state (that of a `limit`, for example). The query can go on with its old partitions."""
+    """Spark cannot rewrite this state (of a `limit`, for example). The query can continue with its old partitions."""
 
     code = "state-not-repartitioned"
     consequence = Consequence.REFUSED
 
 
 def recorded_partitions(entry: snapshot.OffsetEntry) -> int:
-    """With how many partitions the query runs, by its offset log; 0 where it does not say."""
+    """Return the number of partitions that the offset log records for the query; 0 if it records none."""
     return int(entry.metadata.get("conf", {}).get(PARTITIONS, 0))
 
 
 def repartition(spark: SparkSession, checkpoint: Path, batch: int, partitions: int, target: Path) -> int:
-    """Make of `checkpoint`, which ends with `batch`, one of so many partitions in the new directory `target`.
+    """Make a copy of `checkpoint` with `partitions` partitions in the new directory `target`.
 
-    Blocks while Spark rewrites the state. Returns the micro-batch that the new one ends with. Raises
-    StateNotRepartitioned, with nothing left in `target`; `checkpoint` is unchanged in any case.
+    `batch`: the last micro-batch in `checkpoint`. Blocks while Spark rewrites the state. Returns the last micro-batch
+    in `target`. Raises StateNotRepartitioned, with nothing left in `target`. `checkpoint` is unchanged in any case.
     """
     try:
         shutil.copytree(checkpoint, target, copy_function=link_or_copy)
         if not (target / "state").exists():
             _record(target / "offsets" / str(batch), partitions)
             return batch
-        schema_paths.localize(target)  # Spark reads them
+        schema_paths.localize(target)  # Spark reads the schemas by these paths
         spark._streamingCheckpointManager.repartition(str(target), partitions)
         return snapshot.read_boundary(target).committed
     except BaseException as error:
@@ -69,6 +70,6 @@ def _record(log_entry: Path, partitions: int) -> None:
 
 
 def _reason(error: Py4JError | PySparkException) -> str:
-    if isinstance(error, Py4JJavaError):  # pyspark converts only what it expects
+    if isinstance(error, Py4JJavaError):  # pyspark has not converted it
         return str(error.java_exception.getMessage())
     return spark_message(error)

@@ -1,7 +1,7 @@
-"""From which checkpoint directory the query of an attempt starts: restored, placed anew, repartitioned, or taken over.
+"""Prepares the checkpoint directory that an attempt's query starts from: restored, moved, repartitioned or taken over.
 
-What Spark finds there is what its query goes on from, so everything that a restored attempt differs in from the one
-that was cut happens here, before the query exists.
+The query continues from what Spark finds there. So whatever must differ from the snapshot is changed here, before the
+query exists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """`moved`: state or offsets lie elsewhere than in the snapshot. `continues`: in the attempt's before it."""
+    """Where a query starts. `moved`: state or offsets have other paths than in the snapshot.
+
+    `continues`: the directory is that of the attempt before it.
+    """
 
     checkpoint: Path
     moved: bool = False
@@ -37,7 +40,11 @@ class Start:
 
 
 class Restoring:
-    """Of one attempt. `checkpoint` is what the supervisor has laid out; `before`, where an attempt stands to go on."""
+    """Prepares the start of one attempt.
+
+    `checkpoint`: the directory into which the supervisor has restored the files. `before`: what a stopped attempt has
+    left, from which this one may continue.
+    """
 
     def __init__(
         self,
@@ -54,7 +61,7 @@ class Restoring:
         self._stopping = stopping
 
     def prepare(self, plan: Plan) -> Start:
-        """Raises StateNotMatched, StateNotRestored, and what Spark raises where it repartitions."""
+        """Prepare the directory. Raises StateNotMatched, StateNotRestored, and what Spark raises if it repartitions."""
         start = self._prepare(plan)
         if not start.continues:
             schema_paths.localize(start.checkpoint)
@@ -93,9 +100,10 @@ class Restoring:
         return Start(before.checkpoint, continues=True)
 
     def _fit_partitions(self, plan: Plan, batch: int) -> tuple[Path, int]:
-        """R20: the query gets as many partitions as the task has slots. Its directory, and the last micro-batch there.
+        """R20: give the query as many partitions as the task's parallelism. Returns its directory and last micro-batch.
 
-        Where Spark cannot do that it keeps its partitions: it is as right, only not as parallel or as small.
+        If Spark cannot repartition the state, the query keeps its partitions: results are the same, only the
+        parallelism is not as wanted.
         """
         request, wanted = self._request, self._request.task.parallelism
         recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))

@@ -1,4 +1,4 @@
-"""What Spark's own scheduler is told of the jobs of one thread."""
+"""Sets how Spark's scheduler treats the Spark jobs of one thread: their pool, and a tag to cancel them by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from minflinkd.runtime.ids import JobId
 
 @contextmanager
 def pool(context: SparkContext, job_id: JobId) -> Iterator[None]:
-    """One per job, so that jobs do not starve each other (J6). A query's thread inherits that of its start."""
+    """Use the scheduler pool of a job, so that jobs do not starve each other (J6).
+
+    A query's thread inherits the pool of the thread that starts it.
+    """
     context.setLocalProperty("spark.scheduler.pool", job_id)
     try:
         yield
@@ -22,7 +25,7 @@ def pool(context: SparkContext, job_id: JobId) -> Iterator[None]:
 
 @contextmanager
 def tagged(context: SparkContext, tag: str) -> Iterator[None]:
-    """Spark jobs of this thread can be cancelled by the tag."""
+    """Tag the Spark jobs of this thread, so that they can be cancelled."""
     context.addJobTag(tag)
     try:
         yield

@@ -1,13 +1,15 @@
-"""Where Spark looks for the schemas of `transformWithState`: by absolute paths, in the records next to its state.
+"""Makes the paths to the schemas of `transformWithState` relative in snapshots, and absolute again after a restore.
+
+Spark finds these schemas by absolute paths, in the records next to the state:
 
     state/<operator>/_metadata/v2/<batch>     "stateSchemaFilePaths": ["file:/.../state/0/_stateSchema/default/0_<id>"]
 
-A restore has its files elsewhere: in the directory of another attempt, perhaps on another host. So a snapshot says
-these paths relative to the operator's directory, and they are made absolute again before a query starts from it.
-Older snapshots hold absolute paths, which become right in the same way.
+A restore has its files elsewhere: in the directory of another attempt, perhaps on another host. So in a snapshot these
+paths are relative to the operator's directory, and they are made absolute again before a query starts from it. Older
+snapshots hold absolute paths, which are corrected in the same way.
 
-A relative path is the same in the snapshots of all attempts, and so is the file: it is uploaded once, and an own copy
-of a snapshot is known by its checksum.
+A relative path is the same in the snapshots of all attempts, and so is the whole record. So it is uploaded only once,
+and a TaskManager's own copy of a snapshot matches the uploaded checksums.
 """
 
 from __future__ import annotations
@@ -25,28 +27,28 @@ _PATHS = "stateSchemaFilePaths"
 
 
 class StateNotRestored(MinflinkError):
-    """What a snapshot says of its state cannot be read."""
+    """A record about the state in a snapshot cannot be read."""
 
     code = "state-not-restored"
 
 
 def is_record(path: str) -> bool:
-    """By its path in the checkpoint directory."""
+    """Whether a path in the checkpoint directory belongs to a record that names schemas."""
     return _RECORD.fullmatch(path) is not None
 
 
 def relative(text: str) -> str:
-    """A record with its schemas relative to the directory of the operator. Pure.
+    """Return a record with its schema paths relative to the operator's directory. Pure.
 
-    Raises ValueError for a record in a form that is not known here.
+    Raises ValueError for a record in an unknown form.
     """
     return _with_paths(text, "")
 
 
 def absolute(text: str, operator: Path) -> str:
-    """A record that names its schemas in this directory of the operator, whatever it named before. Pure.
+    """Return a record with its schema paths in this directory of the operator, whatever they were before. Pure.
 
-    Raises ValueError for a record in a form that is not known here.
+    Raises ValueError for a record in an unknown form.
     """
     return _with_paths(text, f"file:{operator}/")
 
@@ -70,9 +72,9 @@ def _within(path: str, directory: str) -> str:
 
 
 def localize(checkpoint: Path) -> None:
-    """Let all records in a query's checkpoint directory name their schemas there.
+    """Make the schema paths in all records of a query's checkpoint directory point into that directory.
 
-    Files are replaced, never written to: they may be links into a snapshot. Raises StateNotRestored, OSError.
+    Files are replaced and never written to, as they may be links into a snapshot. Raises StateNotRestored, OSError.
     """
     for path in sorted(checkpoint.glob("state/*/_metadata/v2/*")):
         if path.name.startswith("."):
@@ -90,4 +92,4 @@ def _replace(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, "utf-8")
     new.replace(path)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum, of what was there
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old contents

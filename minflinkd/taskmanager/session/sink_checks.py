@@ -1,4 +1,4 @@
-"""What a sink needs of the code, the session and the rows, looked at before anything starts (J4)."""
+"""Checks what a sink needs of the code, the session and the rows, before anything starts (J4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class UnfitSink(MinflinkError):
 
 
 def check_code(sink: Sink, code: JobCode) -> Callable[..., Any]:
-    """What a python sink names, if it fits the sink's `delivery`. Raises UnfitSink, and what importing it raises."""
+    """Return what a python sink names, if it fits the sink's `delivery`.
+
+    Raises UnfitSink, and what importing it raises.
+    """
     assert sink.python is not None
     found = code.function(sink.python)
     lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
@@ -41,7 +44,7 @@ def check_code(sink: Sink, code: JobCode) -> Callable[..., Any]:
 
 
 def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
-    """Raises UnfitSink."""
+    """Raise UnfitSink if the sink lacks its connector, a topic, or columns that it needs."""
     columns = list(frame.columns)
     if sink.format == "kafka":
         if not _is_there(session, frame, "kafka"):
@@ -63,6 +66,6 @@ def _is_there(session: Session, frame: DataFrame, name: str) -> bool:
     source = session.jvm.org.apache.spark.sql.execution.datasources.DataSource
     try:
         source.lookupDataSource(name, frame.sparkSession._jsparkSession.sessionState().conf())
-    except Exception:  # Spark's own error tells of its documentation only
+    except Exception:  # not shown: Spark's own error only refers to its documentation
         return False
     return True

@@ -1,7 +1,7 @@
-"""Whether the targets of sinks exist and can be written, before anything starts (J4).
+"""Checks whether the targets of sinks exist and can be written, before anything starts (J4).
 
-Checked when a job is submitted, on one TaskManager; nothing is left there. The supervisor checks directories of other
-storages (`taskmanager/sink_paths.py`).
+The check runs on one TaskManager when a job is submitted, and leaves nothing there. The supervisor checks directories
+in other storages (`taskmanager/sink_paths.py`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFaile
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.spark import Session
 
-# Somebody waits for the answer. Seconds, of PostgreSQL's driver: to connect, to log in, and for each answer.
+# Options of PostgreSQL's driver, in seconds: to connect, to log in, and for each answer. A user waits for the result.
 _PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
-_ANSWER = 10.0  # seconds, of any driver: most wait for ever by themselves
+_ANSWER = 10.0  # seconds to wait for any driver: most have no timeout of their own
 _BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
 _THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
 
 
 def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
-    """Of all sinks of a task. Blocks: for a server that does not answer some seconds."""
+    """Yield the faults of all sinks of a task. Blocks for some seconds if a server does not answer."""
     for vertex in plan.sinks:
         assert vertex.sink is not None
         path = f"vertices.{vertex.id}.sink"
         if any(fault.path.startswith(f"{path}.options.") for fault in plan.faults):
-            continue  # by which it would be addressed
+            continue  # the target could not be reached with faulty options
         if vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None:
             local = local_path(vertex.sink.path)
             if local is not None and (problem := unwritable(Path(local))) is not None:
@@ -46,14 +46,14 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
 
 
 def unwritable(directory: Path) -> str | None:
-    """What keeps a directory from being written, or from being made; None where nothing does."""
+    """Return why a directory cannot be written or made; None if it can."""
     there = directory
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
-    if not os.path.isdir(there):  # a link may lead where this user may not look
+    if not os.path.isdir(there):  # a file, or a link to a place that this user may not look into
         return f"{there} is not a directory" + (f", so {directory} cannot be made" if there != directory else "")
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # root may write where no permission says so
+        os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # try it: root may write without permission bits
     except OSError as error:
         what = f"{directory} cannot be written" if there == directory else f"{directory} cannot be made in {there}"
         return f"{what}: {error.strerror}"
@@ -66,7 +66,7 @@ def _user() -> str:
 
 def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
     if (url := sink.options.get("url")) is None:
-        return None  # a fault of its own, which the job file shows
+        return None  # the check of the job file reports a missing url
     options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
     found: Future[tuple[str, str] | None] = Future()
 
@@ -76,7 +76,7 @@ def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
         except BaseException as error:
             found.set_exception(error)
 
-    # Nobody can end a driver that waits: its thread stays behind until it comes back.
+    # A driver that waits cannot be interrupted: its thread lives until the driver returns.
     threading.Thread(target=connect, name=f"connect to {url.partition('?')[0]}", daemon=True).start()
     try:
         return found.result(_ANSWER)

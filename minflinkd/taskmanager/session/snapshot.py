@@ -1,13 +1,13 @@
 """Which files of a running query's checkpoint directory make a snapshot at a committed micro-batch (C11).
 
-The directory is read as a listing, the closure is computed from it as a pure function and verified, and only then are
-links made, or copies where no link can be (`placing`). Files are immutable once they have their name, so the query runs
-on meanwhile. Layout (Spark 4.3, state format v2):
+First the directory is listed. Then a pure function computes the closure from the listing and verifies it. Only then
+are the files linked, or copied if they cannot be linked (`placing`). A file never changes once it has its name, so the
+query keeps running meanwhile. Layout (Spark 4.3, state format v2):
 
     metadata                                     the query's id
     offsets/<batch>  commits/<batch>             one entry each per micro-batch
     sources/<log>/<entry>[.compact]              a file source's own log, numbered by its `logOffset`
-    state/<operator>/_metadata/...               the operator; some records name files, see `schema_paths`
+    state/<operator>/_metadata/...               describes the operator; some records name files, see `schema_paths`
     state/<operator>/<partition>/[<store>/]      <version>_<id>.changelog, <version>_<id>.zip; SSTs/; _metadata/
 """
 
@@ -38,7 +38,7 @@ _ATTEMPTS = 5  # maintenance may remove a file between listing and linking
 
 
 class OffsetEntry(msgspec.Struct, frozen=True):
-    """One entry of the offset log: the metadata line, and one offset as JSON per source (None: not read yet)."""
+    """One entry of the offset log: the metadata line, then one offset as JSON per line (None: nothing read yet)."""
 
     metadata: dict[str, Any]
     offsets: tuple[str | None, ...]
@@ -48,12 +48,14 @@ NO_OFFSETS = OffsetEntry({}, ())
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
+    """One entry of the commit log."""
+
     watermark_ms: int
     stores: dict[str, list[list[str]]]  # operator -> partition -> unique id of each store's version
 
 
 def parse_offsets(text: str) -> OffsetEntry:
-    """Raises SnapshotFailed for a format that is not known here."""
+    """Parse an entry of the offset log. Raises SnapshotFailed for an unknown format."""
     version, _, body = text.partition("\n")
     if version != "v1":
         raise SnapshotFailed(f"the offset log has the unknown version {version!r}")
@@ -62,12 +64,12 @@ def parse_offsets(text: str) -> OffsetEntry:
 
 
 def read_offsets(checkpoint: Path, batch: int) -> OffsetEntry:
-    """Raises SnapshotFailed, FileNotFoundError."""
+    """Read an entry of the offset log. Raises SnapshotFailed, FileNotFoundError."""
     return parse_offsets((checkpoint / "offsets" / str(batch)).read_text("utf-8"))
 
 
 def parse_commit(text: str) -> CommitEntry:
-    """Raises SnapshotFailed for a format that is not known here."""
+    """Parse an entry of the commit log. Raises SnapshotFailed for an unknown format."""
     version, _, body = text.partition("\n")
     if version not in ("v1", "v2"):
         raise SnapshotFailed(f"the commit log has the unknown version {version!r}")
@@ -76,14 +78,14 @@ def parse_commit(text: str) -> CommitEntry:
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """Where the query stands: `started` has an offset entry, `committed` a commit entry. -1: none."""
+    """The last micro-batches of a query: `started` has an offset entry, `committed` a commit entry. -1: none."""
 
     started: int
     committed: int
 
 
 def boundary(offsets: Iterable[str], commits: Iterable[str]) -> Boundary:
-    """From the names in `offsets` and `commits`."""
+    """Return the boundary that the file names in `offsets` and `commits` show."""
     return Boundary(_latest(offsets), _latest(commits))
 
 
@@ -92,7 +94,11 @@ def _latest(names: Iterable[str]) -> int:
 
 
 def read_boundary(checkpoint: Path) -> Boundary:
-    """The commit log is read first: a batch that ends in between then looks in progress, never the other way."""
+    """Read the boundary from a checkpoint directory.
+
+    Lists the commit log first. A micro-batch that is committed meanwhile then looks as if it were in progress; in the
+    other order, one could look committed that was never started.
+    """
     commits = _names(checkpoint / "commits")
     return boundary(_names(checkpoint / "offsets"), commits)
 
@@ -105,7 +111,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def listing(checkpoint: Path) -> set[str]:
-    """Every file, by its relative path, but hidden ones (temporary files, Hadoop's checksums)."""
+    """Return the relative paths of all files except hidden ones (temporary files, Hadoop's checksums)."""
     return set(_walk(str(checkpoint), ""))
 
 
@@ -132,12 +138,13 @@ def closure(
     sst_files: Callable[[str], Iterable[str]],
     logs: Mapping[int, int] | None = None,
 ) -> set[str]:
-    """Exactly what Spark needs to start at `batch + 1`. Pure but for `sst_files`, which reads a zip's list of them.
+    """Return exactly the files that Spark needs to start at `batch + 1`.
 
-    `logs`: line of the offset log -> directory below `sources`; a line without one is of a source without a log of its
-    own. None: the two are the same.
+    Pure except for `sst_files`, which reads the list of SST files in a zip. `logs` maps a line of the offset log to the
+    directory below `sources`. A line that is not in it belongs to a source without a log of its own. None: each line
+    has the directory of the same number.
 
-    Raises SnapshotFailed naming what is missing.
+    Raises SnapshotFailed, which names what is missing.
     """
     wanted = {"metadata", f"offsets/{batch}", f"commits/{batch}"}
     if batch > 0:
@@ -157,7 +164,7 @@ def closure(
 
 
 def _by_directory(files: set[str]) -> dict[str, list[str]]:
-    """Directory -> names: with hundreds of partitions there are too many files to look at all of them for each."""
+    """Group the file names by directory: a scan of all files for each of hundreds of partitions would be too slow."""
     found: dict[str, list[str]] = {}
     for path in files:
         directory, _, name = path.rpartition("/")
@@ -166,7 +173,7 @@ def _by_directory(files: set[str]) -> dict[str, list[str]]:
 
 
 def _logged(offsets: OffsetEntry, logs: Mapping[int, int] | None) -> Iterator[tuple[int, str | None]]:
-    """Directory below `sources`, and where its source stands. One that is read twice comes twice."""
+    """Yield the directory below `sources` and the offset for each source. A source that is read twice comes twice."""
     for line, offset in enumerate(offsets.offsets):
         if logs is None or line in logs:
             yield line if logs is None else logs[line], offset
@@ -175,8 +182,10 @@ def _logged(offsets: OffsetEntry, logs: Mapping[int, int] | None) -> Iterator[tu
 def _source_log(names: list[str], log: int, offset: str | None) -> set[str]:
     prefix = f"sources/{log}/"
     position = _log_offset(offset)
-    if position is None:  # an initial offset or start time: small, written once
+    if position is None:  # not a file source: its directory holds an initial offset or start time, small, written once
         return {prefix + name for name in names}
+    # Every so often Spark writes a compact entry that repeats all entries before it. So the last one up to the position
+    # is enough, with the plain entries that follow it.
     compacted = [number for name in names if name.endswith(_COMPACT) and (number := _number(name)) <= position]
     if compacted:
         first, wanted = max(compacted), {f"{prefix}{max(compacted)}{_COMPACT}"}
@@ -191,7 +200,7 @@ def _log_offset(offset: str | None) -> int | None:
 
 
 def _descriptions(directories: Mapping[str, list[str]], batch: int) -> set[str]:
-    """Operator metadata and state schemas; those numbered by a micro-batch only up to this one."""
+    """Return operator metadata and state schemas. Of those numbered by micro-batch, only those up to this one."""
     return {
         f"{directory}/{name}"
         for directory, names in directories.items()
@@ -209,12 +218,12 @@ def _number(name: str) -> int:
 class _Version(msgspec.Struct, frozen=True):
     number: int
     id: str
-    is_base: bool  # a snapshot of RocksDB; else a changelog
+    is_base: bool  # True: a RocksDB snapshot; False: a changelog
     path: str
 
 
 def _stores(directories: Mapping[str, list[str]]) -> dict[str, dict[str, list[_Version]]]:
-    """Partition's directory -> directory of a store in it -> its versions."""
+    """Return the versions of each store: partition's directory -> directory of a store in it -> its versions."""
     found: dict[str, dict[str, list[_Version]]] = {}
     for directory, names in directories.items():
         if not directory.startswith("state/"):
@@ -237,7 +246,10 @@ def _partition(
     ids: list[str],
     sst_files: Callable[[str], Iterable[str]],
 ) -> set[str]:
-    """The latest base snapshot of each store of a partition, what it names, and every changelog since."""
+    """Return the latest base snapshot of each store of a partition, the SST files it names, and every later changelog.
+
+    Raises SnapshotFailed if no store has one of the committed ids.
+    """
     wanted: set[str] = set()
     heads = set(ids)
     for home, versions in stores.items():
@@ -261,6 +273,7 @@ def _store(
     for each in versions:
         (zips if each.is_base else changelogs).setdefault(each.number, set()).add(each.path)
     base, chain = 0, set[str]()
+    # Skip a base snapshot if not all of its SST files are there: an older one with more changelogs is the same state.
     for candidate in sorted(zips, reverse=True):
         named = {f"{home}/SSTs/{name}" for path in zips[candidate] for name in sst_files(path)}
         if named <= files:
@@ -273,9 +286,9 @@ def _store(
     return chain
 
 
-@lru_cache(maxsize=4096)  # a path never stands for another file (C10a), and each is asked for at every checkpoint
+@lru_cache(maxsize=4096)  # a path is never reused for another file (C10a), and every checkpoint asks for each
 def sst_files(zip_file: Path) -> tuple[str, ...]:
-    """The SST files that a RocksDB snapshot names. Raises SnapshotFailed, FileNotFoundError."""
+    """Return the SST files that a RocksDB snapshot names. Raises SnapshotFailed, FileNotFoundError."""
     try:
         with zipfile.ZipFile(zip_file) as archive, archive.open("metadata") as text:
             text.readline()  # the version of the format
@@ -288,9 +301,9 @@ def sst_files(zip_file: Path) -> tuple[str, ...]:
 def link(
     checkpoint: Path, batch: int, target: Path, logs: Mapping[int, int] | None = None
 ) -> tuple[list[SnapshotFile], OffsetEntry]:
-    """Link (else copy) the closure at `batch` into the new directory `target`. `logs`: as in `closure`.
+    """Link, or otherwise copy, the closure at `batch` into the new directory `target`. `logs`: as in `closure`.
 
-    Raises SnapshotFailed, and OSError where the disk does; nothing is left then.
+    Raises SnapshotFailed, and OSError for disk errors; nothing is left in `target` then.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -324,7 +337,7 @@ def _link(checkpoint: Path, paths: list[str], target: Path) -> list[SnapshotFile
 
 
 def _relocatable(source: Path, target: Path) -> int:
-    """Copy a record that says where it lies, without that. Returns its size in bytes."""
+    """Copy a record with its absolute paths made relative. Returns the size of the copy in bytes."""
     try:
         data = schema_paths.relative(source.read_text("utf-8")).encode()
     except ValueError as error:
@@ -338,7 +351,7 @@ def remove(directory: Path) -> None:
 
 
 def cut_off(checkpoint: Path, batch: int, logs: Mapping[int, int] | None = None) -> None:
-    """Remove what a query has planned after a micro-batch and not processed. `logs`: as in `closure`."""
+    """Remove what a query has planned after micro-batch `batch` but not processed. `logs`: as in `closure`."""
     for entry in (checkpoint / "offsets").iterdir():
         if entry.name.isdigit() and int(entry.name) > batch:
             entry.unlink()
@@ -350,17 +363,17 @@ def cut_off(checkpoint: Path, batch: int, logs: Mapping[int, int] | None = None)
 
 
 def renew_query_id(checkpoint: Path) -> None:
-    """A restored query is a new one to Spark: with the old id it would be taken for the running original."""
-    # A new file, not a rewritten one: the old one may be a hard link into a snapshot.
+    """Give the query a new id: with the old one, Spark would take the restored query for the running original."""
+    # Write a new file instead of changing the old one, which may be a hard link into a snapshot.
     place, new = checkpoint / "metadata", checkpoint / ".metadata.new"
     new.write_text(json.dumps({"id": str(uuid4())}), "utf-8")
     new.replace(place)
 
 
 def plan_empty_batch(checkpoint: Path, batch: int) -> None:
-    """Make Spark begin with one micro-batch without data behind `batch`, as if it had planned it before a crash.
+    """Make Spark begin with one empty micro-batch after `batch`, as if it had planned that before a crash.
 
-    A restored query without new data runs no micro-batch at all, so that nothing would fire open windows (J8a).
+    Otherwise a restored query without new data runs no micro-batch, and nothing fires its open windows (J8a).
     """
     entry = read_offsets(checkpoint, batch)
     commit = parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
@@ -372,7 +385,7 @@ def plan_empty_batch(checkpoint: Path, batch: int) -> None:
 
 
 def named_offsets(entry: OffsetEntry, names: Mapping[int, str]) -> dict[str, str]:
-    """Source name -> Spark's offset as JSON (C26)."""
+    """Return Spark's offset as JSON by source name (C26)."""
     return {
         names.get(ordinal, f"source-{ordinal}"): offset
         for ordinal, offset in enumerate(entry.offsets)

@@ -1,4 +1,4 @@
-"""The snapshots of one running attempt: the cut, Spark's files of its micro-batch, and what is owed until confirmed."""
+"""The snapshots of one running attempt: its cut, Spark's files at that micro-batch, and what its sinks have staged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from minflinkd.taskmanager.session_protocol import SnapshotFailed, SnapshotFile,
 
 
 class Snapshotter:
-    """Thread-safe. `checkpoint`: Spark's directory of the query; `ended`: whether it will have no boundary any more."""
+    """Takes snapshots of one attempt. Thread-safe.
+
+    `checkpoint`: Spark's directory of the query. `ended`: whether the query will reach no further boundary.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,10 @@ class Snapshotter:
         self._aborted: set[int] = set()
 
     def take(self, request: TakeSnapshot) -> SnapshotTaken:
-        """Blocks for the barriers of all inputs, and shortly. Raises SnapshotFailed, with nothing left behind."""
+        """Take a snapshot. Blocks until the barriers of all inputs are there and the micro-batch is committed.
+
+        Raises SnapshotFailed, with nothing left on disk.
+        """
         number, target = request.checkpoint_id, Path(request.target_directory)
         unread = target.with_name(f"{target.name}.{UNREAD}")
         try:
@@ -63,6 +69,7 @@ class Snapshotter:
     def _take(self, request: TakeSnapshot, target: Path, unread: Path) -> SnapshotTaken:
         began = time.monotonic()
         deadline = began + request.timeout
+        # A micro-batch that Spark has begun to plan may still belong to the cut of a stop checkpoint.
         planned = snapshot.read_boundary(self._checkpoint).started if request.stop else -1
         self._channels.trigger(request.checkpoint_id, unread, oldest=request.oldest, stop=request.stop, planned=planned)
         made = self._await_cut(request, deadline)
@@ -97,29 +104,29 @@ class Snapshotter:
         )
 
     def abort(self, checkpoint_id: int) -> None:
-        """Idempotent; in whatever phase it is, and before it began."""
+        """Abort a snapshot, in whatever phase it is, also before it began. Idempotent."""
         with self._lock:
             self._aborted.add(checkpoint_id)
             self._taken.pop(checkpoint_id, None)
         self._channels.abort(checkpoint_id)
 
     def micro_batch(self, checkpoint_id: int) -> int | None:
-        """Up to which a snapshot reaches that is not confirmed yet; None: it covers nothing here."""
+        """Return the last micro-batch that an unconfirmed snapshot covers; None if it covers nothing here."""
         with self._lock:
             return self._taken.get(checkpoint_id)
 
     def confirm(self, checkpoint_id: int) -> None:
-        """It is complete, and everything that it covers is committed; so it is of those before it."""
+        """Forget a complete checkpoint and all before it: everything that they cover is committed."""
         with self._lock:
             self._taken = {number: batch for number, batch in self._taken.items() if number > checkpoint_id}
 
     def covered(self) -> int:
-        """The last micro-batch that a checkpoint may cover which nobody has confirmed or aborted; -1: none."""
+        """Return the last micro-batch that a checkpoint, neither confirmed nor aborted yet, may cover; -1: none."""
         with self._lock:
             return max(self._taken.values(), default=-1)
 
     def _await_cut(self, request: TakeSnapshot, deadline: float) -> CutState:
-        """The task's own place in the checkpoint, once all barriers are there (C1, C2)."""
+        """Wait for the barriers of all inputs, and return the task's cut (C1, C2). Raises SnapshotFailed."""
         pause = 0.002
         while True:
             if (made := self._channels.await_cut(request.checkpoint_id, pause)) is not None:
@@ -128,7 +135,7 @@ class Snapshotter:
             pause = min(pause * 1.5, 0.02)
 
     def _await_commit(self, request: TakeSnapshot, batch_id: int, deadline: float) -> None:
-        """What was published is committed right after."""
+        """Wait until Spark has committed the micro-batch, right after it was published. Raises SnapshotFailed."""
         pause = 0.001
         while snapshot.read_boundary(self._checkpoint).committed < batch_id:
             self._check_waiting(request, deadline, f"micro-batch {batch_id} was not committed")
@@ -136,7 +143,7 @@ class Snapshotter:
             pause = min(pause * 1.5, 0.02)
 
     def _check_waiting(self, request: TakeSnapshot, deadline: float, what: str) -> None:
-        """Raises SnapshotFailed where there is nothing to wait for."""
+        """Raise SnapshotFailed if there is nothing left to wait for, or no time."""
         if self._ended():
             raise SnapshotFailed("the query ended before its next micro-batch boundary")
         if request.checkpoint_id in self._aborted:

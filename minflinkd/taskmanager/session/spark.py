@@ -1,4 +1,4 @@
-"""The tuned SparkSession of a child: every setting that must be there before the JVM starts, and why."""
+"""The tuned SparkSession of a session child: every setting that is needed before the JVM starts, and why."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ appender.file.strategy.max = 3
 
 
 def code_directory(config: SessionConfig) -> Path:
-    """Where the code of jobs lies: executors read it, at the same path."""
+    """Return the directory for the code of jobs. Executors read it at the same path."""
     work = Path(config.working_directory)
     if config.on_cluster and config.state_directory:
         return Path(config.state_directory) / f"code-{work.name}"
@@ -47,15 +47,15 @@ def code_directory(config: SessionConfig) -> Path:
 
 
 def class_directory(config: SessionConfig) -> Path:
-    """Where Java classes of our own lie, for executors as well."""
+    """Return the directory of our own Java classes, also for executors."""
     return code_directory(config) / "classes"
 
 
 def _paths(config: SessionConfig) -> dict[str, str]:
-    """Behind what is given, so that nothing of ours, and no job's code, hides it."""
+    """Append our directories to the configured paths, so that neither our code nor a job's hides anything there."""
     code, classes = code_directory(config), class_directory(config)
     ours = {
-        "spark.executorEnv.PYTHONPATH": (code, code / "native"),  # of Python's workers
+        "spark.executorEnv.PYTHONPATH": (code, code / "native"),  # for Python workers
         "spark.driver.extraClassPath": (classes,),
         "spark.executor.extraClassPath": (classes,),
     }
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def state_directory(self) -> str:
-        """Executors write here."""
+        """The directory below which attempts have their state. Executors write here too."""
         return self.config.state_directory or self.config.working_directory
 
     @property
@@ -85,13 +85,14 @@ class Session:
         return self.spark.sparkContext._gateway
 
 
-# Micro-batches are short: C2 never pays its compilation back. With C1 alone Java would keep 48 MB for compiled code,
-# which generated code fills within some dozens of queries; then nothing is compiled any more while the session lives.
+# Micro-batches are short: code compiled by C2 never saves the time that its compilation took. With C1 alone, Java
+# reserves only 48 MB for compiled code. Spark's generated code fills that within some dozens of queries, and nothing
+# more is compiled for the rest of the session.
 _COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=512m")
 
 
 def settings(config: SessionConfig) -> dict[str, str]:
-    """All Spark settings of the session. Pure."""
+    """Return all Spark settings of the session. Pure."""
     work = Path(config.working_directory)
     java = [
         "-Xss8m",  # stopping a query can overflow the stack of its thread in a regular expression
@@ -99,7 +100,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         *_COMPILER,
         f"-Djava.io.tmpdir={work / 'tmp'}",
         f"-Dlog4j2.configurationFile=file:{work / 'log4j2.properties'}",
-        f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",  # else it goes with its directory
+        f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",  # outlives the working directory
         "-Duser.timezone=UTC",
     ]
     tuned = {
@@ -115,19 +116,20 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": str(config.slots),
         **steady_plans.SETTINGS,
-        # State: versions with unique file names, changelogs per batch, snapshots in the background (C10a).
+        # State: versions have unique file names, each micro-batch writes changelogs, snapshots are made in the
+        # background (C10a).
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",  # closes what ended (R6a)
-        "spark.sql.streaming.minBatchesToRetain": "50",  # what a snapshot links must outlive its linking
-        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",  # uploads carry checksums of their own
-        "spark.sql.streaming.stopActiveRunOnRestart": "false",  # starting a copy would stop the original, silently
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",  # it closes the stores of ended queries (R6a)
+        "spark.sql.streaming.minBatchesToRetain": "50",  # files must not be removed while a snapshot links them
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",  # uploads have checksums of their own
+        "spark.sql.streaming.stopActiveRunOnRestart": "false",  # otherwise starting a copy silently stops the original
         "spark.sql.streaming.pollingDelay": "50ms",
-        # Staged output is private until it is published: no rename pass, no marker file.
+        # Staged output is private until it is published, so it needs neither a rename pass nor a marker file.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-        # A driver that lives for months must not keep its past.
+        # A driver that lives for months must not keep the history of past queries.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.retainedJobs": "20",
@@ -138,7 +140,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.ui.retainedQueries": "5",
         "spark.sql.streaming.ui.retainedProgressUpdates": "5",
         "spark.sql.streaming.ui.enabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "100",  # rows are counted by it: none may be lost
+        "spark.sql.streaming.numRecentProgressUpdates": "100",  # row counts come from them: none may be lost
     }
     tuned |= local_files.CONTEXT
     tuned |= _on_cluster(config) if config.on_cluster else local_files.CHECKED | _driver_at("127.0.0.1")
@@ -146,17 +148,17 @@ def settings(config: SessionConfig) -> dict[str, str]:
 
 
 def _on_cluster(config: SessionConfig) -> dict[str, str]:
-    """What differs where a cluster manager runs the executors."""
+    """Return the settings that differ if a cluster manager runs the executors."""
     different = {
         "spark.executor.memory": f"{max(config.heap_bytes >> 20, 512)}m",
         "spark.executor.extraJavaOptions": " ".join(
             ("-Xss8m", "-XX:+UseParallelGC", *_COMPILER, "-Duser.timezone=UTC")
         ),
-        "spark.cores.max": str(config.slots),  # of a standalone cluster; others count executors
+        "spark.cores.max": str(config.slots),  # for a standalone cluster; other managers count executors
         # The first job waits until all executors are there, so that warm-up and checks reach each of them.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
-        # Tasks are tried again there, and one that was lost while it committed must leave no file behind.
+        # Spark retries tasks there, and a task that is lost while it commits must leave no file.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     }
     address = address_towards(config.spark_master)
@@ -168,9 +170,9 @@ def _driver_at(address: str) -> dict[str, str]:
 
 
 def address_towards(master: str) -> str | None:
-    """By which of its addresses this machine reaches a `spark://` master, and executors thus reach the driver.
+    """Return this machine's address on the route to a `spark://` master: executors reach the driver by it.
 
-    None where the master has no address (yarn) or none that leads anywhere: Spark then chooses, or says what is wrong.
+    None if the master has no address (yarn) or no usable one: Spark then chooses one, or reports the problem.
     """
     url = urlsplit(master.partition(",")[0])
     if url.scheme != "spark" or url.hostname is None:
@@ -191,23 +193,25 @@ def launch(config: SessionConfig) -> Session:
         (work / name).mkdir(parents=True, exist_ok=True)
     Path(config.log_directory).mkdir(parents=True, exist_ok=True)
     (work / "log4j2.properties").write_text(_LOG4J.format(directory=config.log_directory), "utf-8")
-    # Inherited environments must not turn the session into another one.
+    # Inherited environment variables must not change the session's configuration.
     for name in ("SPARK_LOCAL_DIRS", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         os.environ.pop(name, None)
-    os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # of executors as well
+    os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # for executors too
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread: scheduler pools stay its own
+    os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread, and so its scheduler pool
     classes, wanted = class_directory(config), settings(config)
-    classes.mkdir(parents=True, exist_ok=True)  # on a cluster, of an earlier session of the same name
+    classes.mkdir(parents=True, exist_ok=True)  # on a cluster it may be there from an earlier session of the same name
+    # The JVM must run before it can compile our classes: until then no setting may name one of them.
     first = [(name, value) for name, value in wanted.items() if name not in local_files.WITH_CLASSES]
     SparkContext._ensure_initialized(conf=SparkConf().setAll(first))  # starts the JVM
     remember_names()
     jvm: Any = SparkContext._jvm
     java_classes.compile_classes(jvm, classes)
-    jvm.org.apache.hadoop.fs.FileSystem.closeAll()  # spark-submit looks for jars, with a file system that is kept
+    # spark-submit looked for jars with Hadoop's own local file system, which is cached. Close it, so that ours is used.
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()
     spark = SparkSession.builder.config(conf=SparkConf().setAll(list(wanted.items()))).getOrCreate()
     gateway = spark.sparkContext._gateway
     assert gateway is not None
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a callback raises; that is reported already
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would log what callbacks raise, which we report already
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     return Session(spark, config, gateway.proc.pid)

@@ -1,7 +1,7 @@
-"""How the schema of state differs between two versions of an operator, in a user's words. Pure.
+"""Describes in the user's words how the schema of state differs between two versions of an operator. Pure.
 
-Spark prints both schemas in full, which are kilobytes where one aggregate has dozens of columns of its own:
-`approx_count_distinct` keeps `MS[0]` to `MS[51]`.
+Spark prints both schemas in full. These are kilobytes if one aggregate keeps dozens of columns: `approx_count_distinct`
+keeps `MS[0]` to `MS[51]`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Column = tuple[str, str]  # name, type
 
 
 def difference(of: str, stored: str, new: str) -> str:
-    """`of`: "key" or "value"; the schemas as Spark prints them: `StructType(StructField(n,LongType,true),...)`."""
+    """Describe the difference between two schemas. `of`: "key" or "value".
+
+    The schemas are as Spark prints them: `StructType(StructField(n,LongType,true),...)`.
+    """
     before, after = columns(stored), columns(new)
     gone, added = Counter(before) - Counter(after), Counter(after) - Counter(before)
     parts = []
@@ -34,7 +37,7 @@ def difference(of: str, stored: str, new: str) -> str:
 
 
 def columns(schema: str) -> list[Column]:
-    """The outermost columns of a schema."""
+    """Return the outermost columns of a schema."""
     inside = schema.strip().removeprefix("StructType(").removesuffix(")")
     found = []
     for field in _apart(inside):
@@ -46,7 +49,7 @@ def columns(schema: str) -> list[Column]:
 
 
 def _apart(fields: str) -> Iterator[str]:
-    """Pieces between the commas that stand in no parentheses."""
+    """Split at the commas that are not in parentheses."""
     depth, begin = 0, 0
     for position, character in enumerate(fields):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -68,7 +71,7 @@ def _listed(found: Iterable[Column]) -> str:
 
 
 def _folded(names: list[str]) -> list[str]:
-    """`MS[0] BIGINT`, `MS[1] BIGINT`, ... as one: `MS[0..51] BIGINT`."""
+    """Fold numbered columns into one: `MS[0] BIGINT`, `MS[1] BIGINT`, ... become `MS[0..51] BIGINT`."""
     runs: dict[tuple[str, str], list[int]] = {}
     for name in names:
         match = _NUMBERED.fullmatch(name)

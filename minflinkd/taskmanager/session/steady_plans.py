@@ -1,15 +1,15 @@
-"""Settings with which the physical plan of a query is the same in every micro-batch.
+"""Settings that keep the physical plan of a query the same in every micro-batch.
 
-Spark plans each micro-batch anew, and may plan one without rows in another way. But it finds state by the place of its
-operator in the physical plan, and derives the watermarks of a micro-batch from the plan of the one before. So what
-makes a plan depend on the rows is off for every query:
+Spark plans each micro-batch anew, and may plan one without rows differently. But it finds state by the position of the
+operator in the physical plan, and derives the watermarks of a micro-batch from the plan of the one before. So
+everything that makes a plan depend on the rows is off for every query:
 
-- Reuse of exchanges. Say two vertices read one aggregate: Spark does not look for watermarks into an exchange that is
-  reused, so the second copy of the aggregate gets none, and never fires. Sources of files suffer after each micro-batch
-  without rows, Kafka after each one.
-- Rules of the optimizer that move a join past an aggregate, a union or another join. Say an aggregate is semi-joined
-  with its own source: with rows the join was moved below the aggregate, without rows it was not. The two then looked
-  for each other's state, and the query failed.
+- Reuse of exchanges. Example: two vertices read one aggregate. Spark does not look for watermarks inside a reused
+  exchange, so the second copy of the aggregate gets none, and never fires. With file sources this happens after each
+  micro-batch without rows, with Kafka after each micro-batch.
+- Optimizer rules that move a join past an aggregate, a union or another join. Example: an aggregate is semi-joined with
+  its own source. With rows, the join was moved below the aggregate; without rows, it was not. Each operator then looked
+  for the other one's state, and the query failed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SETTINGS = {_REUSE: "false", _EXCLUDED: ",".join(_RULES)}
 
 
 def hold(spark: SparkSession) -> None:
-    """Whatever the administrator's settings say, those of the job, or the code of a vertex or sink has set since.
+    """Set these settings back if the administrator, the job, or the code of a vertex or sink has changed them.
 
-    A query's session is a copy of its task's, and lives as long as the query: what a sink sets there in one micro-batch
-    would hold in the next ones.
+    A query's session is a copy of its task's session, and lives as long as the query: what a sink sets in it during one
+    micro-batch would hold in all later ones.
     """
     reuse, rules = spark.conf.get(_REUSE) or "", spark.conf.get(_EXCLUDED) or ""
     if reuse.lower() != "false":
@@ -46,6 +46,6 @@ def hold(spark: SparkSession) -> None:
 
 
 def excluded(already: str) -> str:
-    """The rules that are excluded by others, and ours, separated by commas. Pure."""
+    """Return the rules that are excluded already and ours, separated by commas. Pure."""
     rules = [rule.strip() for rule in already.split(",") if rule.strip()]
     return ",".join([*rules, *(rule for rule in _RULES if rule not in rules)])

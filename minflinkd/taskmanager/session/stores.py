@@ -1,7 +1,7 @@
-"""State store providers of a stopped query: closed at once, instead of by and by (C10a, R6a), or handed over (H4).
+"""Closes the state store providers of a stopped query at once (C10a, R6a), or hands them over to another query (H4).
 
-Spark closes the providers of a query that ended at its next maintenance. Until then each keeps a RocksDB instance with
-its memory, descriptors and local files, and maintenance may still write into the query's checkpoint directory.
+Spark itself closes the providers of an ended query at its next maintenance. Until then each keeps a RocksDB instance
+with its memory, descriptors and local files, and maintenance may still write into the query's checkpoint directory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from minflinkd.taskmanager.session.spark import Session
 _OBJECT = "org.apache.spark.sql.execution.streaming.state.StateStore$"
 _IN_MAINTENANCE = ("snapshotPartitions", "cleanupPartitions")
 _UNLOADED = "unloadedProvidersToClose"
-_CLEAN_LOOKS = 3  # in a row: between two, a provider may be on its way from one table into another
-_LOOKS = 10  # at a table that changes all the time
+_CLEAN_LOOKS = 3  # in a row: a single look may miss a provider that moves from one table to another
+_LOOKS = 10  # at most, at a table that keeps changing
 
 
 class StateStores:
-    """Reads the private tables of Spark's StateStore object by reflection: no public way lists them."""
+    """Reads the private tables of Spark's StateStore object by reflection, as no public API lists the providers."""
 
     def __init__(self, session: Session) -> None:
         self._jvm = session.jvm
@@ -36,9 +36,9 @@ class StateStores:
             self._fields[name] = _member(kind, name)
 
     def await_tasks(self, run_id: str, timeout: float = 5.0) -> bool:
-        """Until no Spark task of a query run that has ended runs: one that was killed ends later than its query, and
+        """Wait until no Spark task of an ended query run is left. Returns whether that was in time.
 
-        may still write. Whether that was in time.
+        A task that was killed may end later than its query, and may still write until then.
         """
         deadline = time.monotonic() + timeout
         while self._in_use(run_id):
@@ -48,22 +48,23 @@ class StateStores:
         return True
 
     def hand_over(self, run_id: str, to: str) -> int:
-        """Let the open stores of a query run, of which no Spark task runs, be those of another; how many there were.
+        """Assign the open stores of a query run to another run. Returns how many there were.
 
-        Maintenance closes those of a run that has ended: what is to be kept open has another id before. A run that is
-        none of Spark's is to be forgotten then.
+        No Spark task of the run may be running. Maintenance closes the stores of a run that has ended, so stores that
+        should stay open must get another run id first. If `to` is a made-up id and not a run of Spark's, the caller
+        must `forget` it when it has no stores any more.
         """
         uuid = self._jvm.java.util.UUID.fromString
         return int(self._ours.handOver(self._table("loadedProviders"), uuid(run_id), uuid(to)))
 
     def forget(self, run_id: str) -> None:
-        """Spark knows no store of the run any more."""
+        """Let Spark forget a run that has no stores any more."""
         self._ours.forget(self._jvm.java.util.UUID.fromString(run_id))
 
     def close(self, run_id: str, timeout: float = 5.0) -> bool:
-        """Close all providers of a query run that has ended. Blocks; True when none is loaded or in maintenance.
+        """Close all providers of an ended query run. Blocks. Returns whether none is loaded or in maintenance any more.
 
-        Those of executors in other processes cannot be reached: they close with the executors' next maintenance.
+        Providers in executors of other processes cannot be reached: the executors' next maintenance closes them.
         """
         if self._elsewhere:
             return False
@@ -81,7 +82,11 @@ class StateStores:
         return True
 
     def _has_nothing(self, run_id: str) -> bool:
-        """Closes what is loaded. What maintenance has unloaded by itself waits in a queue, and is written once more."""
+        """Close what is loaded, and return whether nothing was left to close.
+
+        Providers that maintenance has unloaded by itself wait in a queue. Maintenance writes them once more and then
+        closes them, so it is triggered here.
+        """
         waiting = [entry for entry in self._table(_UNLOADED).toArray() if _run_of(entry._1()) == run_id]
         if waiting and (task := self._table("maintenanceTask")) is not None:
             task.triggerNow(getattr(task, "triggerNow$default$1")())
@@ -91,21 +96,24 @@ class StateStores:
         return not waiting and not loaded and not any(self._of(run_id, name) for name in _IN_MAINTENANCE)
 
     def _pass_over(self, deadline: float) -> bool:
-        """Wait for the thread that hands out maintenance: it goes through copies, with what was there before."""
+        """Wait until the thread that schedules maintenance has ended its pass. Returns whether that was in time.
+
+        It works on copies of the tables, and so may still schedule maintenance for a provider that was removed.
+        """
         task = self._table("maintenanceTask")
         if task is None:
             return True
         executor = _member(task.getClass(), "executor").get(task)
         milliseconds = max(round((deadline - time.monotonic()) * 1000), 1)
         try:
-            nothing = self._jvm.java.lang.Thread()  # a Runnable: its turn comes when the pass is over
+            nothing = self._jvm.java.lang.Thread()  # a Runnable without effect: it runs when the pass is over
             executor.submit(nothing).get(milliseconds, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
-        except Py4JJavaError:  # not in time; or the thread is gone, and another one begins
+        except Py4JJavaError:  # not in time; or the thread has ended, and another one starts
             return False
         return True
 
     def _in_use(self, run_id: str) -> bool:
-        """Whether a Spark task of the query still runs: its jobs have the run's id for their group."""
+        """Whether a Spark task of the query still runs. The job group of its jobs is the run's id."""
         running = self._scheduler.taskIdToTaskSetManager().elements()
         while running.hasMoreElements():
             properties = running.nextElement().taskSet().properties()
@@ -123,8 +131,9 @@ class StateStores:
         return [item for item in self._items(name) if _run_of(item) == run_id]
 
     def _items(self, name: str) -> list[Any]:
-        """Without Spark's locks a copy may miss what is there, or end in nulls, while the table changes: so until two
-        copies agree.
+        """Copy a table until two copies in a row agree.
+
+        Spark's locks are not held here: while the table changes, a copy may miss entries or end in nulls.
         """
         found = self._copied(name)
         for _ in range(_LOOKS):
@@ -147,7 +156,7 @@ def _run_of(provider: Any) -> str:
 
 
 def _member(kind: Any, name: str) -> Any:
-    """A private field of a Java class."""
+    """Return a private field of a Java class, made accessible."""
     member = kind.getDeclaredField(name)
     member.setAccessible(True)
     return member

@@ -1,7 +1,7 @@
-"""What Spark refuses of a whole query, and which vertex that comes from (J4, J8a).
+"""Finds out what Spark refuses of a whole query, and which vertex causes it (J4, J8a).
 
-A query is refused in the output mode of its sinks, in any output mode, or when Spark plans a micro-batch of it. What
-has nothing to do with the mode comes from the first vertex that is refused in the same words by itself.
+Spark refuses a query in the output mode of its sinks, in any output mode, or when it plans a micro-batch. If the output
+mode does not matter, the cause is the first vertex that Spark refuses by itself with the same message.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from minflinkd.taskmanager.session.spark import Session
 if TYPE_CHECKING:
     from minflinkd.taskmanager.session.plan import Plan
 
-_NO_RECORD = "STDS_FAILED_TO_READ_OPERATOR_METADATA"  # of its state, where Spark is not to compare types
-_MODE = re.compile(r"output mode|Detected pattern of possible 'correctness' issue")  # what another mode may mend
+_NO_RECORD = "STDS_FAILED_TO_READ_OPERATOR_METADATA"  # there is no state yet, and Spark was told not to compare types
+_MODE = re.compile(r"output mode|Detected pattern of possible 'correctness' issue")  # another mode may be accepted
 
 
 def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
-    """Set the plan's output mode, or add what keeps it from having one to its faults."""
+    """Set the plan's output mode, or add to its faults why there is none."""
     asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
     if task.exchange_mode is not None:
         asked.add(task.exchange_mode)
@@ -46,13 +46,13 @@ def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
         return
     if asked:
         modes = [next(iter(asked))]
-        for other in plan.sinks:  # what one sink asks for all sinks of the task get
+        for other in plan.sinks:  # all sinks of the task get the mode that one of them asks for
             if other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
                 path = f"vertices.{other.id}.output-mode"
                 plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
-    else:  # the first that the query allows, of those that every sink can be written in
+    else:  # the candidates are the modes that every sink supports; the first one that the query allows is taken
         modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
-        if task.readers:  # an exchange does not carry all rows again and again, unless a reader asks for it
+        if task.readers:  # an exchange does not repeat all rows in every micro-batch, unless a reader asks for it
             modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
     assert plan.frame is not None
     problems = []
@@ -95,8 +95,8 @@ def _refusal(session: Session, frame: DataFrame, mode: OutputMode) -> ErrorInfo 
 
 
 def when_planned(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
-    """What Spark says only when it plans a micro-batch of a plan without faults. Raises SessionLost."""
-    if plan.frame is None:  # what it reads has a fault, which the task upstream names
+    """Yield what Spark refuses only when it plans a micro-batch. The plan has no other faults. Raises SessionLost."""
+    if plan.frame is None:  # an input has a fault, which the task upstream reports
         return
     compares = not any(node.kind.startswith(USER_STATE) for node in plan.operators)
 
@@ -107,7 +107,7 @@ def when_planned(session: Session, plan: Plan, task: Task) -> Iterator[GraphFaul
             if session_is_lost(error):
                 raise session_lost(error) from error
             if not compares and condition_of(error) == _NO_RECORD:
-                return None  # the last thing that is looked at: there is no state yet
+                return None  # this is what Spark checks last, and it only says that there is no state yet
             return build_failure(error)
         return None
 
@@ -121,7 +121,7 @@ def _says(found: ErrorInfo | None, problem: ErrorInfo) -> bool:
 
 
 def _origin(plan: Plan, task: Task, refused: Callable[[DataFrame], bool]) -> str:
-    """The place of the first vertex, in the direction of the rows, that is at fault by itself."""
+    """Return the path of the first vertex, in the direction of the rows, that is refused by itself."""
     for vertex in task.vertices:
         if (frame := plan.frames.get(vertex.id)) is not None and refused(frame):
             return _place(plan, vertex, refused)
@@ -129,7 +129,7 @@ def _origin(plan: Plan, task: Task, refused: Callable[[DataFrame], bool]) -> str
 
 
 def _place(plan: Plan, vertex: Vertex, refused: Callable[[DataFrame], bool]) -> str:
-    """Of the watermark that a vertex has in the job file, or of what it computes."""
+    """Return the path of the vertex's watermark if that is at fault, otherwise of what the vertex computes."""
     computed = plan.computed.get(vertex.id)
     own = vertex.watermark is not None and computed is not None and not refused(computed)
     return f"vertices.{vertex.id}.{'watermark' if own else vertex.kind}"

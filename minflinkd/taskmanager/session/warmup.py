@@ -1,7 +1,7 @@
-"""What a fresh JVM does before it takes jobs: the first micro-batch of a first query costs seconds, and nobody waits
+"""Warms up a fresh JVM before it takes jobs, so that no job waits for its slow first micro-batch.
 
-for it here. Classes are loaded and compiled by running once what every job runs: a windowed aggregate with RocksDB
-state, foreachBatch, a Parquet write, a Python worker.
+The first micro-batch of a first query takes seconds. Here classes are loaded and compiled by running once what every
+job runs: a windowed aggregate with RocksDB state, foreachBatch, a Parquet write, a Python worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMEOUT = 120.0  # seconds
 
 
 def warm_up(engine: Engine) -> dict[str, float]:
-    """Blocks; returns seconds by phase. Raises TimeoutError where the session does not process."""
+    """Warm up the session. Blocks. Returns seconds by phase. Raises TimeoutError if the session makes no progress."""
     began = time.monotonic()
     spark = engine.session.spark
     spark.range(10).count()
@@ -38,7 +38,7 @@ def warm_up(engine: Engine) -> dict[str, float]:
 
 
 def _python_worker(engine: Engine) -> None:
-    """One for each core, not for each slot: as many as can start at once."""
+    """Start a Python worker for each core, or for each slot if there are fewer: no more can start at once."""
     workers = min(engine.session.config.slots, os.cpu_count() or 1)
     engine.session.spark.range(0, 2, 1, workers).select(F.udf(str, "string")("id")).collect()
 

@@ -1,12 +1,13 @@
-"""Watermarks that come and go through exchanges (J8a).
+"""Watermarks that pass through exchanges (J8a).
 
-Arrow data carries none, so entries do. Coming in, the column that was event time upstream is marked with a watermark
-whose delay is so long that it never moves by itself, and what the entries said is put in its place: Spark then takes
-the least of all inputs, as it does for its own. That place is private, and found by reflection; a test fails if a new
-Spark moves it.
+Parquet files carry no watermarks, so the exchange's entries do. In an input, the column that was event time upstream
+gets a watermark again, but with a delay so long that it never moves by itself. The entries' watermarks are put in its
+place. Spark then takes the minimum over all inputs, as it does for its own watermarks. That place is a private field,
+found by reflection; a test fails if a new Spark moves it.
 
-Going out, a task promises what its last micro-batch was processed with: what that fired is in front of the entry. How
-far stateful operators hold rows back beyond it (a join's do) Spark knows, and is asked.
+To its output, a task promises the watermark that its last micro-batch was processed with: the rows that this watermark
+fired come before the entry. Stateful operators (of joins, for example) may hold rows back for longer; Spark is asked
+for how long.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StateSt
 
 
 def without_marks(schema: str) -> tuple[StructType, str | None]:
-    """A schema as Spark's JSON, without watermarks, and the first column that had one."""
+    """Parse a schema from Spark's JSON. Returns it without watermarks, and the first column that had one, or None."""
     fields = json.loads(schema)
     marked = None
     for field in fields["fields"]:
@@ -40,14 +41,14 @@ def without_marks(schema: str) -> tuple[StructType, str | None]:
 
 
 def is_idle(execution: Any) -> bool:
-    """The query has looked for something to do, and found nothing; perhaps it waits for its next trigger now."""
+    """Whether the query has looked for something to do and found nothing. It may wait for its next trigger now."""
     return finds_input(execution) is False
 
 
 def finds_input(execution: Any) -> bool | None:
-    """True: the query processes rows. False: it has looked for rows and found none. None: not known at this moment.
+    """Return True if the query processes rows, False if it looked for rows and found none, None if neither is known.
 
-    "Waiting for data" it says for no more than 10 ms, and then that it waits for the next trigger.
+    Spark's status is "Waiting for data" for no more than 10 ms, and then "Waiting for next trigger".
     """
     status = execution.status()
     does = str(status.message())
@@ -58,14 +59,14 @@ def finds_input(execution: Any) -> bool | None:
 
 
 def mark(frame: DataFrame, column: str) -> tuple[DataFrame, Any]:
-    """The frame with `column` as event time, and the key of its watermark in Spark's tracker."""
+    """Return the frame with `column` as event time, and the key of its watermark in Spark's tracker."""
     quoted = "`" + column.replace("`", "``") + "`"
     marked = frame.withWatermark(quoted, NEVER)
     return marked, marked._jdf.queryExecution().analyzed().nodeId()
 
 
 class Watermarks:
-    """Of one running query. Called from the query's own thread, between two micro-batches."""
+    """The watermarks of one running query. Called from the query's own thread, between two micro-batches."""
 
     def __init__(self, session: Session, keys: Mapping[VertexId, Any], *, stateful: bool) -> None:
         self._session = session
@@ -74,13 +75,13 @@ class Watermarks:
         self._told: dict[VertexId, int] = {}
 
     def take_in(self, execution: Any, watermarks: Mapping[VertexId, int]) -> None:
-        """From the next micro-batch on the query knows how far its inputs have come."""
+        """Put in the watermarks of the inputs. They hold from the next micro-batch on."""
         self._put(execution.watermarkTracker(), self._news(watermarks))
 
     def take_in_idle(self, execution: Any, watermarks: Mapping[VertexId, int]) -> None:
-        """The same for a query that waits for data, from another thread: what the watermarks fire, fires now.
+        """Put in the watermarks of a query that waits for data, so that they fire now. Called from another thread.
 
-        As at the end of input, what the query derived for its next micro-batch is forgotten.
+        As at the end of input, the query forgets the watermarks that it has derived for its next micro-batch.
         """
         news, last = self._news(watermarks), execution.lastExecution()
         if not news or last is None:
@@ -109,16 +110,16 @@ class Watermarks:
             self._told[vertex] = ms
 
     def _some(self, value: int) -> Any:
-        """`Some(value)` with a Java Long, which small numbers would not become."""
+        """Return `Some(value)` with a Java Long: py4j would send a small number as an Integer."""
         array = self._session.gateway.new_array(self._session.jvm.long, 1)
         array[0] = value
         return self._session.jvm.scala.runtime.ScalaRunTime.wrapLongArray(array).headOption()
 
     def promised(self, execution: Any, processed_ms: int) -> int | None:
-        """What the output of a micro-batch may promise that was processed with the watermark `processed_ms`.
+        """Return the watermark that the output may promise after a micro-batch processed with `processed_ms`, or None.
 
-        A restored query to which nothing came since has no plan that could be asked. Without state it holds nothing
-        back; with state it has not yet fired what its watermark fires, if the checkpoint was cut in front of that.
+        A restored query that has run no micro-batch since has no plan to ask. Without state, it holds nothing back.
+        With state, it may not yet have fired what its watermark fires, if the checkpoint was cut before that.
         """
         if processed_ms <= 0:
             return None
@@ -128,7 +129,10 @@ class Watermarks:
 
 
 def _output_watermark(session: Session, plan: Any, processed_ms: int) -> int | None:
-    """The least that the last stateful operators on the way to each source let out; without any, what came in."""
+    """Return the minimum output watermark of the stateful operators nearest the sink, one on the path to each source.
+
+    Without such an operator on a path, the watermark passes unchanged. None if an operator has no output watermark yet.
+    """
     if is_instance_of(session.gateway, plan, _STATEFUL):
         inside = _eviction_watermark(plan)
         if inside is not None:
@@ -142,9 +146,9 @@ def _output_watermark(session: Session, plan: Any, processed_ms: int) -> int | N
 
 
 def _eviction_watermark(plan: Any) -> int | None:
-    """None for an operator that no watermark acts on: it holds nothing back."""
+    """Return an operator's eviction watermark; None if no watermark acts on it: then it holds nothing back."""
     try:
         found = plan.eventTimeWatermarkForEviction()
-    except Py4JError:  # it has none
+    except Py4JError:  # the operator has no such property
         return None
     return int(found.get()) if found.isDefined() else None

@@ -20,22 +20,22 @@ import org.apache.hadoop.fs.local.LocalConfigKeys;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * Hadoop's local file systems, without a process for each step.
+ * Hadoop's local file systems, without forking processes.
  *
- * Where Hadoop's native library is missing, as it is in pyspark, Hadoop runs `chmod` behind every file that it creates,
- * and `readlink` twice before every rename. Spark writes and renames a file for each log and state of a micro-batch.
+ * If Hadoop's native library is missing, as it is in pyspark, Hadoop runs `chmod` for every file that it creates, and
+ * `readlink` twice before every rename. Spark writes and renames a file for each log and each state of a micro-batch.
  */
 public final class LocalFiles {
   private LocalFiles() {}
 
-  /** In the place of org.apache.hadoop.fs.RawLocalFileSystem. */
+  /** Replaces org.apache.hadoop.fs.RawLocalFileSystem. */
   public static class Raw extends RawLocalFileSystem {
     private static final PosixFilePermission[] PERMISSIONS = PosixFilePermission.values(); // as in rwxrwxrwx
 
     @Override
     public void setPermission(org.apache.hadoop.fs.Path file, FsPermission permission) throws IOException {
       int mode = permission.toShort();
-      if ((mode & ~0777) != 0) { // Java knows no sticky bit
+      if ((mode & ~0777) != 0) { // Java cannot set the sticky bit
         super.setPermission(file, permission);
         return;
       }
@@ -56,14 +56,14 @@ public final class LocalFiles {
     }
   }
 
-  /** In the place of org.apache.hadoop.fs.LocalFileSystem, with its checksums. */
+  /** Replaces org.apache.hadoop.fs.LocalFileSystem, and writes checksums as that does. */
   public static class Checked extends LocalFileSystem {
     public Checked() {
       super(new Raw());
     }
   }
 
-  /** In the place of org.apache.hadoop.fs.local.RawLocalFs, for FileContext. */
+  /** Replaces org.apache.hadoop.fs.local.RawLocalFs, for FileContext. */
   public static class Context extends DelegateToFileSystem {
     public Context(URI uri, Configuration conf) throws IOException, URISyntaxException {
       super(uri, new Raw(), conf, FsConstants.LOCAL_FS_URI.getScheme(), false);

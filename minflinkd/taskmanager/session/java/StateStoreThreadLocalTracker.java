@@ -3,12 +3,12 @@ package org.apache.spark.sql.execution.streaming.state;
 import scala.Option;
 
 /**
- * Spark's own class of this name, hidden by this one, which comes first on the class path.
+ * Hides Spark's own class of this name, as this one comes first on the class path.
  *
- * An aggregate opens its state store twice, for reading and then for writing, and Spark passes the one to the other
- * through the thread. Spark 4.3 leaves it there until the task ends. Another stateful operator in the same task, such as
- * transformWithState by the keys of a session window, then takes the aggregate's store for its own and fails: "Can only
- * upgrade readStore to writeStore with the same stateStoreId". Here a store is handed out once.
+ * An aggregate opens its state store twice, for reading and then for writing. Spark passes the first one to the second
+ * in a thread-local variable, and Spark 4.3 leaves it there until the task ends. Another stateful operator in the same
+ * task, such as transformWithState by the keys of a session window, then takes the aggregate's store for its own and
+ * fails: "Can only upgrade readStore to writeStore with the same stateStoreId". Here a store is handed out only once.
  */
 public final class StateStoreThreadLocalTracker$ {
   public static final StateStoreThreadLocalTracker$ MODULE$ = new StateStoreThreadLocalTracker$();

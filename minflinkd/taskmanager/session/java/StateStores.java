@@ -14,7 +14,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId;
 import scala.collection.immutable.Seq;
 
-/** What is done to Spark's table of open state stores, under the lock that Spark itself holds for it. */
+/** Changes Spark's table of open state stores, under the lock that Spark itself uses for it. */
 public final class StateStores {
   private static final Object STORES = StateStore$.MODULE$;
   private static final Method COORDINATOR = method("coordinatorRef", new Class[0]);
@@ -24,10 +24,11 @@ public final class StateStores {
   private StateStores() {}
 
   /**
-   * Lets the stores of one run of a query be those of another, open as they are; returns how many there were.
+   * Assigns the open stores of one query run to another run. Returns how many there were.
    *
-   * Maintenance closes a store of a run that Spark's coordinator does not know to be active, as one that has ended; what
-   * it has taken out before stays with it. A store tells of its commits and uploads under the run's id, too.
+   * Maintenance closes a store if Spark's coordinator does not know its run as active. So each store is reported to the
+   * coordinator under the new run before it moves. Stores that maintenance has already taken out of the table stay with
+   * it. A store also uses the run's id when it reports its commits and uploads: so the id in the store is changed, too.
    */
   public static int handOver(scala.collection.mutable.HashMap providers, UUID from, UUID to) throws Exception {
     Field own = RocksDBStateStoreProvider.class.getDeclaredField("stateStoreProviderId");
@@ -56,13 +57,13 @@ public final class StateStores {
     }
   }
 
-  /** Lets the coordinator forget a run that has no store any more. */
+  /** Makes the coordinator forget a run that has no store any more. */
   public static void forget(UUID run) throws Exception {
     scala.Option coordinator = (scala.Option) COORDINATOR.invoke(STORES, new Object[0]);
     if (coordinator.isDefined()) ((StateStoreCoordinatorRef) coordinator.get()).deactivateInstances(run);
   }
 
-  /** A private method of Spark's StateStore. */
+  /** Returns a private method of Spark's StateStore, made accessible. */
   private static Method method(String name, Class[] parameters) {
     try {
       Method found = STORES.getClass().getDeclaredMethod(name, parameters);

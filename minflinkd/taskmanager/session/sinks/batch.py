@@ -1,4 +1,4 @@
-"""What the sinks of all kinds are to their task."""
+"""What all kinds of sinks have in common: the interfaces between a task and its sinks."""
 
 from __future__ import annotations
 
@@ -21,41 +21,44 @@ class BatchSink(Protocol):
     reads_all: bool  # False: the sink may leave rows of the frame unread, or read them twice
 
     def write(self, frame: DataFrame, epoch: int) -> int | None:
-        """Returns the rows written; None: it was given the rows of the frame, and has not counted them."""
+        """Write a micro-batch. Returns the rows written; None if the sink got all rows and has not counted them."""
         ...
 
 
 class InvalidToken(MinflinkError):
-    """What a python sink's `stage` returned cannot be kept in a checkpoint."""
+    """A python sink's `stage` returned something that cannot be kept in a checkpoint."""
 
     code = "invalid-sink-token"
 
 
 class TwoPhase(Protocol):
-    """What stages micro-batches durably, and commits them when told that a checkpoint is complete (J13).
+    """Stages micro-batches durably, and commits them once a checkpoint is complete (J13).
 
-    A token is what `stage` returned, or what JSON makes of it. Every call may be repeated, and a commit may come from
-    another process than the one that staged.
+    A token is what `stage` returned, or what JSON makes of it. Every call may be repeated, and another process than the
+    one that staged may commit.
     """
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
-        """Write durably what nobody is to see yet. None: there was nothing to stage."""
+        """Write the rows durably, but not visibly yet. Returns a token, or None if there was nothing to stage."""
         ...
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
-        """Show what was staged. Tokens that an earlier call has committed are to change nothing."""
+        """Make visible what was staged. Tokens that an earlier call has committed must change nothing."""
         ...
 
     def abort(self, tokens: list[Any] | None) -> None:
-        """No checkpoint will cover these tokens. None, at an attempt's start: nor anything else that is still staged,
-        since all that was covered has been committed."""
+        """Discard these tokens: no checkpoint will cover them.
+
+        None, at an attempt's start: discard everything that is still staged, since all that was covered by a checkpoint
+        has been committed.
+        """
         ...
 
-    # close(): where there is one, called last, when the attempt has ended in order
+    # close() is optional: called last, if the attempt has ended normally
 
 
 class CommittingSink:
-    """Keeps the books of something that commits by itself. One transaction of it is committed at a time."""
+    """Records the tokens of a sink that commits by itself. One transaction of it is committed at a time."""
 
     reads_all = False
 
@@ -76,11 +79,11 @@ class CommittingSink:
             self._inner.commit(transaction.checkpoint_id, _values(transaction.tokens))
 
     def begin(self) -> None:
-        """Nothing of earlier attempts is owed any more."""
+        """Begin an attempt: everything that earlier attempts had to commit is committed, so discard the rest."""
         self._inner.abort(None)
 
     def discard(self, batch_id: int) -> None:
-        """The attempt ends, and no checkpoint covers what it staged behind this micro-batch."""
+        """Discard what the ending attempt staged after this micro-batch, as no checkpoint covers it."""
         assert self.ledger is not None
         if tokens := self.ledger.beyond(batch_id):
             self._inner.abort(_values(tokens))

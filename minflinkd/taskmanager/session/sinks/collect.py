@@ -1,4 +1,4 @@
-"""The last rows of a stream, kept here to be looked at. At least once, and only as long as the attempt is known."""
+"""Keeps the last rows of a stream to be looked at. At least once, and only as long as the attempt is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_BYTES = 4 << 20  # of all rows together: they travel as one message
 
 
 class CollectSink:
-    """A ring of rows. Thread-safe. In output mode `complete` a micro-batch takes the place of the one before."""
+    """Keeps the last rows. Thread-safe. In output mode `complete`, each micro-batch replaces the one before."""
 
     reads_all = False
     ledger: Ledger | None = None
@@ -31,7 +31,7 @@ class CollectSink:
         self._dropped = 0
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        """Only the rows that can be kept come into this process."""
+        """Collect the last rows of a micro-batch. Only rows that can be kept come into this process."""
         count = frame.count()
         texts = frame.select(F.to_json(F.struct(*frame.columns)).alias("row")).tail(self._most)
         with self._lock:

@@ -1,6 +1,6 @@
-"""SQL statements on a database that Spark writes to by JDBC: through the driver that is in the session's JVM.
+"""Runs SQL statements on a database that Spark writes to by JDBC, with the driver in the session's JVM.
 
-Knows PostgreSQL's SQL. A transaction is one connection, and is rolled back where the block raises.
+Knows PostgreSQL's SQL. A transaction is one connection, and is rolled back if the block raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POSTGRESQL_DRIVER = "org.postgresql.Driver"
 
 
 class DatabaseFailed(MinflinkError):
-    """A database refused a statement or a connection. The message is the driver's; it may work later."""
+    """A database refused a statement or a connection. The message is the driver's. A retry may succeed."""
 
     code = "sink-database"
     consequence = Consequence.RETRYABLE
@@ -29,7 +29,7 @@ class NoDriver(DatabaseFailed):
 
 
 def quoted(name: str) -> str:
-    """An identifier, exactly as it is written."""
+    """Quote an identifier, so that it is taken exactly as it is written."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -38,7 +38,7 @@ def columns(names: tuple[str, ...]) -> str:
 
 
 def writer_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Of a jdbc sink, as Spark's writer and its connections take them: a driver from a jar has to be named."""
+    """Return the options of a jdbc sink for Spark's writer and its connections. A driver from a jar must be named."""
     own = {name: value for name, value in options.items() if name != "key"}
     return {"driver": POSTGRESQL_DRIVER} | own if options["url"].startswith("jdbc:postgresql:") else own
 
@@ -50,7 +50,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Raises NoDriver, DatabaseFailed."""
+        """Open a connection, and commit at the end of the block. Raises NoDriver, DatabaseFailed."""
         try:
             connection = self._connect()
         except Py4JJavaError as error:
@@ -66,12 +66,12 @@ class Database:
             raise DatabaseFailed(_said(error)) from error
         finally:
             with suppress(Py4JError):
-                connection.rollback()  # nothing after a commit
+                connection.rollback()  # has no effect after a commit
             with suppress(Py4JError):
                 connection.close()
 
     def _connect(self) -> Any:
-        """As Spark's own writer does it: drivers, logins and options are the same."""
+        """Connect as Spark's own writer does, with the same drivers, logins and options."""
         jvm = self._session.jvm
         given = jvm.java.util.HashMap()
         for name, value in self._options.items():
@@ -82,13 +82,13 @@ class Database:
 
 
 class Transaction:
-    """Statements with `?` for each value."""
+    """Runs statements, with `?` for each value."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def run(self, sql: str, *values: str | int) -> int:
-        """Returns how many rows it changed."""
+        """Run a statement, and return how many rows it changed."""
         statement = self._prepared(sql, values)
         try:
             return int(statement.executeUpdate())
@@ -96,7 +96,7 @@ class Transaction:
             statement.close()
 
     def number(self, sql: str, *values: str | int) -> int | None:
-        """The first column of the first row; None where there is none, or it is NULL."""
+        """Return the first column of the first row; None if there is no row, or it is NULL."""
         statement = self._prepared(sql, values)
         try:
             found = statement.executeQuery()
@@ -108,7 +108,7 @@ class Transaction:
             statement.close()
 
     def texts(self, sql: str, *values: str | int | None) -> list[str]:
-        """The first column of all rows."""
+        """Return the first column of all rows."""
         statement = self._prepared(sql, values)
         try:
             found, texts = statement.executeQuery(), list[str]()
@@ -134,6 +134,6 @@ def is_no_driver(error: Py4JJavaError) -> bool:
 
 
 def _said(error: Py4JJavaError) -> str:
-    """The driver's own sentence."""
+    """Return the driver's own message."""
     exception = error.java_exception
     return str(exception.getMessage() or exception.toString())

@@ -1,4 +1,4 @@
-"""The files sink: stages what the supervisor publishes with a checkpoint (J12)."""
+"""The files sink: stages files that the supervisor publishes with a checkpoint (J12)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minflinkd.taskmanager.staging import spark_writes, waiting_directory
 
 
 class FilesSink:
-    """Stages a micro-batch's files below the sink's root, under names that readers of the directory skip."""
+    """Stages the files of a micro-batch below the sink's root, under names that readers of the directory skip."""
 
     reads_all = True
 
@@ -70,7 +70,7 @@ class FilesSink:
 
 
 def local_path(uri: str) -> str | None:
-    """The path of a local URI or plain path; None for any other storage."""
+    """Return the path of a local URI or plain path; None for any other storage."""
     parts = urlsplit(uri)
     if parts.scheme == "":
         return uri
@@ -78,7 +78,7 @@ def local_path(uri: str) -> str | None:
 
 
 def _files(session: Session, directory: str) -> list[tuple[str, int]]:
-    """Every data file below a staged directory: relative path, size in bytes."""
+    """Return every data file below a staged directory: its relative path, and its size in bytes."""
     local = local_path(directory)
     found = _local_files(local) if local is not None else _remote_files(session, directory)
     return sorted((name, size) for name, size in found if not PurePosixPath(name).name.startswith(("_", ".")))

@@ -1,12 +1,12 @@
-"""Rows into a table of PostgreSQL: staged and moved with the checkpoint, or put in place of those with the same key.
+"""Writes rows into a table of PostgreSQL: staged, then moved with the checkpoint; or as upserts by key.
 
-Beside the target, in its schema:
+In the schema of the target there are also the tables
 
     minflinkd_staged_<sink>_<attempt>   rows that are not moved yet, with the micro-batch that wrote them
-    minflinkd_commits                   one row a sink: the last checkpoint that was committed; its lock orders commits
+    minflinkd_commits                   one row per sink: the last committed checkpoint; its lock orders commits
 
-Rows are moved by deleting them from the staging table in the transaction that inserts them into the target. So a commit
-that comes again, or from an attempt that is thought dead, moves nothing twice.
+One transaction deletes rows from the staging table and inserts them into the target. So a repeated commit, or one from
+an attempt that is believed dead, moves nothing twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMITS = "minflinkd_commits"
 
 
 class Staging:
-    """The staging tables of one sink, which Spark's own writer fills: one for each attempt."""
+    """The staging tables of one sink, one for each attempt. Spark's own writer fills them."""
 
     def __init__(self, session: Session, sink: Sink, job_id: JobId, vertex_id: VertexId, attempt_id: AttemptId) -> None:
         self.database = Database(session, sink.options)
@@ -50,14 +50,14 @@ class Staging:
         return transaction.number("SELECT 1 WHERE to_regclass(?) IS NOT NULL", table) == 1
 
     def make_target(self, transaction: Transaction, table: str, names: tuple[str, ...], key: tuple[str, ...]) -> None:
-        """As Spark would, where the user has not."""
+        """Create the target as Spark would, if the user has not."""
         if not self.is_there(transaction, self.target):
             transaction.run(f"CREATE TABLE {self.target} AS SELECT {columns(names)} FROM {table} WHERE false")  # noqa: S608
             if key:
                 transaction.run(f"ALTER TABLE {self.target} ADD PRIMARY KEY ({columns(key)})")
 
     def drop_others(self, transaction: Transaction) -> None:
-        """Those of earlier attempts: whatever one of them still writes is of no use."""
+        """Drop the staging tables of earlier attempts. Whatever such an attempt still writes is not needed."""
         schema = self._schema.strip('"') or None
         pattern = self._prefix.replace("_", r"\_") + "%"
         where = "tablename LIKE ? AND tablename <> ? AND schemaname = coalesce(?, current_schema())"
@@ -78,7 +78,7 @@ class Staging:
 
 
 class UpsertSink:
-    """A row takes the place of that with the same key, with each micro-batch: repeated rows change nothing."""
+    """Upserts each micro-batch: a row replaces the one with the same key. So repeated rows change nothing."""
 
     ledger: Ledger | None = None
     reads_all = True
@@ -90,7 +90,10 @@ class UpsertSink:
             staging.drop_others(transaction)
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        """Of several rows with one key in a micro-batch, any one is written."""
+        """Write a micro-batch. If several of its rows have the same key, any one of them is written.
+
+        PostgreSQL refuses an upsert that changes a row twice.
+        """
         staging, names = self._staging, tuple(frame.columns)
         staging.write(frame.dropDuplicates(list(self._key)), epoch)
         changed = [f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in names if name not in self._key]
@@ -115,7 +118,7 @@ class StagedRows:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._unfinished: int | None = (
-            None  # micro-batch, of which some rows may be staged, and nobody will ask for them
+            None  # micro-batch whose staging failed halfway: its rows have no token, so no commit moves them
         )
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
@@ -138,7 +141,7 @@ class StagedRows:
             for token in tokens:
                 table, names = token["table"], tuple(token["columns"])
                 if not staging.is_there(transaction, table):
-                    continue  # moved by a commit that came before, and dropped since
+                    continue  # an earlier commit moved the rows, and the table was dropped since
                 staging.make_target(transaction, table, names, ())
                 transaction.run(
                     f"WITH moved AS (DELETE FROM {table} WHERE {EPOCH} = ? RETURNING *) "  # noqa: S608
@@ -162,13 +165,13 @@ class StagedRows:
                     transaction.run(f"DELETE FROM {token['table']} WHERE {EPOCH} = ?", token["epoch"])  # noqa: S608
 
     def close(self) -> None:
-        """What a checkpoint may still cover stays."""
+        """Tidy up, but keep rows that a checkpoint may still cover."""
         if self._unfinished is not None:
             self.abort([{"table": self._staging.table, "epoch": self._unfinished}])
         self._staging.drop(only_if_empty=True)
 
     def _lock(self, transaction: Transaction) -> None:
-        """Until the transaction ends nobody else commits for this sink."""
+        """Lock the sink's row in the commits table: until the transaction ends, no other one commits for this sink."""
         staging = self._staging
         if not staging.is_there(transaction, staging.commits):
             transaction.run(

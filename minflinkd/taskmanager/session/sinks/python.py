@@ -1,4 +1,4 @@
-"""A sink of user code that gets each micro-batch. One that stages and commits is a `CommittingSink`."""
+"""A sink whose user code gets each micro-batch. A python sink that stages and commits is a `CommittingSink`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.taskmanager.session.ledger import Ledger
 
 
 class PythonSink:
-    """A user's function(batch, epoch). At least once: a micro-batch may come again after a restore, with other rows."""
+    """Calls a user's function(batch, epoch). At least once: a restore may repeat a micro-batch, with other rows."""
 
     ledger: Ledger | None = None
     reads_all = False

@@ -1,4 +1,4 @@
-"""All sinks of a task: what each vertex becomes, who writes when, and what they owe to checkpoints."""
+"""All sinks of a task: makes the sink of each vertex, writes micro-batches, and commits with checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class SinkGone(MinflinkError):
-    """A restored checkpoint promised rows of a sink that the job does not have any more, or that is of another kind."""
+    """A restored checkpoint has uncommitted rows for a sink that the job no longer has, or that is of another kind."""
 
     code = "sink-owes-rows"
     consequence = Consequence.FATAL
@@ -48,9 +48,11 @@ class NoSuchSink(MinflinkError):
 
 
 class TaskSinks:
-    """A frame that is read twice would be computed twice, so it is persisted for several sinks, and for one that may
+    """Writes each micro-batch to all sinks of a task.
 
-    do so; and a frame that is not read in full fails a stateful query, so what they leave is read behind them.
+    Spark computes a frame again each time it is read. So the frame is persisted if there are several sinks, or one that
+    may read it twice. A stateful query fails if a frame is not read in full. So what the sinks have not read is read
+    after them.
     """
 
     def __init__(self, sinks: Mapping[VertexId, BatchSink]) -> None:
@@ -60,13 +62,13 @@ class TaskSinks:
         self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
 
     def write(self, frame: DataFrame, epoch: int) -> dict[str, int]:
-        """Returns the rows written, by vertex."""
+        """Write a micro-batch. Returns the rows written, by vertex."""
         if not self._persist:
-            return _written(self._each(frame, epoch), 0)  # whoever reads a frame in full counts its rows as well
+            return _written(self._each(frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
         frame.persist()
         try:
             written = self._each(frame, epoch)
-            return _written(written, _rows(frame))
+            return _written(written, _rows(frame))  # also computes what the sinks have not read
         finally:
             frame.unpersist()
 
@@ -74,9 +76,9 @@ class TaskSinks:
         return {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
 
     def restore(self, owed: Iterable[SinkTransaction]) -> None:
-        """Before the query starts: commit what the restored checkpoint promised, discard what else is staged.
+        """Commit the rows that the restored checkpoint covers, and discard everything else that is staged.
 
-        Raises SinkGone, and RemoteError for what user code or the database raises.
+        Called before the query starts. Raises SinkGone, and RemoteError for what user code or the database raises.
         """
         with self._committing, _as_failure():
             for transaction in owed:
@@ -94,7 +96,10 @@ class TaskSinks:
                 sink.begin()
 
     def commit(self, checkpoint_id: int, batch_id: int) -> None:
-        """The checkpoint at `batch_id` is complete. To be repeated where it raises, as `restore` does."""
+        """Commit what the complete checkpoint at `batch_id` covers.
+
+        Raises as `restore` does; the caller then repeats the call.
+        """
         with self._committing, _as_failure():
             for sink in self._own():
                 assert sink.ledger is not None
@@ -104,7 +109,10 @@ class TaskSinks:
             ledger.confirm(batch_id)
 
     def close(self, batch_id: int) -> None:
-        """The attempt has ended; checkpoints up to `batch_id` may cover what was staged until there, none the rest."""
+        """Close the sinks of an ended attempt.
+
+        Checkpoints may cover what was staged up to `batch_id`. What was staged later is discarded.
+        """
         with self._committing:
             for sink in self._own():
                 _if_possible(sink.vertex_id, lambda sink=sink: sink.discard(batch_id))  # type: ignore[misc]
@@ -113,7 +121,7 @@ class TaskSinks:
                     _if_possible(name, close)
 
     def collected(self, vertex_id: VertexId) -> Collected:
-        """Raises NoSuchSink."""
+        """Return the last rows of a collect sink. Raises NoSuchSink."""
         sink = self._sinks.get(vertex_id)
         if not isinstance(sink, CollectSink):
             known = [name for name, other in self._sinks.items() if isinstance(other, CollectSink)]
@@ -127,14 +135,15 @@ class TaskSinks:
 
 
 def _written(counted: Mapping[VertexId, int | None], given: int) -> dict[str, int]:
-    """`given`: the rows of the frame, for the sinks that have not counted."""
+    """Return the rows written by vertex. `given`: the rows of the frame, for sinks that have not counted."""
     return {vertex: given if rows is None else rows for vertex, rows in counted.items()}
 
 
 def _rows(frame: DataFrame) -> int:
-    """Of a persisted frame, all of which is computed then. Spark counts the rows of each partition as it keeps it, and
+    """Count the rows of a persisted frame, and compute what is not computed yet.
 
-    once, however often the partition is read, or its task tried; so they cost no job where the sinks have read all.
+    Spark counts the rows of a partition when it stores it, once, however often the partition is read or its task is
+    tried. So the count needs no Spark job if the sinks have read all rows.
     """
     java: Any = frame._jdf
     cached = java.sparkSession().sharedState().cacheManager().lookupCachedData(java)
@@ -148,13 +157,13 @@ def _rows(frame: DataFrame) -> int:
 def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
     try:
         action()
-    except BaseException as error:  # user code, or a database that is away
+    except BaseException as error:  # user code, or a database that cannot be reached
         log.warning("a sink could not tidy up", sink=sink, error=str(error))
 
 
 @contextmanager
 def _as_failure() -> Iterator[None]:
-    """What user code or a database raises may be gone with the next try, whatever it is."""
+    """Turn whatever user code or a database raises into a RemoteError: the next try may succeed."""
     try:
         yield
     except MinflinkError:
@@ -166,7 +175,10 @@ def _as_failure() -> Iterator[None]:
 def make_sinks(
     session: Session, plan: Plan, request: RunTask, code: JobCode, exchange: BatchSink | None = None
 ) -> TaskSinks:
-    """`exchange`: what feeds other tasks. Raises what importing a Python sink raises, and UnfitSink."""
+    """Make the sinks of a task. `exchange`: the sink that feeds other tasks.
+
+    Raises UnfitSink, and what importing a python sink raises.
+    """
     sinks = {vertex.id: _make(session, vertex, plan, request, code) for vertex in plan.sinks}
     return TaskSinks(sinks if exchange is None else {**sinks, request.task.end: exchange})
 

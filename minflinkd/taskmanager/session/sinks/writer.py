@@ -1,4 +1,4 @@
-"""Sinks that Spark itself writes: any batch writer (kafka, jdbc without a key), and the console. At least once."""
+"""Sinks that Spark itself writes to: any batch writer (kafka, jdbc without a key), and the console. At least once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minflinkd.taskmanager.session.sinks.database import writer_options
 
 class WriterSink:
     ledger: Ledger | None = None
-    reads_all = False  # kafka's writer looks at the frame twice
+    reads_all = False  # kafka's writer reads the frame twice
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
