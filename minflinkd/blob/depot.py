@@ -231,6 +231,7 @@ class BlobDepot:
                 try:
                     return await asyncio.shield(opened)
                 except asyncio.CancelledError:
+                    # The thread cannot be cancelled, so wait for it, and close the file if it has opened one.
                     await asyncio.wait({opened})
                     if not opened.cancelled() and opened.exception() is None:
                         opened.result().close()

@@ -257,7 +257,7 @@ class OffloadingNetwork(Component):
             return m.OffloadedAnswer(body=body)
         try:
             key = await self._blobs.leave(job_id, body, lasting=False)
-        except MinflinkError as error:  # do not repeat the work behind the answer because of this
+        except MinflinkError as error:  # this is no reason to repeat the work
             log.warning("a large answer is sent as it is", to=name, size=len(body), error=str(error))
             return m.OffloadedAnswer(body=body)
         return m.OffloadedAnswer(key=str(key))

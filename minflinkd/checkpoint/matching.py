@@ -88,7 +88,7 @@ def match_nodes(
     """Match the state of a query with the nodes `old` to a query with the nodes `new`. Raises StateNotMatched.
 
     Without a verdict the recorded types must be the same. That can be stricter or laxer than Spark's check.
-    `allow_changed`: state may mean something else.
+    `allow_changed`: state may change its meaning.
     """
     doubled = _on_several_routes(old) | _on_several_routes(new)
     before, after = _grouped(old, doubled), _grouped(new, doubled)

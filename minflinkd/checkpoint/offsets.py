@@ -8,8 +8,8 @@
         "checkpoint_id": ...,                          that one; null before the first
         "staged": true}}}                              whether a sink of the job publishes with checkpoints
 
-If sinks publish with checkpoints, input that was processed but not published is lost with the state. A job that begins
-anew then starts at the published offsets, otherwise at the processed ones. Pure, except for reading the file.
+If sinks publish with checkpoints, input that was processed but not published is lost with the state. In that case a job
+that starts anew begins at the published offsets, otherwise at the processed ones. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def advanced(
     """Return the offsets with what is known now; the same object if nothing is new.
 
     What is not known (any more) stays as it was. `sources`: the source vertices of each task. Any other offset belongs
-    to an exchange, which begins anew.
+    to an exchange, which starts anew.
     """
     snapshots = {task.task_id: task for task in published.tasks} if published is not None else {}
     tasks: dict[TaskId, TaskOffsets] = {}

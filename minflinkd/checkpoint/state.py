@@ -81,7 +81,7 @@ class State:
     trigger_failures: int = 0  # in a row
     stopped: bool = False
     stopping: int | None = None  # the request with `stop`: the tasks publish no micro-batch after its cut
-    draining: bool = False  # until the tasks stop: the final checkpoint is the only one left
+    draining: bool = False  # until the tasks stop, only the final checkpoint is taken
     pinned: frozenset[int] = frozenset()  # completed, and being copied into a savepoint
 
 

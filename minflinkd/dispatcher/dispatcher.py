@@ -236,7 +236,7 @@ class Dispatcher(Component):
         `keep_blobs`: keep them for `blob.retention.interval`, in which the submission may be repeated (B6). If a
         storage fails, the withdrawal continues after the answer, and the id is taken until then.
         """
-        if self.tasks.closed:  # the daemon ends; the next one finds the job only if it was stored
+        if self.tasks.closed:  # the daemon ends; the next one finds the job, if it was stored, and nothing else of it
             return
         run = self._runs.pop(job_id, None)
 

@@ -129,7 +129,7 @@ class JobRun(Component):
     # --- inspection ----------------------------------------------------------------------------------------------
 
     def details(self) -> JobDetails:
-        """Return what the JobMaster reports, with the failures of earlier ones.
+        """Return what the JobMaster reports, and why there was none at times.
 
         The status is INITIALIZING, as in Flink, while there is no JobMaster.
         """

@@ -1,4 +1,4 @@
-"""The requested sweep of orphans, over all jobs, running and ended (F7)."""
+"""The sweep of orphans on request, over all jobs, running and ended (F7)."""
 
 from __future__ import annotations
 

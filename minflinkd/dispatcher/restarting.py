@@ -219,7 +219,7 @@ class Restarting(Component):
                 return event
 
     def _release(self, event: v.Event) -> None:
-        """A version that failed just after it was proven is a version like any other: let it go on."""
+        """A version that failed before it was known to be proven is a version like any other: let it go on."""
         master = self._masters.current
         if isinstance(event, v.Disproved) and self.versions.restart is None and master is not None:
             master.making_way.go_on()

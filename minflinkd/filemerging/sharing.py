@@ -40,7 +40,7 @@ class PartnerLeft(MinflinkError):
 
 class Phase(IntEnum):
     JOINED = 0
-    WRITTEN = 1  # its new state; what it refers to in earlier files is known
+    WRITTEN = 1  # its new state is written; what it refers to in earlier files is known
     DONE = 2
     LEFT = 3
 

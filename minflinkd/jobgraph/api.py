@@ -40,7 +40,7 @@ class VertexSettings(TypedDict, total=False):
 
     parallelism: int
     slot_sharing_group: str
-    watermark: tuple[str, str]  # column, delay: rows may come that late
+    watermark: tuple[str, str]  # column, delay: how late rows may come
 
 
 class JobSettings(TypedDict, total=False):

@@ -26,7 +26,7 @@ class Placement:
 
 
 def clashing(state: Resources, libraries: tuple[Library, ...]) -> int:
-    """Registered TaskManagers whose sessions hold other versions of these libraries."""
+    """Return how many registered TaskManagers have sessions with other versions of these libraries."""
     return sum(len(found) for shelf, found in state.shelves.items() if clash(shelf.libraries, libraries))
 
 

@@ -240,7 +240,8 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
 def to_renew(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[TaskManager]:
     """Yield idle TaskManagers with an aged session, the longest aged first.
 
-    If a standby is kept, a spare must be ready to stand in. If no spare can be had, waiting for one would never end.
+    If a standby is kept, a spare must be ready to stand in. If no spare can be had, none is waited for, because that
+    would never end.
     """
     aged = [
         state.task_managers[resource_id]

@@ -53,7 +53,7 @@ class Slot:
     state: SlotState = SlotState.FREE
     job_id: JobId | None = None
     allocation_id: AllocationId | None = None
-    since: float = 0.0  # seconds; begin of a reservation
+    since: float = 0.0  # seconds; start of a reservation
     exclusive: bool = False  # reserved for a job that wants the TaskManager for itself (R24)
     libraries: tuple[Library, ...] = ()  # reserved for a job that brings them (B31)
 
@@ -164,7 +164,7 @@ class TaskManager:
 
     @cached_property
     def reserved_since(self) -> float | None:
-        """Begin of the oldest reservation."""
+        """Start of the oldest reservation."""
         return min((s.since for s in self.slots if s.state is SlotState.RESERVED), default=None)
 
     @cached_property
