@@ -180,8 +180,8 @@ class BlobRoutes:
     async def _turn_of_upload(self, request: web.Request) -> AsyncIterator[None]:
         """Wait for a place for an upload.
 
-        A client that waits is not read from, so that its body takes no memory here. But a client that waits for `100
-        Continue` is read from: it sends nothing yet, and otherwise nobody would notice that it has left.
+        A client that waits is not read from, so that its body takes no memory here. One that waits for `100 Continue`
+        is read from: it sends nothing yet, and otherwise nobody would notice that it has left.
         """
         if asks_first(request):
             async with self._gate.transfer():

@@ -71,10 +71,10 @@ def space_use(files: Mapping[str, FileUse]) -> SpaceUse:
 def files_to_rewrite(files: Mapping[str, FileUse], new: int, limits: CompactionLimits) -> frozenset[str]:
     """Return the `files` of earlier checkpoints that the next one, with `new` bytes, rewrites.
 
-    After it, at most `max_amplification` is stored, with the fewest bytes rewritten: the files with the most dead bytes
-    go first, and only as many as needed. Small files beyond `max_files` are combined. One checkpoint rewrites at most a
-    full file, or REWRITTEN_PER_NEW bytes per new byte if that is more. It always rewrites the most worthwhile file. The
-    rest waits for the next checkpoint.
+    After it, at most `max_amplification` is stored, with the fewest bytes rewritten: the files with the largest dead
+    part go first, and only as many as needed. Small files beyond `max_files` are combined. One checkpoint rewrites at
+    most a full file, or REWRITTEN_PER_NEW bytes per new byte if that is more. It always rewrites the most worthwhile
+    file. The rest waits for the next checkpoint.
     """
     budget = max(limits.max_file_size, REWRITTEN_PER_NEW * new)
     worn = _worn(files, new, limits.max_amplification, budget)
