@@ -6,6 +6,9 @@ import hmac
 
 
 def access_token(secret: bytes) -> str:
-    """What a request carries. Made of the cluster's secret, since it travels as it is: who overhears it can use the
-    BlobServer, and not pretend to be a TaskManager or the daemon."""
+    """Return the token that a request carries.
+
+    It is derived from the cluster's secret, because it travels in the clear. Whoever overhears it can use the
+    BlobServer, but cannot pretend to be a TaskManager or the daemon.
+    """
     return hmac.digest(secret, b"blob server", "sha256").hex()

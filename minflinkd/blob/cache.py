@@ -1,8 +1,8 @@
-"""The BlobCache of a TaskManager (B8, B15): a blob travels there once, however many tasks ask for it.
+"""The BlobCache of a TaskManager (B8, B15). A blob is transferred once, however many tasks ask for it.
 
-A file is hashed whenever it is asked for, unless it is larger than HASHED_ALWAYS: then only when it is asked for the
-first time, and when its size, times or inode have changed. So a file that a disk has damaged silently is found at the
-next start of a task, and fetched again; for a large one the start of a task does not pay for that.
+A file is hashed every time it is requested, so the next start of a task finds silent disk damage and fetches the file
+again. A file larger than HASHED_ALWAYS is hashed only on the first request, and when its size, times or inode have
+changed. Hashing it every time would delay the start of a task too much.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
-HASHED_ALWAYS = 64 * 1024 * 1024  # bytes: some 0.1 s
-HA_PATIENCE = 10.0  # seconds that the HA store is ahead of LEAST_RATE at the most, before the server is asked
+HASHED_ALWAYS = 64 * 1024 * 1024  # bytes; hashing them takes about 0.1 s
+HA_PATIENCE = 10.0  # seconds that the HA store may lag behind LEAST_RATE before the server is asked
 LEAST_RATE = 1024 * 1024  # bytes a second
-HA_PAUSE = 60.0  # seconds for which the HA store is passed over when it was away or too slow
+HA_PAUSE = 60.0  # seconds for which the HA store is skipped after it was away or too slow
 
 
 class BlobCacheClosed(MinflinkError):
-    """The download was given up, as the TaskManager ends."""
+    """The download was given up because the TaskManager ends."""
 
     code = "blob-cache-closed"
     consequence = Consequence.RETRYABLE
 
 
 class _CopyUnreadable(Exception):
-    """What the HA store has raised, as against the own disk, to which the copy is written."""
+    """Wraps an error of the HA store, to tell it from an error of the local disk that the copy is written to."""
 
     def __init__(self, error: MinflinkError) -> None:
         super().__init__(str(error))
@@ -67,7 +67,7 @@ class _Copies(HaStore):
 
 @dataclass
 class _Download:
-    """`result` is there once the task has ended, whatever ended it."""
+    """`result` is set once the task has ended, for whatever reason."""
 
     task: asyncio.Task[None]
     result: asyncio.Future[Path]
@@ -76,29 +76,30 @@ class _Download:
 
 @dataclass(frozen=True, kw_only=True)
 class BlobCacheStatistics:
-    """Since the start. Bytes are those of whole blobs."""
+    """Counts since the start. Bytes count whole blobs."""
 
-    hits: int = 0  # answered from the own disk
-    shared: int = 0  # answered by what another one was waiting for already
+    hits: int = 0  # answered from the local disk
+    shared: int = 0  # joined a download that was already under way
     from_ha: int = 0  # fetched from the HA store
     ha_bytes: int = 0
     from_server: int = 0  # fetched from the BlobServer
     server_bytes: int = 0
     ha_failures: int = 0  # copies in the HA store that were missing, corrupt, unreadable or too slow
-    failures: int = 0  # nowhere to be had
-    corrupt: int = 0  # own files that were found damaged
+    failures: int = 0  # not available anywhere
+    corrupt: int = 0  # local files found damaged
     deleted: int = 0  # by the staged cleanup
 
     def metrics(self) -> dict[str, float]:
-        """As a TaskManager reports them: `blobs.hits`, ..."""
+        """Return the counts as a TaskManager reports them: `blobs.hits`, ..."""
         return {f"blobs.{name}": float(value) for name, value in asdict(self).items()}
 
 
 class BlobCache(Component):
-    """Own disk, then the HA store, then the BlobServer. Never writes or deletes in the HA store.
+    """Looks on the local disk, then in the HA store, then at the BlobServer. Never writes or deletes in the HA store.
 
-    What nobody holds is deleted after one to two retention intervals (seconds; B16), everything when the cache closes;
-    what an earlier cache left in `directory` goes at the start, since nobody knows who held it.
+    A blob that nobody holds is deleted after one to two retention intervals (seconds; B16). Everything is deleted when
+    the cache closes. What an earlier cache left in `directory` is deleted at the start, because nobody knows who held
+    it.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class BlobCache(Component):
         cleanup_interval: float = 3600.0,
     ) -> None:
         super().__init__("blob cache")
-        self._store = BlobStore(directory, durable=False)  # the next one begins with an empty directory
+        self._store = BlobStore(directory, durable=False)  # the next cache begins with an empty directory
         self._client = client
         self._ha = None if ha_store is None else _Copies(ha_store)
         self._ha_again_at = float("-inf")
@@ -124,15 +125,16 @@ class BlobCache(Component):
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def look_in(self, ha_store: Location) -> None:
-        """From now on this is the HA store."""
+        """Use this HA store from now on."""
         if self._ha is None or self._ha.root != ha_store:
             self._ha, self._ha_again_at = _Copies(ha_store), float("-inf")
 
     async def get(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The verified file; the caller holds one reference until it calls `release`, none where this raises.
+        """Return the verified file. The caller holds one reference until it calls `release`; none if this raises.
 
-        Who is cancelled leaves the download to those who wait for it too; with the last one it ends. Raises
-        BlobNotFound, BlobMismatch, BlobServerUnreachable, BlobServerBusy, BlobCacheClosed, StorageError.
+        Cancelling a caller leaves the download to the others that wait for it. Cancelling the last one ends the
+        download. Raises BlobNotFound, BlobMismatch, BlobServerUnreachable, BlobServerBusy, BlobCacheClosed,
+        StorageError.
         """
         blob = (job_id, key)
         self._references.acquire(blob)
@@ -153,7 +155,7 @@ class BlobCache(Component):
         return self._references.count((job_id, key))
 
     async def forget_job(self, job_id: JobId) -> None:
-        """The job has ended or went elsewhere: what nobody holds goes at once, also what is on its way."""
+        """The job has ended or moved elsewhere. Delete at once what nobody holds, including downloads under way."""
         doomed = [
             download
             for (job, key), download in list(self._downloads.items())
@@ -197,7 +199,7 @@ class BlobCache(Component):
     def _download(self, blob: Blob) -> _Download:
         if blob not in self._downloads:
             result = asyncio.get_running_loop().create_future()
-            result.add_done_callback(lambda done: done.exception())  # seen, even where every caller has gone
+            result.add_done_callback(lambda done: done.exception())  # mark it as retrieved, even if no caller is left
             fetching = self._fetch(blob, result)
             try:
                 task = self.tasks.job(f"fetch {blob[1]}", fetching)
@@ -213,7 +215,7 @@ class BlobCache(Component):
         self._leave(blob, download)
 
     def _leave(self, blob: Blob, download: _Download) -> None:
-        """Whoever asks next begins anew."""
+        """Whoever asks next starts a new download."""
         if self._downloads.get(blob) is download:
             del self._downloads[blob]
 
@@ -228,7 +230,7 @@ class BlobCache(Component):
 
     async def _find(self, job_id: JobId | None, key: BlobKey) -> Path:
         async with self._lock(job_id):
-            pass  # what is being deleted is gone; what is needed from here on is not deleted
+            pass  # wait until deletions are done; from here on, referenced files are not deleted
         try:
             path = await asyncio.to_thread(self._own, job_id, key)
         except BlobNotFound:
@@ -237,16 +239,16 @@ class BlobCache(Component):
         return path
 
     def _own(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """Blocking. Raises BlobNotFound, StorageError."""
+        """Return the local file. Blocking. Raises BlobNotFound, StorageError."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._store.path(job_id, key).stat().st_size <= HASHED_ALWAYS:
                 self._store.doubt(job_id, key)
         return self._store.get(job_id, key)
 
     async def _from_ha(self, job_id: JobId | None, key: BlobKey) -> Path | None:
-        """None where the HA store has no good copy: whatever is wrong there, the server may have one.
+        """Fetch from the HA store. None if it has no good copy: whatever is wrong there, the server may have one.
 
-        Raises StorageError, of the own disk.
+        Raises StorageError for errors of the local disk.
         """
         if self._ha is None or key.kind is not BlobKind.PERMANENT or _now() < self._ha_again_at:
             return None
@@ -269,7 +271,7 @@ class BlobCache(Component):
         return path
 
     async def _read_copy(self, ha: HaStore, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> None:
-        """Raises _CopyUnreadable, BlobMismatch, TimeoutError, and StorageError of the own disk."""
+        """Raises _CopyUnreadable, BlobMismatch, TimeoutError, and StorageError for errors of the local disk."""
         began = _now()
         async with asyncio.timeout_at(began + HA_PATIENCE) as limit:
             await ha.fetch(
@@ -293,7 +295,7 @@ class BlobCache(Component):
             await self.clean()
 
     async def clean(self) -> None:
-        """One run of the cleanup: delete what is due, and stage what nobody holds and nobody has staged."""
+        """Run the cleanup once: delete what is due, and stage what nobody holds and nobody has staged."""
         now = _now()
         self._counts["deleted"] += await self._delete(self._staged.rotate(now))
         await asyncio.to_thread(self._store.delete_temporaries, self._retention)
@@ -303,14 +305,14 @@ class BlobCache(Component):
                     self._staged.add((job_id, key))
 
     async def _delete(self, blobs: Iterable[Blob]) -> int:
-        """Delete the files that nobody holds, and directories that are empty then; returns how many files."""
+        """Delete the files that nobody holds, and then the empty directories. Return the number of files."""
         by_job = defaultdict[JobId | None, list[BlobKey]](list)
         for job_id, key in blobs:
             by_job[job_id].append(key)
         deleted = 0
         for job_id, keys in by_job.items():
             async with self._lock(job_id):
-                # Decided here, under the lock: who asks for one of them from now on waits until it is gone.
+                # Decide under the lock: whoever asks for one of them from now on waits until it is gone.
                 doomed = [key for key in keys if not self._references.count((job_id, key))]
                 for key in doomed:
                     self._staged.remove((job_id, key))
@@ -319,7 +321,7 @@ class BlobCache(Component):
         return deleted
 
     def _delete_files(self, job_id: JobId | None, keys: list[BlobKey]) -> None:
-        """Blocking. What cannot be deleted is found again by the next run."""
+        """Delete files. The next run finds what cannot be deleted. Blocking."""
         for key in keys:
             try:
                 self._store.delete(job_id, key)

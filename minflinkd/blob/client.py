@@ -1,4 +1,4 @@
-"""Uploading and downloading blobs, with retries (blob.md, BlobClient)."""
+"""Uploads and downloads blobs, with retries (blob.md, BlobClient)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from minflinkd.storage.parallel import for_each
 
 UPLOADS = 4  # of one set at a time
 
-_DOUBT: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}  # the server is to verify its file before it is sent again
+_DOUBT: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}  # the server verifies its file before it sends it again
 
-Progress = Callable[[int], None]  # bytes of the blob so far; fewer than before where a try begins anew
+Progress = Callable[[int], None]  # bytes of the blob so far; fewer than before if a try starts over
 SetProgress = Callable[[str, int], None]  # the same, with the artifact's name
 
 
@@ -36,9 +36,9 @@ def _ignore(_: int) -> None:
 
 
 class BlobClient:
-    """Speaks to the BlobServer at `url`, which may be learned late; see `connection.BlobConnection` for the rest.
+    """Calls the BlobServer at `url`, which may be set late. See `connection.BlobConnection` for the rest.
 
-    Every call raises BlobServerUnreachable, BlobServerBusy and BlobUnauthorized once its tries are used up, and may be
+    Every call raises BlobServerUnreachable, BlobServerBusy and BlobUnauthorized once its tries are used up. It may be
     repeated after each of them.
     """
 
@@ -66,9 +66,11 @@ class BlobClient:
         upload_set: str | None = None,
         progress: Progress = _ignore,
     ) -> StoredBlob:
-        """The server's key of this content. Nothing is sent that the server has already (B1).
+        """Upload a file and return the server's key for its content.
 
-        `upload_set`: 32 hexadecimal digits; see `complete`. Raises BlobTooLarge, and StorageError of the file.
+        Content that the server already has is not sent (B1).
+
+        `upload_set`: 32 hexadecimal digits; see `complete`. Raises BlobTooLarge, and StorageError for the local file.
         """
         source = await asyncio.to_thread(open_source, file)
         try:
@@ -79,9 +81,9 @@ class BlobClient:
     async def upload_all(
         self, job_id: JobId, files: Mapping[str, Path], *, progress: SetProgress | None = None
     ) -> tuple[ArtifactRef, ...]:
-        """A job's artifacts by name, as one set: all of them, or an error (B6). Raises what `upload` raises.
+        """Upload a job's artifacts by name, as one set: all of them, or an error (B6). Raises what `upload` raises.
 
-        They are kept until the last one is there, and from then on for `blob.retention.interval`, for the submission.
+        They are kept until the last one is stored, and then for `blob.retention.interval`, for the submission.
         """
         upload_set = secrets.token_hex(16)
 
@@ -96,14 +98,14 @@ class BlobClient:
         return artifacts
 
     async def complete(self, job_id: JobId, upload_set: str) -> None:
-        """The last blob of the set is there: all of them are kept for as long as one that was uploaded just now."""
+        """The last blob of the set is stored. From now on all of them are kept as long as a blob just uploaded."""
         async for attempt in self._connection.attempts():
             with attempt:
                 async with self._connection.request("POST", f"{_path(job_id)}/sets/{upload_set}/complete"):
                     pass
 
     async def put_bytes(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
-        """A message that is too large to travel as one (B3). Raises BlobTooLarge."""
+        """Store a message that is too large to travel as one (B3). Raises BlobTooLarge."""
         return BlobKey.parse((await self._put(job_id, BytesSource(data), kind, None, _ignore)).key)
 
     async def _put(
@@ -115,12 +117,12 @@ class BlobClient:
                 announced = {"kind": kind.value, "sha256": sha256} | ({} if upload_set is None else {"set": upload_set})
                 length: dict[str, str] = {hdrs.CONTENT_LENGTH: str(size)}
                 body = source.body(size, progress)
-                asks = size > SMALL  # what is small is sent sooner than asked for
+                asks = size > SMALL  # for a small body, sending is quicker than asking
                 async with self._connection.request(
                     "PUT", _path(job_id), params=announced, headers=length, body=body, asks_first=asks
                 ) as response:
                     stored = msgspec.json.decode(await response.read(), type=StoredBlob)
-                progress(size)  # also where nothing had to be sent
+                progress(size)  # even if nothing had to be sent
                 return stored
         raise AssertionError("unreachable")
 
@@ -129,7 +131,7 @@ class BlobClient:
     async def download(
         self, job_id: JobId | None, key: BlobKey, incoming: Incoming, *, progress: Progress = _ignore
     ) -> None:
-        """Fetch and verify; a broken transfer goes on where it broke off.
+        """Fetch and verify a blob. A broken transfer resumes where it broke off.
 
         Raises BlobNotFound, BlobMismatch, StorageError.
         """
@@ -147,14 +149,14 @@ class BlobClient:
     async def download_to(
         self, job_id: JobId | None, key: BlobKey, target: Path, *, progress: Progress = _ignore
     ) -> None:
-        """As `download`, into a file that appears whole or not at all."""
+        """Like `download`, into a file that appears whole or not at all."""
         incoming = Incoming(target.with_name(f".{target.name}.{secrets.token_hex(8)}"), target, key.sha256)
         async with placed_or_discarded(incoming):
             await self.download(job_id, key, incoming, progress=progress)
             await asyncio.to_thread(incoming.place)
 
     async def get_bytes(self, job_id: JobId | None, key: BlobKey) -> bytes:
-        """What `put_bytes` stored. Raises BlobNotFound, BlobMismatch."""
+        """Return what `put_bytes` stored. Raises BlobNotFound, BlobMismatch."""
         doubted = False
         async for attempt in self._connection.attempts():
             with attempt:
@@ -171,13 +173,13 @@ class BlobClient:
     async def _fetch(
         self, job_id: JobId | None, key: BlobKey, incoming: Incoming, progress: Progress, *, doubted: bool
     ) -> None:
-        """One try, from where the last one broke off."""
+        """Make one try, from where the last one broke off."""
         offset = incoming.size
         headers: dict[str, str] = {hdrs.RANGE: f"bytes={offset}-", hdrs.IF_RANGE: f'"{key.sha256}"'} if offset else {}
         if doubted:
             headers |= _DOUBT
         async with self._connection.request("GET", f"{_path(job_id)}/{key}", headers=headers) as response:
-            if response.status == 416:  # all of it is here already, or more than there is
+            if response.status == 416:  # all of it is here already, or more than the server has
                 return
             if offset and response.status != 206:
                 await asyncio.to_thread(incoming.restart)
@@ -188,11 +190,11 @@ class BlobClient:
     # --- deletion ------------------------------------------------------------------------------------------------
 
     async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
-        """A transient blob; one that does not exist is no error. Raises BlobPermanent, BlobInUse."""
+        """Delete a transient blob. It is no error if it does not exist. Raises BlobPermanent, BlobInUse."""
         await self._delete(f"{_path(job_id)}/{key}")
 
     async def delete_job(self, job_id: JobId) -> None:
-        """All blobs of a job."""
+        """Delete all blobs of a job."""
         await self._delete(_path(job_id))
 
     async def _delete(self, path: str) -> None:
@@ -204,7 +206,7 @@ class BlobClient:
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         await self._connection.aclose()
 
     async def __aenter__(self) -> Self:

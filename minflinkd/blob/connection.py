@@ -1,4 +1,4 @@
-"""HTTP to the BlobServer: one request, how often it is tried, and the server's errors as what they were there."""
+"""HTTP to the BlobServer: one request, its retries, and the server's errors raised as what they were there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from minflinkd.blob.transfer import CHUNK
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
 from minflinkd.storage.interface import StorageError
 
-LONGEST_WAIT = 60.0  # seconds that a Retry-After is believed for
-LONGEST_PAUSE = 50  # times the first one
+LONGEST_WAIT = 60.0  # the longest Retry-After that is obeyed, in seconds
+LONGEST_PAUSE = 50  # times the first pause
 
 _KINDS: tuple[type[MinflinkError], ...] = (
     BlobInUse,
@@ -39,9 +39,11 @@ _KINDS: tuple[type[MinflinkError], ...] = (
 
 
 class BlobConnection:
-    """Speaks to the BlobServer at `url`, which may be learned late. `retries` more tries follow a failed one, after a
-    growing, jittered pause that begins at `pause` seconds, or after as long as the server asks for; `idle_timeout` is
-    in seconds without a byte of an answer, or a piece of a body. To be closed with the process."""
+    """Calls the BlobServer at `url`, which may be set late. Close it with the process.
+
+    A failed try is followed by up to `retries` more, after a growing, jittered pause that begins at `pause` seconds, or
+    after as long as the server asks for. `idle_timeout`: seconds without a byte of an answer or a piece of a body.
+    """
 
     def __init__(self, url: str, *, token: str | None, retries: int, pause: float, idle_timeout: float) -> None:
         self.url = url
@@ -53,7 +55,7 @@ class BlobConnection:
         self._session: aiohttp.ClientSession | None = None
 
     def attempts(self) -> AsyncIterator[stamina.Attempt]:
-        """`async for attempt in ...: with attempt: ...` tries again what may succeed later."""
+        """`async for attempt in ...: with attempt: ...` retries what may succeed later."""
         return stamina.retry_context(
             on=self._when_again,
             attempts=self._retries + 1,
@@ -74,10 +76,11 @@ class BlobConnection:
         body: AsyncIterable[bytes] | None = None,
         asks_first: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to one request; 416 is one too. `asks_first`: the body is sent once the server has said that it
-        wants it.
+        """Make one request and yield the answer; 416 counts as one.
 
-        Raises BlobServerUnreachable, and what the server answers.
+        Raises BlobServerUnreachable, and the server's errors.
+
+        `asks_first`: the body is sent only after the server has said that it wants it.
         """
         if not self.url:
             raise BlobServerUnreachable(
@@ -86,7 +89,7 @@ class BlobConnection:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self.idle_timeout)
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, read_bufsize=CHUNK)
-        # aiohttp's own limits end with the connection, and begin anew with the answer: between them lies the body.
+        # aiohttp's own timeouts cover connecting and reading the answer. `watch` covers sending the body, in between.
         watch = asyncio.timeout(None if body is None else self.idle_timeout)
         sent = None if body is None else _Sent(body, watch, self.idle_timeout)
         try:
@@ -111,24 +114,24 @@ class BlobConnection:
             ) from error
 
     async def aclose(self) -> None:
-        """Idempotent."""
+        """Close the session. Idempotent."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     def _when_again(self, error: Exception) -> bool | float:
         if isinstance(error, BlobServerBusy) and error.retry_after:
-            return min(error.retry_after, LONGEST_WAIT) * self._random.uniform(1.0, 1.5)  # not all at once again
+            return min(error.retry_after, LONGEST_WAIT) * self._random.uniform(1.0, 1.5)  # spread out retries
         if isinstance(error, StorageError):
-            return False  # of a file here: the server's own come as RemoteError
+            return False  # of a local file: errors of the server's storage arrive as RemoteError
         return isinstance(error, MinflinkError) and error.info().consequence is Consequence.RETRYABLE
 
 
 class _Sent:
-    """A body on its way, watched: each of its pieces gives `watch` another `idle_timeout` seconds."""
+    """A body being sent. Each of its pieces extends `watch` by another `idle_timeout` seconds."""
 
     def __init__(self, pieces: AsyncIterable[bytes], watch: asyncio.Timeout, idle_timeout: float) -> None:
-        self.error: MinflinkError | None = None  # of the pieces: aiohttp would call it one of the connection
+        self.error: MinflinkError | None = None  # raised by the pieces; aiohttp would report it as a connection error
         self._pieces = pieces
         self._watch = watch
         self._idle_timeout = idle_timeout
@@ -138,7 +141,7 @@ class _Sent:
             self._watch.reschedule(asyncio.get_running_loop().time() + self._idle_timeout)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.moved()  # the server wants it
+        self.moved()  # the server wants the body
         try:
             async for piece in self._pieces:
                 self.moved()
@@ -163,5 +166,5 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """0 for one that is not given in seconds."""
+    """Parse a Retry-After; 0 if it is not given in seconds."""
     return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0.0

@@ -1,4 +1,4 @@
-"""Sending one verified file over HTTP (B9): ranges, tags, and the checksum of what is sent."""
+"""Sends one verified file over HTTP (B9): ranges, tags, and the checksum of what is sent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from minflinkd.blob.transfer import CHUNK, Pace, finish
 
 log = structlog.get_logger(__name__)
 
-PROBED = 64 * 1024  # bytes of a file for each look whether it is cached
+PROBED = 64 * 1024  # one probe per so many bytes shows whether a file is cached
 
 
 class Delivery:
-    """Of `file`, which is the caller's to close, as the answer to `request`.
+    """Sends `file` as the answer to `request`. The caller closes the file.
 
-    A whole file is hashed while it is sent, unless it is `trusted`: what was verified just now for one TaskManager is
-    not hashed again for each of the others. The last piece is kept back until the file is known to be right, or, where
-    it is not hashed, still `unchanged`.
+    A whole file is hashed while it is sent, unless it is `trusted`: a file just verified for one TaskManager is not
+    hashed again for each of the others. The last piece is held back until the file is known to be correct or, if it is
+    not hashed, still `unchanged`.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Delivery:
         idle_timeout: float,
     ) -> None:
         self.sent = 0  # bytes
-        self.reached_the_end = False  # the last byte of the blob went out
-        self.verified = False  # all of it was hashed, and was right
-        self.corrupt = False  # what was sent was not what the key says; the last piece was kept back
+        self.reached_the_end = False  # the last byte of the blob was sent
+        self.verified = False  # all of it was hashed and was correct
+        self.corrupt = False  # the bytes sent did not match the key; the last piece was held back
         self._request = request
         self._file = file
         self._key = key
@@ -52,7 +52,7 @@ class Delivery:
         self._idle_timeout = idle_timeout
 
     async def run(self) -> web.StreamResponse:
-        """Raises HTTPRequestRangeNotSatisfiable."""
+        """Send the answer. Raises HTTPRequestRangeNotSatisfiable."""
         request, etag = self._request, f'"{self._key.sha256}"'
         if request.headers.get(hdrs.IF_NONE_MATCH) == etag:
             return web.Response(status=304, headers={hdrs.ETAG: etag})
@@ -71,12 +71,12 @@ class Delivery:
         return response
 
     async def _send(self, response: web.StreamResponse, start: int, stop: int, size: int) -> None:
-        """What goes wrong here ends the connection, since the head of the answer is out already."""
+        """Send the body. An error here ends the connection, because the head of the answer is already out."""
         hasher = hashlib.sha256() if (start, stop) == (0, size) and not self._trusted else None
         known = self._unchanged()
 
         def check() -> None:
-            """Before the last piece goes out."""
+            """Check the file before the last piece goes out."""
             if hasher is not None:
                 self.verified = hasher.hexdigest() == self._key.sha256
                 self.corrupt = not self.verified
@@ -91,7 +91,7 @@ class Delivery:
                     await self._send_by_kernel(start, stop, check)
                 else:
                     await self._send_by_threads(response, start, stop, hasher, check)
-            self.reached_the_end = stop == size  # also for a client that leaves before the rest of this
+            self.reached_the_end = stop == size  # even if the client leaves before the rest of this
             async with Pace(self._idle_timeout).step():
                 await response.write_eof()
         except (OSError, TimeoutError) as error:
@@ -123,14 +123,16 @@ class Delivery:
                     await response.write(data)
                 self.sent += len(data)
         finally:
-            if reading is not None:  # the file is not closed under it
+            if reading is not None:  # do not close the file while it is being read
                 await asyncio.wait({reading})
                 if not reading.cancelled():
-                    reading.exception()  # seen
+                    reading.exception()  # mark the exception as retrieved
 
     async def _send_by_kernel(self, start: int, stop: int, check: Callable[[], None]) -> None:
-        """From its cache, so that nothing here waits for the disk: what is trusted was read just now, and what left the
-        cache since is read once more, in a thread."""
+        """Send from the kernel's cache, so that nothing here waits for the disk.
+
+        A trusted file was read recently. What has left the cache since is read once more, in a thread.
+        """
         loop, pace = asyncio.get_running_loop(), Pace(self._idle_timeout)
         for at in range(start, stop, CHUNK):
             length = min(CHUNK, stop - at)
@@ -149,7 +151,7 @@ class Delivery:
 
 
 def wanted_range(request: web.Request, size: int) -> tuple[int, int]:
-    """[start, stop) of the one range that was asked for. Raises HTTPRequestRangeNotSatisfiable."""
+    """Return [start, stop) of the one requested range. Raises HTTPRequestRangeNotSatisfiable."""
     try:
         start, stop, _ = request.http_range.indices(size)
     except ValueError:
@@ -160,17 +162,17 @@ def wanted_range(request: web.Request, size: int) -> tuple[int, int]:
 
 
 def hang_up(request: web.Request) -> None:
-    """End the connection: the peer sees that what it has is not all."""
+    """Abort the connection, so that the peer sees that the answer is incomplete."""
     if request.transport is not None:
         request.transport.abort()
 
 
 def _is_cached(file: FileIO, at: int, size: int) -> bool:
-    """Whether the kernel has it in memory, as far as some probes show. Not blocking."""
+    """Whether the kernel has this part in memory, as far as some probes show. Not blocking."""
     probe = bytearray(1)
     try:
         return all(os.preadv(file.fileno(), [probe], place, os.RWF_NOWAIT) for place in range(at, at + size, PROBED))
-    except OSError:  # it would wait for the disk, or the file system cannot say
+    except OSError:  # it would wait for the disk, or the file system cannot tell
         return False
 
 

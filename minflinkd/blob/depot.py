@@ -1,8 +1,7 @@
-"""The blobs of the daemon in both stores (B5, B7, B16, B17): carries out what `lifecycle` decides.
+"""Manages the daemon's blobs in both stores (B5, B7, B16, B17). Carries out what `lifecycle` decides.
 
-An upload is registered before its first byte is stored, and a blob is condemned before its file is touched, so that
-nothing here needs a lock against the cleanup. Locks only keep two requests from restoring, or publishing, the same
-thing at once.
+An upload is registered before its first byte is stored, and a blob is condemned before its file is touched. So nothing
+here needs a lock against the cleanup. Locks only keep two requests from restoring or publishing the same blob at once.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from minflinkd.storage.parallel import for_each
 log = structlog.get_logger(__name__)
 
 DELETIONS = 8  # at a time
-LAST_LOOK = 10.0  # seconds at an exit, to find out which copies are good
-THREADS = 16  # for what waits for the disk
+LAST_LOOK = 10.0  # seconds at shutdown, to find out which copies are good
+THREADS = 16  # for work that waits for the disk
 HASHERS = 2  # files at a time
 PAGE = 1000  # blobs of a listing
 
-Turn = Callable[[], AbstractAsyncContextManager[None]]  # taken by who has to hash, or to restore, a file
+Turn = Callable[[], AbstractAsyncContextManager[None]]  # held while a file is hashed or restored
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class BlobDepot:
-    """`leads`: whether this process may delete in the HA store, which others use as well."""
+    """`leads`: whether this process may delete in the HA store, which other processes use as well."""
 
     def __init__(
         self,
@@ -71,11 +70,11 @@ class BlobDepot:
         self._leads = leads
         self.threads = _Threads(THREADS, "blob")
         self._hashers = asyncio.Semaphore(HASHERS)
-        self._copied: set[Blob] = set()  # of which a copy in the HA store was written or seen
+        self._copied: set[Blob] = set()  # blobs with a copy in the HA store that was written or seen
         self._locks: weakref.WeakValueDictionary[object, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `asyncio.to_thread`, in the depot's own ones."""
+        """Like `asyncio.to_thread`, but in the depot's own threads."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, partial(call, *args, **kwargs))
 
     # --- uploads -------------------------------------------------------------------------------------------------
@@ -83,12 +82,12 @@ class BlobDepot:
     async def find(
         self, job_id: JobId | None, kind: BlobKind, sha256: str, upload_set: str | None, *, turn: Turn = nullcontext
     ) -> tuple[BlobKey, int] | None:
-        """B1: key and size of content that is stored already. It is as if it had been uploaded again."""
+        """B1: Return the key and size of content that is already stored, or None. This counts as uploading it again."""
         for key in await self.in_thread(self.store.candidates, job_id, kind, sha256):
             try:
                 (await self._open(job_id, key, turn)).close()
                 if self.lifecycle.offered((job_id, key), upload_set, self._clock.monotonic()):
-                    with await self._open(job_id, key, turn) as file:  # it may have gone while it was looked at
+                    with await self._open(job_id, key, turn) as file:  # it may have been deleted since
                         return key, os.fstat(file.fileno()).st_size
             except BlobNotFound:
                 continue
@@ -100,9 +99,9 @@ class BlobDepot:
     async def receive(
         self, job_id: JobId | None, key: BlobKey, source: AsyncIterator[bytes], upload_set: str | None
     ) -> BlobKey:
-        """Store what comes, and beside it a PERMANENT blob's copy; the key under which the content is now known.
+        """Store an upload, with a copy if the blob is PERMANENT. Return the key under which the content is now known.
 
-        Leaves nothing where it raises: BlobMismatch, BlobTooLarge, BlobInUse, StorageError, and what `source` raises.
+        Leaves nothing behind if it raises BlobMismatch, BlobTooLarge, BlobInUse, StorageError or what `source` raises.
         """
         blob = (job_id, key)
         self.lifecycle.receive(blob, upload_set, self._clock.monotonic())
@@ -117,7 +116,7 @@ class BlobDepot:
                 incoming.verify()
                 return await finish(self._publish(blob, incoming, copy, upload_set))
         except BaseException:
-            if self.lifecycle.is_receiving(blob):  # else it was published after all
+            if self.lifecycle.is_receiving(blob):  # otherwise it was published after all
                 self.lifecycle.not_received(blob)
             raise
 
@@ -148,14 +147,17 @@ class BlobDepot:
             return key
 
     def _place_if_new(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> bool:
-        """Blocking: both in one visit to a thread. False where the content seems to be stored already."""
+        """Place the blob and return True, unless the content seems to be stored already. Blocking.
+
+        Both are done here so that they take only one thread call.
+        """
         if any(map(self._can_be_had_of(job_id), self.store.candidates(job_id, key.kind, key.sha256))):
             return False
         incoming.place()
         return True
 
     async def _commit(self, copy: Writer | None, incoming: Incoming) -> None:
-        """The copy first: where there is a local file there is a copy, also after a crash."""
+        """Commit the copy before the local file is placed. So a local file always has a copy, even after a crash."""
         if copy is None:
             return  # placing it makes it durable
 
@@ -165,7 +167,7 @@ class BlobDepot:
         await for_each([sync, copy.commit], lambda step: step(), limit=2)
 
     async def _forget(self, blob: Blob, *, copied: bool) -> None:
-        """Nobody was told of it. What cannot be deleted now is found by the cleanup."""
+        """Delete a blob that nobody was told about. The cleanup finds what cannot be deleted now."""
         try:
             await self.in_thread(self.store.delete, *blob)
             if copied and self._ha is not None:
@@ -176,14 +178,14 @@ class BlobDepot:
     # --- downloads -----------------------------------------------------------------------------------------------
 
     async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The verified local file; raises as `reader`."""
+        """Return the path of the verified local file. Raises what `reader` raises."""
         (await self.reader(job_id, key)).close()
         return self.store.path(job_id, key)
 
     async def reader(self, job_id: JobId | None, key: BlobKey, *, turn: Turn = nullcontext) -> BlobFile:
-        """The verified local file, open; restored from the HA store where it is missing (B7).
+        """Return the verified local file, open. If it is missing, it is restored from the HA store (B7).
 
-        Raises BlobNotFound, StorageError: whether there is a copy cannot be said now.
+        Raises BlobNotFound, or StorageError if it is not known now whether there is a copy.
         """
         blob = (job_id, key)
         self._check_can_be_had(blob)
@@ -209,18 +211,18 @@ class BlobDepot:
             return await self._open_hashed(job_id, key)
 
     async def _open(self, job_id: JobId | None, key: BlobKey, turn: Turn) -> BlobFile:
-        """The verified local file. Raises BlobNotFound, StorageError."""
+        """Open the verified local file. Raises BlobNotFound, StorageError."""
         if (file := await self._open_known(job_id, key)) is not None:
             return file
         async with turn():
             return await self._open_hashed(job_id, key)
 
     async def _open_known(self, job_id: JobId | None, key: BlobKey) -> BlobFile | None:
-        """None where it would have to be hashed; raises as `_open`."""
+        """Like `_open`, but return None if the file would have to be hashed."""
         return await self.in_thread(self.store.verified_reader, job_id, key)
 
     async def _open_hashed(self, job_id: JobId | None, key: BlobKey) -> BlobFile:
-        """One request hashes it; the others of this key wait, and find it verified. Raises as `_open`."""
+        """One request hashes the file. Others for this key wait and find it verified. Raises what `_open` raises."""
         async with self._lock("verification", job_id, key):
             if (file := await self._open_known(job_id, key)) is not None:
                 return file
@@ -229,13 +231,14 @@ class BlobDepot:
                 try:
                     return await asyncio.shield(opened)
                 except asyncio.CancelledError:
+                    # The thread cannot be cancelled, so wait for it, and close the file if it has opened one.
                     await asyncio.wait({opened})
                     if not opened.cancelled() and opened.exception() is None:
                         opened.result().close()
                     raise
 
     async def mend_copy(self, job_id: JobId, key: BlobKey) -> None:
-        """Where the HA store's copy is missing or corrupt, write it again from the good local file."""
+        """If the HA store's copy is missing or corrupt, write it again from the good local file."""
         if self._ha is None or not self._leads():
             return
         if await self._ha.is_good(job_id, key):
@@ -256,7 +259,7 @@ class BlobDepot:
         log.info("a blob's copy in the HA store was written again", blob=str(key), job=job_id)
 
     async def pages(self) -> AsyncIterator[list[BlobInfo]]:
-        """Every local blob, in the order of jobs and keys; what is deleted meanwhile may be missing."""
+        """Yield every local blob, in the order of jobs and keys. Blobs deleted meanwhile may be missing."""
         for owner in await self.in_thread(self.store.owners):
             files = await self.in_thread(self.store.files, owner)
             for first in range(0, len(files), PAGE):
@@ -277,14 +280,14 @@ class BlobDepot:
     # --- deletion ------------------------------------------------------------------------------------------------
 
     async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
-        """A transient one, now. Idempotent. Raises BlobPermanent, BlobInUse, StorageError."""
+        """Delete a transient blob now. Idempotent. Raises BlobPermanent, BlobInUse, StorageError."""
         blob = (job_id, key)
         self.lifecycle.delete(blob)
         await self._delete(blob)
         self.lifecycle.deleted(blob)
 
     async def delete_condemned(self, blobs: Iterable[Blob]) -> None:
-        """Those that the lifecycle condemned. What cannot be deleted now stays condemned, and is tried again."""
+        """Delete the blobs that the lifecycle condemned. What cannot be deleted now stays condemned and is retried."""
 
         async def delete(blob: Blob) -> None:
             try:
@@ -292,13 +295,13 @@ class BlobDepot:
             except MinflinkError as error:
                 log.warning("a blob cannot be deleted yet", blob=str(blob[1]), job=blob[0], error=str(error))
             else:
-                self.deleted += self.lifecycle.deleted(blob)  # two runs may have been at it
+                self.deleted += self.lifecycle.deleted(blob)  # count it once, even if two runs deleted it
 
         await for_each(blobs, delete, limit=DELETIONS)
 
     async def _delete(self, blob: Blob) -> None:
         job_id, key = blob
-        async with self._lock(job_id, key):  # else a restoration that is under way would bring it back
+        async with self._lock(job_id, key):  # otherwise a restoration under way would bring it back
             if self._ha is not None and key.kind is BlobKind.PERMANENT:
                 self._check_leads()
                 await self._ha.delete(job_id, key)
@@ -306,7 +309,7 @@ class BlobDepot:
             self._copied.discard(blob)
 
     async def delete_job(self, job_id: JobId) -> None:
-        """The whole directory, in both stores. Idempotent. Raises StorageError; it is to be repeated then."""
+        """Delete the job's whole directory in both stores. Idempotent. Raises StorageError; repeat the call then."""
         self.lifecycle.end(job_id)
         async with self._lock(job_id):
             self.lifecycle.end(job_id)
@@ -323,7 +326,7 @@ class BlobDepot:
     # --- cleanup -------------------------------------------------------------------------------------------------
 
     async def look_around(self, retention: float) -> None:
-        """Stage what lies in the stores and nobody needs; delete what was left of broken uploads and deletions."""
+        """Stage what lies in the stores and nobody needs. Delete the remains of broken uploads and deletions."""
         await self._finish_deletions()
         await self.in_thread(self.store.delete_temporaries, retention)
         await self.in_thread(self.store.delete_empty)
@@ -336,18 +339,18 @@ class BlobDepot:
             await self._look_at_copies(self._ha, sizes)
 
     async def _finish_deletions(self) -> None:
-        """Of jobs: those that met an error, or whose asker has gone."""
+        """Finish deletions of jobs that met an error or lost their caller."""
         for job_id in self.lifecycle.ending():
             try:
                 async with self._lock(job_id):
-                    # Not where it was done meanwhile, and not where another job of that id has come.
+                    # Skip it if it was done meanwhile, or if another job with this id has come.
                     if job_id in self.lifecycle.ending() and not self.lifecycle.is_held(job_id):
                         await self._delete_directory(job_id)
             except MinflinkError as error:
                 log.warning("the blobs of a job cannot be deleted yet", job=job_id, error=str(error))
 
     async def _look_at_copies(self, ha_store: HaStore, sizes: Mapping[Blob, int]) -> None:
-        """`sizes`: of the local files; a copy of another size is one to look at."""
+        """Check the copies. `sizes`: of the local files; a copy of a different size is read and checked."""
         before, seen = frozenset(self._copied), set[Blob]()
         async for blob, size in ha_store.blobs():
             if sizes.get(blob, size) == size:
@@ -355,7 +358,7 @@ class BlobDepot:
             self.lifecycle.found([blob], self._clock.monotonic())
         self._copied = (self._copied - before) | seen
         for job_id, key in self.lifecycle.held():
-            # Asked anew each time, since each of them takes long.
+            # Check again for each blob, because mending one takes long.
             if (job_id, key) in self._copied or not self.lifecycle.survives((job_id, key)):
                 continue
             try:
@@ -364,11 +367,11 @@ class BlobDepot:
                 log.warning("the copy of a blob is looked at again later", blob=str(key), job=job_id, error=str(error))
 
     def close(self) -> None:
-        """Nothing is read or written any more."""
+        """Stop the threads. Nothing is read or written any more."""
         self.threads.shutdown(wait=False)
 
     async def clear(self) -> None:
-        """At an orderly exit: the local store goes, except for what a job needs and the HA store may not have."""
+        """On an orderly exit, empty the local store, except for what a job needs and the HA store may lack."""
         needed = set[Blob]()
         for owner in await self.in_thread(self.store.owners):
             files = await self.in_thread(self.store.files, owner)
@@ -378,7 +381,7 @@ class BlobDepot:
             await self.in_thread(self._clear, owner, {key for job_id, key in needed if job_id == owner})
 
     async def _good_copies(self, blobs: Collection[Blob]) -> frozenset[Blob]:
-        """Those whose copy was read just now and is right; not all of them where that takes too long."""
+        """Return the blobs with a copy that was just read and is right. Incomplete if reading takes too long."""
         ha_store, good = self._ha, set[Blob]()
         if ha_store is None:
             return frozenset()
@@ -423,7 +426,7 @@ class BlobDepot:
 
     @asynccontextmanager
     async def _copy(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:
-        """The writer of a PERMANENT blob's copy, aborted at the end unless it was committed."""
+        """Yield the writer of a PERMANENT blob's copy. It is aborted at the end unless it was committed."""
         if self._ha is None or key.kind is not BlobKind.PERMANENT:
             yield None
             return
@@ -439,7 +442,7 @@ class BlobDepot:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Of the depot's own: not those that all of the daemon waits for."""
+    """The depot's own threads, separate from the pool that the whole daemon shares."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:

@@ -1,4 +1,4 @@
-"""What can go wrong with a blob, and what HTTP calls it."""
+"""What can go wrong with a blob, and the HTTP status for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class BlobTooLarge(MinflinkError):
 
 
 class BlobMismatch(MinflinkError):
-    """What arrived is not what was announced; another try may do better."""
+    """The received data is not what was announced. Another try may succeed."""
 
     code = "blob-checksum-mismatch"
     consequence = Consequence.RETRYABLE
 
 
 class BlobServerBusy(MinflinkError):
-    """As many transfers run and wait as are allowed (B9). `retry_after`: seconds; 0 where the server names none."""
+    """As many transfers run and wait as allowed (B9). `retry_after`: seconds; 0 if the server names none."""
 
     code = "blob-server-busy"
     consequence = Consequence.RETRYABLE
@@ -34,13 +34,13 @@ class BlobServerBusy(MinflinkError):
 
 
 class BlobPermanent(Conflict):
-    """A permanent blob is not its user's to delete (B2)."""
+    """A user may not delete a permanent blob (B2)."""
 
     code = "blob-permanent"
 
 
 class BlobInUse(Conflict):
-    """Who holds the blob, or the whole of its job's, forbids this."""
+    """The blob, or all blobs of its job, are held by somebody, so this is not allowed."""
 
     code = "blob-in-use"
 

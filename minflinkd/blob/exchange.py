@@ -1,7 +1,7 @@
 """Where either side of the connection leaves and finds the blobs of large messages (`blob.offloading`).
 
-The daemon has the BlobServer beside it. A TaskManager uploads to it, and fetches through its cache, so that what a
-deployment has in common with an earlier one lies on its disk already.
+The daemon uses the BlobServer in its process. A TaskManager uploads to it and fetches through its cache, so what a
+deployment shares with an earlier one is already on its disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minflinkd.storage.os_errors import os_errors
 
 
 class LocalBlobs(Protocol):
-    """The BlobServer to others in its process. All raise MinflinkError."""
+    """The BlobServer as others in its process use it. All methods raise MinflinkError."""
 
     async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey: ...
 
@@ -27,7 +27,7 @@ class LocalBlobs(Protocol):
 
 
 class DaemonExchange:
-    """Deployments are PERMANENT, so that TaskManagers fetch them from the HA store, all else is TRANSIENT (B2)."""
+    """Deployments are PERMANENT, so that TaskManagers fetch them from the HA store. All else is TRANSIENT (B2)."""
 
     def __init__(self, blobs: LocalBlobs) -> None:
         self._blobs = blobs
@@ -39,11 +39,17 @@ class DaemonExchange:
         return await self._blobs.read(job_id, key)
 
     async def sent(self, job_id: JobId, key: BlobKey, *, arrived: bool) -> None:
-        """A message that is still on its way is lost then, unless it comes while a PERMANENT blob is staged."""
+        """Release the blob.
+
+        A message still on its way is lost then, unless it arrives while a PERMANENT blob is staged.
+        """
         await self._blobs.release(job_id, key, at_once=True)
 
     async def received(self, job_id: JobId, key: BlobKey) -> None:
-        """Only TaskManagers' come here, which are TRANSIENT and of one message each: deleted on delivery."""
+        """Release the blob.
+
+        Only blobs of TaskManagers arrive here: TRANSIENT, for one message each, deleted on delivery.
+        """
         await self._blobs.release(job_id, key, at_once=True)
 
 
@@ -66,9 +72,12 @@ class TaskManagerExchange:
             self._cache.release(job_id, key)
 
     async def sent(self, job_id: JobId, key: BlobKey, *, arrived: bool) -> None:
-        """What has arrived was deleted there; what nobody has taken the BlobServer deletes after a while anyway."""
+        """Delete a blob that did not arrive.
+
+        One that arrived was deleted there; otherwise the BlobServer cleans up later.
+        """
         if not arrived:
             await self._client.delete(job_id, key)
 
     async def received(self, job_id: JobId, key: BlobKey) -> None:
-        """The daemon's are the daemon's to delete."""
+        """Nothing to do: the daemon deletes its own blobs."""

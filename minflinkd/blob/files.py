@@ -1,6 +1,6 @@
-"""Opens files and directories of blobs without following a link (B41), and tells whether a file has changed.
+"""Opens files and directories of blobs without following links (B41), and tells whether a file has changed.
 
-Blocking; callers are in threads.
+Blocking, so callers are in threads.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Identity(NamedTuple):
 
 
 class BlobFile(FileIO):
-    """A file of the store, open and verified."""
+    """An open, verified file of the store."""
 
-    found: Identity  # what it was then
-    hashed = False  # for who has opened it
+    found: Identity  # the file's identity when it was verified
+    hashed = False  # whether it was hashed for the reader that opened it
 
     def unchanged(self) -> bool:
-        """Since it was verified. Not blocking."""
+        """Whether the file is unchanged since it was verified. Not blocking."""
         return self.found == Identity.of(os.fstat(self.fileno()))
 
 
 def open_regular(path: Path) -> BlobFile | None:
-    """None where there is no file of that name, or something else than a file: a link, a pipe, a directory."""
+    """Open a file. None if there is no file of that name, or it is something else: a link, a pipe, a directory."""
     try:
         directory = open_directory(path.parent)
     except (FileNotFoundError, NotADirectoryError):
@@ -60,7 +60,7 @@ def open_regular(path: Path) -> BlobFile | None:
 
 
 def make_directory(path: Path, *, follow_links: bool, durable: bool) -> int:
-    """A descriptor of the directory; `durable`: so is its name. Raises OSError."""
+    """Make the directory and return a descriptor of it. `durable`: its name is durable, too. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
         if durable:
@@ -73,6 +73,6 @@ def make_directory(path: Path, *, follow_links: bool, durable: bool) -> int:
 
 
 def open_directory(path: Path, *, follow_links: bool = False) -> int:
-    """Raises NotADirectoryError for a link that is not to be followed."""
+    """Raises NotADirectoryError for a link that must not be followed."""
     links = 0 if follow_links else os.O_NOFOLLOW
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | links | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Writing a blob to the disk while it comes: in a thread, which is taken only while there is something to write."""
+"""Writes a blob to the disk while it arrives, in a thread that is taken only while there is something to write."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MOST_WAITING = 2 * CHUNK  # bytes
 
 
 class Filling:
-    """Of one blob. Its thread takes one piece after the other for as long as there are any, without the loop."""
+    """Writes one blob. Its thread takes piece after piece while there are any, without going through the event loop."""
 
     def __init__(self, incoming: Incoming, threads: Executor | None) -> None:
         self._incoming = incoming
         self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._kept = True  # all of it so far, as it is so small
+        self._kept = True  # all of it so far, because it is so small
         self._progress = asyncio.Event()  # there is room again, or nothing is being written
-        self._lock = threading.Lock()  # of all that follows
+        self._lock = threading.Lock()  # guards all that follows
         self._waiting: deque[bytes] = deque()
         self._size = 0  # bytes that wait or are being written
         self._writing = False
@@ -36,7 +36,10 @@ class Filling:
         return self._writing
 
     async def put(self, piece: bytes) -> None:
-        """Waits while too much waits. Raises BlobTooLarge, StorageError: of this piece, or of one before it."""
+        """Add a piece; wait while too much is queued.
+
+        Raises BlobTooLarge, StorageError, for this piece or an earlier one.
+        """
         self._kept = self._kept and self._incoming.keep(piece)
         if self._kept:
             return
@@ -49,22 +52,22 @@ class Filling:
         self._check()
 
     async def flush(self) -> None:
-        """All of it is written. Raises as `put`."""
+        """Write everything. Raises what `put` raises."""
         self._start()
         await self._until(lambda: False)
         self._check()
 
     async def stop(self) -> None:
-        """What waits is not written."""
+        """Stop writing. What is still queued is dropped."""
         with self._lock:
             self._waiting.clear()
         await self._until(lambda: False)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """It holds, or nothing is being written."""
+        """Wait until the condition holds or nothing is being written."""
         while self._writing and not condition():
             self._progress.clear()
-            if self._writing and not condition():  # else the thread may have said so already
+            if self._writing and not condition():  # otherwise the thread may have set the event already
                 await self._progress.wait()
 
     def _start(self) -> None:
@@ -109,7 +112,7 @@ class Filling:
 
 @asynccontextmanager
 async def placed_or_discarded(incoming: Incoming) -> AsyncIterator[Incoming]:
-    """Nothing is left of it where the block has not placed it."""
+    """Discard the blob at the end of the block if it was not placed."""
     try:
         yield incoming
     finally:
@@ -119,8 +122,12 @@ async def placed_or_discarded(incoming: Incoming) -> AsyncIterator[Incoming]:
 
 @asynccontextmanager
 async def filling(incoming: Incoming, threads: Executor | None = None) -> AsyncIterator[Filling]:
-    """What was put is written at the end of the block, also where it raises, so that another try can go on behind it;
-    not where it is cancelled. Nothing is being written then. `threads`: those of the loop by default."""
+    """Write what is put in this block.
+
+    All of it is written at the end, even if the block raises, so that another try can continue after it. If the block
+    is cancelled, the rest is dropped. Either way nothing is being written after the block. `threads`: the loop's own by
+    default.
+    """
     one = Filling(incoming, threads)
     try:
         try:
@@ -142,7 +149,7 @@ async def fill(
     threads: Executor | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """With all of `source`; see `filling`. `progress` is told how much has come."""
+    """Fill `incoming` with all of `source`; see `filling`. `progress` is told how much has arrived."""
     async with filling(incoming, threads) as one:
         size = incoming.size
         async for piece in source:

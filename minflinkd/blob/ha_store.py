@@ -1,4 +1,4 @@
-"""The copies of PERMANENT blobs in the HA store: a directory of any storage backend, `<job>/<key>` in it."""
+"""The copies of PERMANENT blobs in the HA store: `<job>/<key>` in a directory of any storage backend."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class HaStore:
         threads: Executor | None = None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """See `filling.fill`. Raises StorageError, BlobMismatch."""
+        """Fetch the copy and verify it; see `filling.fill`. Raises StorageError, BlobMismatch."""
         await fill(incoming, self.read(job_id, key), threads=threads, progress=progress)
         incoming.verify()
 
     def read(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[bytes]:
-        """The copy as it comes, not verified. Raises StorageError."""
+        """Yield the copy as it arrives, not verified. Raises StorageError."""
         return self._place(job_id, key).open_read()
 
     async def is_good(self, job_id: JobId | None, key: BlobKey) -> bool:
-        """Read the copy and hash it; False where there is none, or not what the key says. Raises StorageError."""
+        """Read the copy and hash it. False if there is none, or if it does not match the key. Raises StorageError."""
         hasher = hashlib.sha256()
         try:
             async for piece in self.read(job_id, key):
@@ -54,7 +54,7 @@ class HaStore:
         return hasher.hexdigest() == key.sha256
 
     async def blobs(self) -> AsyncIterator[tuple[tuple[JobId | None, BlobKey], int]]:
-        """What there are copies of, with their sizes; all else below the root is left alone. Raises StorageError."""
+        """Yield the blobs with copies, and their sizes. All else below the root is ignored. Raises StorageError."""
         async for entry in self.root.list():
             owner, _, name = self.root.relative(entry.path).partition("/")
             try:

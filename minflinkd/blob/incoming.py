@@ -14,12 +14,12 @@ from minflinkd.blob.errors import BlobMismatch, BlobTooLarge
 from minflinkd.blob.files import make_directory
 from minflinkd.storage.os_errors import os_errors
 
-SMALL = 64 * 1024  # bytes, which are hashed in less than a visit to a thread takes
-TRIES = 10  # where a cleanup deletes the directory at the same time
+SMALL = 64 * 1024  # bytes that are hashed faster than a thread can be reached
+TRIES = 10  # when a cleanup deletes the directory at the same time
 
 
 class Incoming:
-    """A blob that is being received. It gets its name when its checksum was found right, or never."""
+    """A blob that is being received. It gets its name only once its checksum was found correct."""
 
     def __init__(
         self,
@@ -32,8 +32,10 @@ class Incoming:
         durable: bool = True,
         on_placed: Callable[[os.stat_result], None] = lambda _: None,
     ) -> None:
-        """`follow_links`: whether the target's directory may be reached through a link. `durable`: whether what was
-        placed is there after a crash of the machine, too."""
+        """`follow_links`: whether the target's directory may be reached through a link.
+
+        `durable`: whether a placed blob also survives a crash of the machine.
+        """
         self.size = 0  # bytes so far
         self.temporary = temporary
         self._target = target
@@ -43,19 +45,22 @@ class Incoming:
         self._durable = durable
         self._on_placed = on_placed
         self._hasher = hashlib.sha256()
-        self._lock = threading.Lock()  # a cancelled caller discards while its last write may still be under way
+        self._lock = threading.Lock()  # a cancelled caller may discard while its last write is still under way
         self._fd: int | None = None
-        self._waiting: list[bytes] = []  # hashed, and not written yet
+        self._waiting: list[bytes] = []  # hashed, but not written yet
         self._synced = False
         self._closed = False
 
     @property
     def closed(self) -> bool:
-        """It was placed, or discarded."""
+        """Whether it was placed or discarded."""
         return self._closed
 
     def keep(self, data: bytes) -> bool:
-        """Not blocking: take what is so small that it can wait for the visit to a thread that follows anyway."""
+        """Keep data small enough to wait for the thread call that follows anyway. False if it is too large.
+
+        Not blocking.
+        """
         size = self.size + len(data)
         limit = SMALL if self._max_size is None else min(SMALL, self._max_size)
         if size > limit or self._fd is not None or self._closed:
@@ -66,18 +71,18 @@ class Incoming:
         return True
 
     def write(self, data: bytes) -> None:
-        """Raises BlobTooLarge, StorageError."""
+        """Append `data`. Raises BlobTooLarge, StorageError."""
         with self._lock, os_errors(self.temporary):
             fd = self._open()
             if self._max_size is not None and self.size + len(data) > self._max_size:
                 raise BlobTooLarge(f"the blob is larger than {self._max_size} bytes", hint="raise blob.max-size")
             self._synced = False
-            _write(fd, data, self.size)  # over what is left of a piece that could not be written as a whole
+            _write(fd, data, self.size)  # overwrites the rest of a piece that was written only in part
             self._hasher.update(data)
             self.size += len(data)
 
     def restart(self) -> None:
-        """Forget what was received."""
+        """Discard what was received, and begin again."""
         with self._lock, os_errors(self.temporary):
             self._waiting.clear()
             os.ftruncate(self._open(), 0)
@@ -86,18 +91,18 @@ class Incoming:
             self.size = 0
 
     def verify(self) -> None:
-        """Raises BlobMismatch."""
+        """Check the checksum. Raises BlobMismatch."""
         if (found := self._hasher.hexdigest()) != self._sha256:
             raise BlobMismatch(f"{self.size} bytes with SHA-256 {found} arrived instead of {self._sha256}")
 
     def sync(self) -> None:
-        """What was written is durable, and there is a directory for it; `place` is quick then. Raises StorageError."""
+        """Make the written data durable and make the directory, so that `place` is quick. Raises StorageError."""
         with self._lock, os_errors(self.temporary):
             self._sync()
             os.close(self._make_directory())
 
     def place(self) -> Path:
-        """Durable, where it is to be, and visible, in one step. Raises BlobMismatch, StorageError."""
+        """Make the blob durable and visible at its target, in one step. Raises BlobMismatch, StorageError."""
         self.verify()
         with self._lock, os_errors(self._target):
             self._sync()
@@ -105,7 +110,7 @@ class Incoming:
                 try:
                     self._rename()
                     break
-                except FileNotFoundError:  # the directory was empty, and a cleanup deleted it
+                except FileNotFoundError:  # a cleanup deleted the empty directory
                     if not tries_left:
                         raise
             self._on_placed(os.fstat(self._open()))
@@ -122,7 +127,7 @@ class Incoming:
             os.close(directory)
 
     def _make_directory(self) -> int:
-        """A cleanup may delete it between the call that makes it and the one that opens it, as it is empty."""
+        """Make and open the directory. A cleanup may delete it between the two calls, because it is empty."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(FileNotFoundError):
                 return self._try_directory()
@@ -132,7 +137,7 @@ class Incoming:
         return make_directory(self._target.parent, follow_links=self._follow_links, durable=self._durable)
 
     def discard(self) -> None:
-        """Idempotent; after `place` it does nothing."""
+        """Delete the temporary file. Idempotent; does nothing after `place`."""
         with self._lock:
             self._close()
             with contextlib.suppress(FileNotFoundError):
@@ -147,7 +152,7 @@ class Incoming:
                 _write(fd, b"".join(self._waiting), 0)
             except BaseException:
                 os.close(fd)
-                os.unlink(self.temporary)  # the next try writes all that waits
+                os.unlink(self.temporary)  # the next try writes everything that waits
                 raise
             self._fd = fd
             self._waiting.clear()
@@ -156,7 +161,7 @@ class Incoming:
     def _sync(self) -> None:
         if not self._synced:
             fd = self._open()
-            if os.fstat(fd).st_size > self.size:  # behind the end, of a piece that could not be written as a whole
+            if os.fstat(fd).st_size > self.size:  # the rest of a piece that was written only in part
                 os.ftruncate(fd, self.size)
             if self._durable:
                 os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Blob keys (B1, B41): what a blob is called, parsed before the text can touch a path."""
+"""Blob keys (B1, B41): the names of blobs, parsed before the text can touch a path."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from minflinkd.runtime.ids import JobId, parse_job_id
 _KEY = re.compile(r"([pt])-([0-9a-f]{64})-([0-9a-f]{32})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SET = re.compile(r"[0-9a-f]{32}")
-NO_JOB = "none"  # stands where a job id would, for transient blobs that belong to no job
+NO_JOB = "none"  # used instead of a job id, for transient blobs that belong to no job
 
 
 class BlobKind(StrEnum):
-    """B2."""
+    """B2: The kind of a blob."""
 
-    PERMANENT = "p"  # lives and is recovered with its job
-    TRANSIENT = "t"  # its user's to delete, and never recovered
+    PERMANENT = "p"  # kept and recovered with its job
+    TRANSIENT = "t"  # deleted by its user, and never recovered
 
 
 class BlobKey(msgspec.Struct, frozen=True, order=True):
-    """The kind, the SHA-256 of the content in hex, and 16 random bytes in hex: `p-<sha256>-<random>` as a text."""
+    """The kind, the SHA-256 of the content in hex, and 16 random bytes in hex. As text: `p-<sha256>-<random>`."""
 
     kind: BlobKind
     sha256: str
@@ -48,7 +48,7 @@ class BlobKey(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind.value}-{self.sha256}-{self.unique}"
 
 
-Blob = tuple[JobId | None, BlobKey]  # one of a job, or of none
+Blob = tuple[JobId | None, BlobKey]  # of a job, or of none
 
 
 def parse_sha256(text: str) -> str:
@@ -67,17 +67,17 @@ def parse_kind(text: str) -> BlobKind:
 
 
 def parse_set(text: str) -> str:
-    """The name of a set of uploads, which its client made up (B6). Raises InvalidId."""
+    """Parse the name of a set of uploads, which its client chose (B6). Raises InvalidId."""
     if not _SET.fullmatch(text):
         raise InvalidId(f"{text[:80]!r} is not a set of uploads", hint="32 random hexadecimal digits")
     return text
 
 
 def parse_owner(text: str) -> JobId | None:
-    """A job's id, or None for `none`. Raises InvalidId."""
+    """Parse a job's id; None for `none`. Raises InvalidId."""
     return None if text == NO_JOB else parse_job_id(text)
 
 
 def owner_name(job_id: JobId | None) -> str:
-    """The directory name of a job's blobs."""
+    """Return the directory name of a job's blobs."""
     return NO_JOB if job_id is None else parse_job_id(job_id)

@@ -1,10 +1,12 @@
-"""Which blobs of the BlobServer are needed, and which are to go (B2, B6, B16, B17, B19, B20). Pure: no I/O, no clock.
+"""Decides which blobs of the BlobServer are needed, and which to delete (B2, B6, B16, B17, B19, B20).
 
-A blob is needed while it is received, belongs to a set that is not complete, is referenced by a part of the daemon, or
-is an artifact of a job that runs or can be recovered. What is known and not needed is staged. A rotation of the lists
-*condemns* what is due: from that moment until it is deleted it cannot be taken hold of, so that a submission either
-comes before, and keeps it, or after, and is told that it is gone. Keys are never used again, and so no deletion can hit
-what was uploaded later. A directory that is deleted as a whole is condemned in the same way.
+Pure: no I/O, no clock.
+
+A blob is needed while it is being received, belongs to an incomplete set, is referenced by a part of the daemon, or is
+an artifact of a job that runs or can be recovered. A known blob that is not needed is staged. A rotation of the lists
+*condemns* what is due. A condemned blob cannot be acquired until it is deleted. So a submission either comes before and
+keeps the blob, or comes after and is told that it is gone. Keys are never reused, so no deletion can hit a later
+upload. A directory that is deleted as a whole is condemned in the same way.
 
 Nothing is condemned before `jobs_known`: a daemon that has not read its job store does not know what is needed.
 """
@@ -24,37 +26,37 @@ from minflinkd.runtime.machine import InvariantViolated
 
 
 class BlobState(StrEnum):
-    """As the list of blobs shows it."""
+    """The state shown in the list of blobs."""
 
     RECEIVING = "receiving"
-    UPLOADED = "uploaded"  # belongs to a set that is not complete
+    UPLOADED = "uploaded"  # belongs to an incomplete set
     REFERENCED = "referenced"
-    KEPT = "kept"  # of a job whose record cannot be read
+    KEPT = "kept"  # belongs to a job with a record that cannot be read
     STAGED = "staged"
     CONDEMNED = "condemned"
-    UNKNOWN = "unknown"  # found by nobody yet; the next run of the cleanup stages it
+    UNKNOWN = "unknown"  # not found by a cleanup yet; the next run stages it
 
 
 @dataclass
 class _OpenSet:
     touched: float
     blobs: set[Blob] = field(default_factory=set)
-    coming: set[Blob] = field(default_factory=set)  # which are being received
+    coming: set[Blob] = field(default_factory=set)  # being received
 
 
 class BlobLifecycle:
-    """All times are of one monotonic clock, in seconds."""
+    """Tracks the blobs. All times are of one monotonic clock, in seconds."""
 
     def __init__(self, *, retention: float, now: float) -> None:
         self._retention = retention
         self._staged: StagedLists[Blob] = StagedLists(retention, now)
         self._receiving: Counter[Blob] = Counter()
         self._sets: dict[tuple[JobId | None, str], _OpenSet] = {}
-        self._counts: Counter[Blob] = Counter()  # of the daemon's parts
+        self._counts: Counter[Blob] = Counter()  # references of the daemon's parts
         self._held: dict[JobId, frozenset[BlobKey]] = {}  # one reference to each artifact
         self._kept: set[JobId] = set()
         self._condemned: dict[Blob, None] = {}
-        self._ending: set[JobId] = set()  # whose directory is being deleted
+        self._ending: set[JobId] = set()  # their directories are being deleted
         self._jobs_known = False
 
     # --- inspection ----------------------------------------------------------------------------------------------
@@ -79,11 +81,11 @@ class BlobLifecycle:
         return self.state(blob) in _NEEDED
 
     def can_be_had(self, blob: Blob) -> bool:
-        """False once it is on its way out, whether its file still lies there or not."""
+        """False once the blob is being deleted, whether its file still exists or not."""
         return blob not in self._condemned and blob[0] not in self._ending
 
     def is_held(self, job_id: JobId | None) -> bool:
-        """Whether the job runs, can be recovered, is being submitted, or cannot be read."""
+        """Whether the job runs, can be recovered, is being submitted, or has a record that cannot be read."""
         return job_id in self._held or job_id in self._kept
 
     def survives(self, blob: Blob) -> bool:
@@ -91,11 +93,11 @@ class BlobLifecycle:
         return blob[1].kind is BlobKind.PERMANENT and (self._is_artifact(blob) or blob[0] in self._kept)
 
     def ending(self) -> tuple[JobId, ...]:
-        """Jobs whose directory is being deleted, or could not be."""
+        """Return the jobs with a directory that is being deleted, or could not be deleted."""
         return tuple(self._ending)
 
     def held(self) -> tuple[tuple[JobId, BlobKey], ...]:
-        """The artifacts of all such jobs."""
+        """Return the artifacts of all held jobs."""
         return tuple((job_id, key) for job_id, keys in self._held.items() for key in sorted(keys))
 
     @property
@@ -104,7 +106,7 @@ class BlobLifecycle:
 
     @property
     def due_at(self) -> float:
-        """When `rotate` is to be called next, unless something happens before."""
+        """When to call `rotate` next, unless something happens first."""
         expiries = [uploaded.touched + self._retention for uploaded in self._sets.values()]
         return min(self._staged.rotates_at, *expiries) if expiries else self._staged.rotates_at
 
@@ -118,8 +120,10 @@ class BlobLifecycle:
     # --- uploads -------------------------------------------------------------------------------------------------
 
     def receive(self, blob: Blob, upload_set: str | None, now: float) -> None:
-        """From before its first byte is stored; its set does not expire while it comes. Raises BlobInUse where the job
-        is being deleted."""
+        """Register an upload before its first byte is stored. Its set does not expire during the upload.
+
+        Raises BlobInUse if the job is being deleted.
+        """
         self.check_not_ending(blob[0])
         self._receiving[blob] += 1
         if upload_set is not None:
@@ -129,12 +133,12 @@ class BlobLifecycle:
         return bool(self._receiving[blob])
 
     def check_not_ending(self, job_id: JobId | None) -> None:
-        """Raises BlobInUse where the job's directory is being deleted."""
+        """Raises BlobInUse if the job's directory is being deleted."""
         if job_id in self._ending:
             raise BlobInUse(f"the blobs of job {owner_name(job_id)} are being deleted", hint="use a new job id")
 
     def received(self, blob: Blob, upload_set: str | None, now: float) -> None:
-        """It is stored. Of no set: it is staged, and lives on where somebody takes hold of it in time."""
+        """The blob is stored. Without a set it is staged, and stays only if somebody acquires it in time."""
         self._end_of_receiving(blob)
         self._uploaded(blob, upload_set, now)
 
@@ -143,20 +147,20 @@ class BlobLifecycle:
         self._end_of_receiving(blob)
 
     def offered(self, blob: Blob, upload_set: str | None, now: float) -> bool:
-        """Content that is stored already is uploaded again. False: it is on its way out."""
+        """Content that is already stored is uploaded again. False if it is being deleted."""
         if not self.can_be_had(blob):
             return False
         self._uploaded(blob, upload_set, now)
         return True
 
     def complete(self, job_id: JobId | None, upload_set: str, now: float) -> None:
-        """The last one of the set has come: all of it is staged at once. May be repeated."""
+        """The last blob of the set has come: stage all of them at once. May be repeated."""
         uploaded = self._sets.pop((job_id, upload_set), None)
         if uploaded is not None:
             self._stage(uploaded.blobs, now)
 
     def used(self, blob: Blob, now: float) -> None:
-        """A transient one that somebody reads lives for another while."""
+        """A transient blob that somebody reads is kept for another retention interval."""
         if blob[1].kind is BlobKind.TRANSIENT and blob in self._staged:
             self._staged.remove(blob)
             self._staged.add(blob)
@@ -164,15 +168,17 @@ class BlobLifecycle:
     # --- references ----------------------------------------------------------------------------------------------
 
     def acquire(self, blob: Blob) -> None:
-        """Raises BlobNotFound: it is on its way out."""
+        """Take one reference. Raises BlobNotFound if the blob is being deleted."""
         if not self.can_be_had(blob):
             raise BlobNotFound(f"blob {blob[1]} of job {owner_name(blob[0])} was deleted")
         self._counts[blob] += 1
         self._staged.remove(blob)
 
     def release(self, blob: Blob, now: float, *, at_once: bool = False) -> bool:
-        """Whether it is to be deleted now, which only `at_once` and a count of 0 make it. One that is not referenced,
-        as its job ended meanwhile, is no error."""
+        """Give one reference back. Return whether to delete the blob now, which needs `at_once` and a count of 0.
+
+        It is no error if the blob is not referenced because its job has ended meanwhile.
+        """
         self._counts[blob] -= 1
         if self._counts[blob] <= 0:
             del self._counts[blob]
@@ -185,7 +191,7 @@ class BlobLifecycle:
         return False
 
     def delete(self, blob: Blob) -> None:
-        """A transient one goes at once, at its user's word. Raises BlobPermanent, BlobInUse."""
+        """Condemn a transient blob at once, because its user says so. Raises BlobPermanent, BlobInUse."""
         if blob[1].kind is BlobKind.PERMANENT:
             raise BlobPermanent(f"blob {blob[1]} is permanent: it goes with its job", hint="cancel the job")
         if self._is_artifact(blob) or blob[0] in self._kept or self._receiving[blob]:
@@ -196,8 +202,10 @@ class BlobLifecycle:
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def hold(self, job_id: JobId, keys: Iterable[BlobKey]) -> frozenset[BlobKey]:
-        """One reference to each, on submission and again on every recovery; those that are on their way out are not
-        held, and returned. May be repeated."""
+        """Take one reference to each blob, on submission and again on every recovery. May be repeated.
+
+        Blobs that are being deleted are not held. They are returned.
+        """
         wanted = frozenset(keys)
         gone = frozenset(key for key in wanted if not self.can_be_had((job_id, key)))
         self._held[job_id] = wanted - gone
@@ -207,24 +215,24 @@ class BlobLifecycle:
         return gone
 
     def keep(self, job_id: JobId) -> None:
-        """The job's record cannot be read: whatever lies there may be needed."""
+        """The job's record cannot be read, so any of its blobs may be needed."""
         self._kept.add(job_id)
         self._staged.remove_where(lambda blob: blob[0] == job_id)
 
     def let_go(self, job_id: JobId, now: float) -> None:
-        """The job was looked at, and not submitted."""
+        """The job was inspected but not submitted."""
         keys = self._held.pop(job_id, frozenset())
         self._stage([(job_id, key) for key in sorted(keys)], now)
 
     def failed(self, job_id: JobId, now: float) -> None:
-        """Whoever held the job's transient blobs is gone; those with a copy stay as they are."""
+        """The holder of the job's transient blobs is gone. Blobs with a copy stay as they are."""
         lost = [blob for blob in self._counts if blob[0] == job_id and blob[1].kind is BlobKind.TRANSIENT]
         for blob in lost:
             del self._counts[blob]
         self._stage(lost, now)
 
     def end(self, job_id: JobId) -> None:
-        """The job ended for good, or was never accepted: its directory is going to be deleted, until `ended`."""
+        """The job ended for good, or was never accepted. Its directory is being deleted until `ended`."""
         self._held.pop(job_id, None)
         self._kept.discard(job_id)
         for blob in [blob for blob in self._counts if blob[0] == job_id]:
@@ -235,7 +243,7 @@ class BlobLifecycle:
         self._ending.add(job_id)
 
     def ended(self, job_id: JobId) -> None:
-        """Its directory is gone."""
+        """The job's directory is gone."""
         self._ending.discard(job_id)
         for blob in [blob for blob in self._condemned if blob[0] == job_id]:
             del self._condemned[blob]
@@ -243,16 +251,16 @@ class BlobLifecycle:
     # --- cleanup -------------------------------------------------------------------------------------------------
 
     def jobs_known(self) -> None:
-        """Every job of the job store is held or kept."""
+        """Every job of the job store is now held or kept."""
         self._jobs_known = True
 
     def found(self, blobs: Iterable[Blob], now: float) -> None:
-        """What lies in a store: what nobody needs is staged."""
+        """These blobs lie in a store. Stage those that nobody needs."""
         if self._jobs_known:
             self._stage(blobs, now)
 
     def rotate(self, now: float) -> tuple[Blob, ...]:
-        """Everything that is condemned, what could not be deleted earlier as well."""
+        """Return everything that is condemned, including what could not be deleted earlier."""
         for name, uploaded in list(self._sets.items()):
             if uploaded.coming:
                 uploaded.touched = now
@@ -264,7 +272,7 @@ class BlobLifecycle:
         return tuple(self._condemned)
 
     def deleted(self, blob: Blob) -> bool:
-        """It is gone from both stores; whether nobody has said so before."""
+        """The blob is gone from both stores. Return whether this is the first report of it."""
         was_condemned = blob in self._condemned
         self._condemned.pop(blob, None)
         return was_condemned

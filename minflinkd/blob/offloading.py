@@ -1,14 +1,14 @@
-"""Control messages that are too large for the connection between daemon and TaskManagers: as blobs (B2, B3).
+"""Sends control messages that are too large for the connection between daemon and TaskManagers as blobs (B2, B3).
 
-`OffloadingNetwork` lies between a party and its network, on both sides. It knows which messages can be large; of one
-that is larger than `minsize` it leaves the largest fields in blobs and sends an `Offloaded` in its place, out of which
-its counterpart makes the message again. So what decides never hears of it, and a field that stays the same - the job's
-context, a task's graph - is the same blob in every deployment (B1).
+An `OffloadingNetwork` sits between a party and its network, on both sides. It knows which messages can be large. If a
+message is larger than `minsize`, it leaves the largest fields in blobs and sends an `Offloaded` instead. Its
+counterpart rebuilds the message from that. So the components above never notice. A field that stays the same, such as
+the job's context or a task's graph, is the same blob in every deployment (B1).
 
-A blob that cannot be left or fetched in time is a message that was lost: the sender learns that the outcome is unknown,
-and repeats. A reference to each blob is held while the request is under way; to what the next deployment will most
-likely send again until that has replaced it, or the sender has left. Not responsible for where blobs lie
-(`blob.exchange`).
+If a blob cannot be left or fetched in time, the message counts as lost: the sender learns that the outcome is unknown,
+and repeats. A reference to each blob is held while the request is under way. For fields that the next deployment will
+probably send again, the reference is held until that deployment replaces it or the sender has left. This module is not
+responsible for where blobs are stored (`blob.exchange`).
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-LEAVE_TIMEOUT = 60.0  # seconds for one blob, also where its sender waits no longer
+LEAVE_TIMEOUT = 60.0  # seconds for one blob, even after its sender has stopped waiting
 SETTLE_TIMEOUT = 30.0  # seconds for giving one reference back
 
 
 class MessageBlobs(Protocol):
-    """Where one side of the connection leaves and finds blobs. All raise MinflinkError."""
+    """Where one side of the connection leaves and finds blobs. All methods raise MinflinkError."""
 
     async def leave(self, job_id: JobId, data: bytes, *, lasting: bool) -> BlobKey:
-        """A blob that the sender holds a reference to; `lasting`: it may be sent again, also after a recovery."""
+        """Leave a blob, with a reference held by the sender. `lasting`: it may be sent again, even after a recovery."""
         ...
 
     async def find(self, job_id: JobId, key: BlobKey) -> bytes:
-        """What the other side has left."""
+        """Return what the other side has left."""
         ...
 
     async def sent(self, job_id: JobId, key: BlobKey, *, arrived: bool) -> None:
-        """The sender gives its reference up. `arrived`: the other side is known to have had the message."""
+        """The sender gives up its reference. `arrived`: the other side is known to have received the message."""
         ...
 
     async def received(self, job_id: JobId, key: BlobKey) -> None:
-        """The receiver has read it, or will never read it."""
+        """The receiver has read the blob, or will never read it."""
         ...
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a message can be large. `task`: whose next message of this kind is likely to have the same lasting fields."""
+    """How a message can be large. `task`: its next message of this kind probably has the same lasting fields."""
 
     job: Callable[[Any], JobId]
-    fields: frozenset[str]  # that can be large
+    fields: frozenset[str]  # those that can be large
     lasting: bool = False
-    again: frozenset[str] = frozenset()  # of the fields, those that a repetition has again
+    again: frozenset[str] = frozenset()  # those of `fields` that a repetition probably has again
     task: Callable[[Any], str] = lambda _: ""
-    answer: bool = False  # that can be large, too
+    answer: bool = False  # whether the answer can be large, too
 
 
 RULES: dict[type[m.Request[Any]], Rule] = {
@@ -89,7 +89,7 @@ Held = tuple[JobId, BlobKey]
 
 
 class OffloadingNetwork(Component):
-    """A Network on top of `network`. To be closed before it."""
+    """A Network on top of `network`. Close it before `network`."""
 
     def __init__(self, network: Network, blobs: MessageBlobs, *, minsize: int) -> None:
         super().__init__("offloading of messages")
@@ -105,7 +105,7 @@ class OffloadingNetwork(Component):
         self._network.attach(unpacking)
 
     def detach(self, mailbox: Mailbox) -> None:
-        """The party that leaves gives up what it held for its next messages."""
+        """The party leaves, and gives up what it held for its next messages."""
         unpacking = self._attached.pop(mailbox, None)
         if unpacking is None:
             return
@@ -145,7 +145,7 @@ class OffloadingNetwork(Component):
     # --- sending -------------------------------------------------------------------------------------------------
 
     def _large(self, rule: Rule, fields: dict[str, msgspec.Raw]) -> list[str]:
-        """The largest ones, so that the rest is not larger than allowed."""
+        """Return the largest fields, so that the rest is no larger than allowed."""
         sizes = {name: len(memoryview(raw)) for name, raw in fields.items()}
         rest, large = sum(sizes.values()), []
         for name in sorted(rule.fields, key=lambda name: (-sizes[name], name)):
@@ -156,7 +156,10 @@ class OffloadingNetwork(Component):
         return large
 
     async def _leave(self, job_id: JobId, data: bytes, *, lasting: bool) -> BlobKey:
-        """Goes on where the sender gives up, so that its next try finds what a slow HA store has taken meanwhile."""
+        """Leave a blob.
+
+        It goes on after the sender gives up, so the next try finds what a slow HA store has stored meanwhile.
+        """
         result: asyncio.Future[BlobKey] = asyncio.get_running_loop().create_future()
 
         async def leave() -> None:
@@ -176,7 +179,7 @@ class OffloadingNetwork(Component):
         try:
             return await result
         except asyncio.CancelledError:
-            if result.done() and not result.cancelled() and result.exception() is None:  # at the same moment
+            if result.done() and not result.cancelled() and result.exception() is None:  # just in time
                 self._give_back(job_id, result.result(), arrived=False)
             raise
 
@@ -200,9 +203,9 @@ class OffloadingNetwork(Component):
         )
 
     def _hold(self, fence: LeaderId, rule: Rule, request: m.Request[Any], left: dict[str, BlobKey]) -> None:
-        """`left` keeps what is not held any longer than this request."""
+        """Hold references beyond this request. `left` keeps the others."""
         if all(mailbox.fence != fence for mailbox in self._attached):
-            return  # it has left meanwhile
+            return  # the sender has left meanwhile
         for name in rule.again & left.keys():
             slot = (fence, rule.task(request), name)
             before, self._held[slot] = self._held.get(slot), (rule.job(request), left.pop(name))
@@ -254,7 +257,7 @@ class OffloadingNetwork(Component):
             return m.OffloadedAnswer(body=body)
         try:
             key = await self._blobs.leave(job_id, body, lasting=False)
-        except MinflinkError as error:  # what it took is not to be done again for that
+        except MinflinkError as error:  # this is no reason to repeat the work
             log.warning("a large answer is sent as it is", to=name, size=len(body), error=str(error))
             return m.OffloadedAnswer(body=body)
         return m.OffloadedAnswer(key=str(key))
@@ -269,7 +272,7 @@ class OffloadingNetwork(Component):
         self._settle(f"give back {key}", partial(self._blobs.sent, job_id, key, arrived=arrived))
 
     def _settle(self, name: str, settling: Callable[[], Awaitable[None]]) -> None:
-        """Also where whoever sent or received is being cancelled; nobody waits for it."""
+        """Settle a reference in the background, even while the sender or receiver is being cancelled."""
 
         async def settle() -> None:
             try:
@@ -283,7 +286,7 @@ class OffloadingNetwork(Component):
 
 
 class _Unpacking(Mailbox):
-    """A party's mailbox as the network sees it."""
+    """A party's mailbox, as the network sees it."""
 
     def __init__(
         self,
@@ -302,7 +305,7 @@ class _Unpacking(Mailbox):
 
 @contextlib.contextmanager
 def _as_lost_message(what: str) -> Iterator[None]:
-    """Repeated, it may get through: the blob is left again then."""
+    """Turn errors into a lost message. A repetition may succeed, because the blob is left again then."""
     try:
         yield
     except TimeoutError as error:

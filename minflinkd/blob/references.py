@@ -1,4 +1,4 @@
-"""Reference counts of a cache (B15): who still needs a file, and who a job's directory. Pure."""
+"""Reference counts of a cache (B15): whether a file, or a job's directory, is still needed. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from minflinkd.runtime.ids import JobId
 
 
 class NotReferenced(MinflinkError):
-    """A blob was released more often than it was asked for: a bug in the caller."""
+    """A blob was released more often than it was acquired: a bug in the caller."""
 
     code = "blob-not-referenced"
 
 
 class References:
-    """A reference to a blob is one to its job's directory too."""
+    """A reference to a blob is also a reference to its job's directory."""
 
     def __init__(self) -> None:
         self._counts: Counter[Blob] = Counter()
@@ -31,7 +31,7 @@ class References:
         self._counts[blob] += 1
 
     def release(self, blob: Blob) -> bool:
-        """Whether nobody needs the blob any more. Raises NotReferenced."""
+        """Give one reference back. True if nobody needs the blob any more. Raises NotReferenced."""
         job_id, key = blob
         if not self._counts[blob]:
             raise NotReferenced(f"blob {key} of job {owner_name(job_id)} is not referenced")

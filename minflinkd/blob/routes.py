@@ -1,4 +1,4 @@
-"""The BlobServer's requests: parsed here, before anything becomes a path (B41), and answered as docs/blobs.md says."""
+"""The BlobServer's requests. Parsed here, before anything becomes a path (B41), and answered as docs/blobs.md says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONTINUED = web.RequestKey("continued", bool)
 
 
 class BlobRoutes:
-    """`token`: what requests are to carry, if anything; `on_served` is told of every download."""
+    """`token`: what requests must carry, if anything. `on_served` is told of every download."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BlobRoutes:
                 key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), body.pieces(), upload_set)
             finally:
                 self.received += body.size
-        # Not read again: a file that was written just now would be hashed once more.
+        # Not read again: a file written just now would be hashed once more.
         return _json(StoredBlob(str(key), body.size), 201)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
@@ -116,9 +116,9 @@ class BlobRoutes:
         turn: Turn = nullcontext,
         deletes: bool = False,
     ) -> web.StreamResponse:
-        """What follows is done also where the client leaves with the last byte, by which this is cancelled."""
+        """Send the file. What follows is done even if the client leaves with the last byte, which cancels this."""
         store = self._depot.store
-        if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client got was not what the key says
+        if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client received does not match the key
             store.doubt(job_id, key)
         file = await self._depot.reader(job_id, key, turn=turn)
         self._on_served(job_id, key)
@@ -144,7 +144,7 @@ class BlobRoutes:
                 await finish(self._depot.delete(job_id, key))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        """Streamed, since there may be many."""
+        """List all blobs. The answer is streamed, because there may be many."""
         response = web.StreamResponse()
         response.content_type = "application/json"
         await response.prepare(request)
@@ -171,15 +171,18 @@ class BlobRoutes:
             raise BlobInUse("blobs of no job are deleted one by one", hint="DELETE /blobs/none/<key>")
         if self._depot.lifecycle.is_held(job_id):
             raise BlobInUse(f"job {job_id} has not ended; its blobs go when it does", hint="cancel it")
-        await finish(self._depot.delete_job(job_id))  # also for a client that does not wait for it
+        await finish(self._depot.delete_job(job_id))  # even for a client that does not wait for it
         return web.Response(status=204)
 
     # --- around every request ------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _turn_of_upload(self, request: web.Request) -> AsyncIterator[None]:
-        """Who waits for a place is not read from, so that what it sends takes no memory here. Who sends nothing before
-        it is asked to is read from, since else nobody would see that it has left."""
+        """Wait for a place for an upload.
+
+        A client that waits is not read from, so that its body takes no memory here. One that waits for `100 Continue`
+        is read from: it sends nothing yet, and otherwise nobody would notice that it has left.
+        """
         if asks_first(request):
             async with self._gate.transfer():
                 yield
@@ -230,7 +233,7 @@ class BlobRoutes:
             hang_up(request)
             return web.Response(status=400)
         if asks_first(request) and _CONTINUED not in request:
-            response.force_close()  # the body does not come, and what follows it cannot be told from it
+            response.force_close()  # the body does not come, and a following request could not be told from it
         return response
 
 
@@ -246,7 +249,7 @@ class _Counted:
 
 
 def announced(request: web.Request) -> tuple[JobId | None, BlobKind, str, str | None]:
-    """(job, kind, SHA-256, set) of an upload. Raises InvalidId, BlobNotFound."""
+    """Return (job, kind, SHA-256, set) of an upload. Raises InvalidId, BlobNotFound."""
     job_id, kind = parse_owner(request.match_info["job"]), parse_kind(request.query.get("kind", "p"))
     if job_id is None and kind is BlobKind.PERMANENT:
         raise BlobNotFound("a permanent blob belongs to a job", hint="use a job's id, or kind=t")
@@ -265,7 +268,7 @@ def asks_first(request: web.Request) -> bool:
 
 
 async def _decide_later(request: web.Request) -> None:
-    """Instead of answering `100 Continue` before anything is known."""
+    """Do not answer `100 Continue` before anything is known."""
 
 
 def _flag(request: web.Request, name: str) -> bool:

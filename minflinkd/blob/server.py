@@ -1,16 +1,16 @@
-"""The BlobServer (blob.md): keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up behind jobs.
+"""The BlobServer (blob.md): keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up after jobs.
 
     GET    /blobs                                        all blobs, as a list
     PUT    /blobs/<job>?kind=p&sha256=...&set=...        the body is the blob; 201 with its key. `Expect: 100-continue`
-                                                         is answered 200 where the content is stored already
-    POST   /blobs/<job>/sets/<set>/complete              the last one of the set has come
+                                                         is answered 200 if the content is already stored
+    POST   /blobs/<job>/sets/<set>/complete              the set is complete
     GET    /blobs/<job>/<key>?delete=true                with Range, ETag, If-Range, If-None-Match; HEAD. `delete`: a
-                                                         transient one goes when its last byte was sent
+                                                         transient one is deleted after its last byte was sent
     DELETE /blobs/<job>/<key>                            a transient one
     DELETE /blobs/<job>                                  all blobs of a job that neither runs nor can be recovered
 
-<job> is a job id, or `none` for transient blobs of no job; <set> is made up by the client. Every request carries
-`Authorization: Bearer <token>` where the server has one. Errors are answered as JSON, as everywhere.
+<job> is a job id, or `none` for transient blobs of no job; the client chooses <set>. Every request carries
+`Authorization: Bearer <token>` if the server has one. Errors are answered as JSON, as everywhere.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from minflinkd.storage.parallel import for_each
 
 log = structlog.get_logger(__name__)
 
-READ_BUFFER = 256 * 1024  # bytes of a request that are kept before they are asked for, twice that at the most
+READ_BUFFER = 256 * 1024  # bytes of a request buffered before they are read; at most twice that
 SHORTEST_PAUSE = 0.01  # seconds between two rotations
-DOUBTS = 1000  # copies that wait to be checked
-RESTORATIONS = 4  # artifacts of a recovered job at a time
+DOUBTS = 1000  # copies waiting to be checked
+RESTORATIONS = 4  # artifacts of a recovered job fetched at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,11 @@ class BlobStatistics:
 
 
 class BlobServer(Component):
-    """`start` returns when it listens at `url`. Requests are to carry `token`; `ha_store` is where copies are
-    kept; `leads` says whether this process may delete there. Nothing is cleaned up before `take_stock`."""
+    """The daemon's blob server. `start` returns when it listens at `url`.
+
+    Requests must carry `token` if there is one. `ha_store` holds the copies. `leads` says whether this process may
+    delete there. Nothing is cleaned up before `take_stock`.
+    """
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class BlobServer(Component):
     # --- for the daemon's own parts ------------------------------------------------------------------------------
 
     async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
-        """Store it; the caller holds one reference until it calls `release`. The same content is stored once.
+        """Store the data. The caller holds one reference until it calls `release`. The same content is stored once.
 
         Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted), StorageError.
         """
@@ -163,16 +166,19 @@ class BlobServer(Component):
         return key
 
     def acquire(self, job_id: JobId | None, key: BlobKey) -> None:
-        """One more reference. Raises BlobNotFound where it is on its way out."""
+        """Take one more reference. Raises BlobNotFound if the blob is being deleted."""
         self._lifecycle.acquire((job_id, key))
 
     async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
-        """Give one reference back. With none left it is staged; a TRANSIENT one goes now with `at_once` (B18)."""
+        """Give one reference back.
+
+        With none left the blob is staged; with `at_once` a TRANSIENT one is deleted now (B18).
+        """
         if self._lifecycle.release((job_id, key), self._clock.monotonic(), at_once=at_once):
             await self._depot.delete_condemned([(job_id, key)])
 
     async def read(self, job_id: JobId | None, key: BlobKey) -> bytes:
-        """The whole of a small one, verified. Raises BlobNotFound, StorageError."""
+        """Read a whole small blob, verified. Raises BlobNotFound, StorageError."""
         file = await self._depot.reader(job_id, key)
         try:
             with os_errors(self._store.path(job_id, key)):
@@ -181,11 +187,14 @@ class BlobServer(Component):
             file.close()
 
     async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The local file, verified; it stays while somebody holds a reference. Raises BlobNotFound, StorageError."""
+        """Return the verified local file. It stays while somebody holds a reference.
+
+        Raises BlobNotFound, StorageError.
+        """
         return await self._depot.path(job_id, key)
 
     async def contains(self, job_id: JobId | None, key: BlobKey) -> bool:
-        """Whether the blob can be served, from here or from the HA store. Raises StorageError: not known."""
+        """Whether the blob can be served, from here or from the HA store. Raises StorageError if this is not known."""
         try:
             await self._depot.path(job_id, key)
         except BlobNotFound:
@@ -193,7 +202,7 @@ class BlobServer(Component):
         return True
 
     async def blobs(self) -> list[BlobInfo]:
-        """All that lie here, in the order of jobs and keys."""
+        """Return all local blobs, in the order of jobs and keys."""
         return [blob async for page in self._depot.pages() for blob in page]
 
     def statistics(self) -> BlobStatistics:
@@ -210,8 +219,10 @@ class BlobServer(Component):
     # --- for the Dispatcher --------------------------------------------------------------------------------------
 
     async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
-        """The jobs of the job store, with their artifacts; None: the job's record cannot be read, and nothing of it is
-        deleted. From now on what nobody needs is staged (B19)."""
+        """Learn the jobs of the job store and their artifacts. From now on, what nobody needs is staged (B19).
+
+        None instead of artifacts: the job's record cannot be read, and nothing of the job is deleted.
+        """
         for job_id, keys in jobs.items():
             if keys is None:
                 self._lifecycle.keep(job_id)
@@ -221,32 +232,34 @@ class BlobServer(Component):
         self._jobs_known.set()
 
     async def hold(self, job_id: JobId, keys: Collection[BlobKey]) -> frozenset[BlobKey]:
-        """On submission: one reference to each of a job's artifacts, until `delete_job` or `let_go`. Returns those that
-        there are not. Raises StorageError: not known."""
+        """On submission, take one reference to each of a job's artifacts, until `delete_job` or `let_go`.
+
+        Returns the artifacts that do not exist. Raises StorageError if this is not known.
+        """
         gone = self._lifecycle.hold(job_id, keys)
         missing = [key for key in keys if key not in gone and not await self.contains(job_id, key)]
         return gone.union(missing)
 
     def let_go(self, job_id: JobId) -> None:
-        """The job was only looked at: its artifacts are staged."""
+        """The job was only inspected, not submitted: stage its artifacts."""
         self._lifecycle.let_go(job_id, self._clock.monotonic())
 
     def failed(self, job_id: JobId) -> None:
-        """The job's JobMaster is gone, with the references to TRANSIENT blobs that it held (B17)."""
+        """The job's JobMaster is gone. Drop the references to TRANSIENT blobs that it held (B17)."""
         self._lifecycle.failed(job_id, self._clock.monotonic())
 
     async def recover(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
-        """The job's artifacts are here when this returns, fetched from the HA store where needed. May be repeated.
+        """Make the job's artifacts available here, fetching them from the HA store if needed. May be repeated.
 
-        Raises BlobNotFound: one has no good copy; StorageError.
+        Raises BlobNotFound if an artifact has no good copy, StorageError.
         """
         self._lifecycle.hold(job_id, keys)
         await for_each(keys, lambda key: self._depot.path(job_id, key), limit=RESTORATIONS)
 
     async def delete_job(self, job_id: JobId) -> None:
-        """The job ended for good, or was refused: all its blobs go, here and in the HA store, whatever the counts say.
+        """The job ended for good or was refused. Delete all its blobs, here and in the HA store, whatever their counts.
 
-        Idempotent. Raises StorageError; it is to be repeated then.
+        Idempotent. Raises StorageError; repeat the call then.
         """
         await self._depot.delete_job(job_id)
 
@@ -257,7 +270,7 @@ class BlobServer(Component):
         self._runner = web.AppRunner(
             self._routes.app(),
             access_log=None,
-            handler_cancellation=True,  # who waits for a place and leaves, leaves it to others
+            handler_cancellation=True,  # a client that leaves while it waits gives its place to others
             shutdown_timeout=2.0,
             read_bufsize=READ_BUFFER,
         )
@@ -293,7 +306,7 @@ class BlobServer(Component):
     # --- cleanup -------------------------------------------------------------------------------------------------
 
     async def _rotate(self) -> None:
-        """At the times of the staged lists, and not of the cleanup (B16)."""
+        """Rotate when the staged lists are due, independently of the cleanup (B16)."""
         await self._jobs_known.wait()
         while True:
             await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
@@ -306,7 +319,7 @@ class BlobServer(Component):
             await self._clock.sleep(self._options.cleanup_interval)
 
     async def clean_up(self) -> None:
-        """One run: stage what nobody needs, and delete what has been staged for long enough (B16)."""
+        """Run the cleanup once: stage what nobody needs, and delete what has been staged long enough (B16)."""
         try:
             await self._depot.look_around(self._options.retention)
         except MinflinkError as error:
@@ -323,7 +336,10 @@ class BlobServer(Component):
             self._doubted.put_nowait((job_id, key))
 
     async def _mend_copies(self) -> None:
-        """Caches ask the HA store first: that one asks here is a sign that the copy there is not good."""
+        """Check copies.
+
+        Caches ask the HA store first, so a request to this server suggests that the copy there is not good.
+        """
         while True:
             job_id, key = await self._doubted.get()
             try:

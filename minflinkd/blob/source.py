@@ -1,4 +1,4 @@
-"""What is uploaded: a file, or bytes. Each can be read from its beginning as often as an upload is tried."""
+"""What is uploaded: a file, or bytes. Each can be read from its beginning for every try of an upload."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from minflinkd.storage.os_errors import os_errors
 
 class Source(Protocol):
     async def digest(self) -> tuple[str, int]:
-        """SHA-256 in hex and size in bytes, of what a body would send now."""
+        """Return the SHA-256 in hex and the size in bytes of what a body would send now."""
         ...
 
     def body(self, size: int, progress: Callable[[int], None]) -> AsyncIterable[bytes]:
-        """The first `size` bytes; each iteration begins anew, as aiohttp may begin a request anew by itself.
+        """Return the first `size` bytes. Each iteration starts over, because aiohttp itself may repeat a request.
 
-        Raises StorageError, and OSError where there are fewer by now: another try finds what is there then.
+        Raises StorageError, and OSError if fewer bytes are left by then: another try finds what is there.
         """
         ...
 
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 
 def open_source(path: Path) -> FileSource | BytesSource:
-    """Blocking. A small file is read at once, since every visit to a thread costs as much as its transfer.
+    """Open a file for upload. A small file is read at once: each thread call costs as much as its transfer. Blocking.
 
     Raises StorageError.
     """
@@ -46,11 +46,11 @@ def open_source(path: Path) -> FileSource | BytesSource:
 
 
 class FileSource:
-    """An open file, which its owner may still be writing to: it is hashed again for the try that follows a change."""
+    """An open file that its owner may still be writing to. After a change, the next try hashes it again."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
-        self._hashed: tuple[int, int] | None = None  # what the file was when it was hashed
+        self._hashed: tuple[int, int] | None = None  # size and time of the file when it was hashed
         self._sha256 = ""
 
     async def digest(self) -> tuple[str, int]:

@@ -1,7 +1,8 @@
-"""Staged cleanup (B16): what nobody needs goes after at least one and at most two retention intervals. Pure.
+"""Staged cleanup (B16): what nobody needs is deleted after one to two retention intervals. Pure.
 
-Two lists. A rotation takes what is on the first, and makes the second the first. They rotate every `interval` seconds,
-whatever else runs how often; a rotation that comes late delays the next ones, so that nothing goes too early.
+There are two lists. A rotation returns the items of the first, and the second becomes the first. The lists rotate every
+`interval` seconds, however often anything else runs. A late rotation delays the next ones, so that nothing is deleted
+too early.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class StagedLists(Generic[T]):
 
     def __init__(self, interval: float, now: float) -> None:
         self._interval = interval
-        self._first: dict[T, None] = {}  # in the order in which they came
+        self._first: dict[T, None] = {}  # in the order of their arrival
         self._second: dict[T, None] = {}
         self._rotates_at = now + interval
 
@@ -29,16 +30,16 @@ class StagedLists(Generic[T]):
 
     @property
     def rotates_at(self) -> float:
-        """When `rotate` is to be called next."""
+        """When to call `rotate` next."""
         return self._rotates_at
 
     def add(self, item: T) -> None:
-        """One that is staged already keeps its place."""
+        """Stage an item. One that is already staged keeps its place."""
         if item not in self:
             self._second[item] = None
 
     def remove(self, item: T) -> None:
-        """It is needed again, or gone; one that is not staged is no error."""
+        """The item is needed again, or gone. It is no error if it is not staged."""
         self._first.pop(item, None)
         self._second.pop(item, None)
 
@@ -47,7 +48,7 @@ class StagedLists(Generic[T]):
             self.remove(item)
 
     def rotate(self, now: float) -> tuple[T, ...]:
-        """What is to be deleted now; nothing before the time has come."""
+        """Return what to delete now; nothing before the rotation is due."""
         if now < self._rotates_at:
             return ()
         due = tuple(self._first)

@@ -1,6 +1,6 @@
 """Blobs on the local disk (B5, B7): `<directory>/<job>/<key>`, each written whole and verified before it is used.
 
-Blocking; callers are in threads. Used by the server and by every TaskManager's cache.
+Blocking, so callers are in threads. Used by the server and by every TaskManager's cache.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from minflinkd.storage.os_errors import os_errors
 
 log = structlog.get_logger(__name__)
 
-TRIES = 10  # where another thread moves or deletes at the same time
-KEPT_ASIDE = 10  # corrupt files, the newest
+TRIES = 10  # when another thread moves or deletes at the same time
+KEPT_ASIDE = 10  # number of corrupt files kept, the newest
 _INCOMING = "incoming"
-_CORRUPT = "corrupt"  # what was moved aside, for a person to look at
-TRUSTED = 60.0  # seconds for which a verified file that has not changed is sent without being hashed again
-_GRANULARITY_NS = 20_000_000  # of file times, twice the longest tick of a kernel
+_CORRUPT = "corrupt"  # files moved aside, for a person to look at
+TRUSTED = 60.0  # seconds for which a verified, unchanged file is sent without hashing it again
+_GRANULARITY_NS = 20_000_000  # of file times: twice the longest tick of a kernel
 
 
 class StoredFile(NamedTuple):
@@ -47,18 +47,18 @@ class StoredFile(NamedTuple):
 
 
 class BlobStore:
-    """The blobs of one process. Nothing but parsed ids and keys becomes a path (B41), and no link is followed."""
+    """The blobs of one process. Only parsed ids and keys become paths (B41), and no link is followed."""
 
     def __init__(self, directory: Path, *, durable: bool = True) -> None:
-        """`durable`: PERMANENT blobs outlive a crash of the machine. TRANSIENT ones are never recovered (B2)."""
+        """`durable`: PERMANENT blobs survive a crash of the machine. TRANSIENT ones are never recovered (B2)."""
         self.directory = directory
         self._durable = durable
         self.moved_aside = 0  # corrupt files
-        self._verified: dict[Path, _Verified] = {}  # what the file was when its checksum was right
+        self._verified: dict[Path, _Verified] = {}  # the identity of each file when its checksum was right
         self._receiving: weakref.WeakSet[Incoming] = weakref.WeakSet()
 
     def open(self) -> None:
-        """Make the directories; what a killed process was receiving goes. Raises StorageError."""
+        """Make the directories. Delete what a killed process was receiving. Raises StorageError."""
         with os_errors(self.directory):
             shutil.rmtree(self.directory / _INCOMING, ignore_errors=True)
             (self.directory / _INCOMING).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class BlobStore:
         temporary, target = self.directory / _INCOMING / secrets.token_hex(16), self.path(job_id, key)
 
         def placed(found: os.stat_result) -> None:
-            # Its name has changed just now, and no more.
+            # The rename changed only the file's ctime, so its age counts from its mtime.
             self._remember(target, found, age_ns=time.time_ns() - found.st_mtime_ns)
 
         incoming = Incoming(
@@ -81,14 +81,14 @@ class BlobStore:
         return incoming
 
     def get(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """The path of the verified file; raises as `reader`."""
+        """Return the path of the verified file. Raises what `reader` raises."""
         self.reader(job_id, key).close()
         return self.path(job_id, key)
 
     def reader(self, job_id: JobId | None, key: BlobKey) -> BlobFile:
-        """The verified file, open at its beginning. A corrupt one is moved aside and reported.
+        """Return the verified file, open at its beginning. A corrupt file is moved aside and reported.
 
-        It is hashed when it is first asked for and whenever it has changed since. Raises BlobNotFound, StorageError.
+        A file is hashed on the first request and whenever it has changed. Raises BlobNotFound, StorageError.
         """
         path = self.path(job_id, key)
         with os_errors(path):
@@ -99,7 +99,7 @@ class BlobStore:
                 good = False
                 try:
                     good = self._is_known(file, path) or self._verify(file, job_id, key)
-                    # While it is open, so that its inode is not given to another file.
+                    # Do this while it is open, so that its inode is not reused for another file.
                     if not good and self.move_aside(job_id, key, os.fstat(file.fileno())):
                         break
                 finally:
@@ -110,7 +110,7 @@ class BlobStore:
             raise BlobNotFound(f"blob {key} of job {owner_name(job_id)} was corrupt and was moved aside")
 
     def verified_reader(self, job_id: JobId | None, key: BlobKey) -> BlobFile | None:
-        """As `reader`, but quick: None where the file would have to be hashed. Raises BlobNotFound, StorageError."""
+        """Like `reader`, but quick: None if the file would have to be hashed. Raises BlobNotFound, StorageError."""
         path = self.path(job_id, key)
         with os_errors(path):
             file = open_regular(path)
@@ -122,15 +122,17 @@ class BlobStore:
             return None
 
     def trusted(self, job_id: JobId | None, key: BlobKey, file: BlobFile) -> bool:
-        """Whether it is unchanged, and was verified for this reader, or so lately that the disk will not have damaged
-        it since. Not blocking."""
+        """Whether the file is unchanged and was verified for this reader, or so recently that disk damage is unlikely.
+
+        Not blocking.
+        """
         verified = self._verified.get(self.path(job_id, key))
         if not file.hashed and (verified is None or verified.identity != file.found or verified.is_old()):
             return False
         return file.unchanged()
 
     def confirm(self, job_id: JobId | None, key: BlobKey, file: BlobFile) -> None:
-        """The whole of `file` was found right once more."""
+        """The whole of `file` was found correct once more."""
         path, identity = self.path(job_id, key), Identity.of(os.fstat(file.fileno()))
         verified = self._verified.get(path)
         if verified is not None and verified.identity == identity:
@@ -143,7 +145,7 @@ class BlobStore:
         sha256: str,
         accept: Callable[[BlobKey], bool] = lambda _: True,
     ) -> BlobKey | None:
-        """The key under which this content is stored for this job already, with its file verified."""
+        """Return the key under which this content is stored for this job, with its file verified."""
         for key in self.candidates(job_id, kind, sha256):
             if accept(key):
                 with contextlib.suppress(BlobNotFound):
@@ -152,11 +154,11 @@ class BlobStore:
         return None
 
     def candidates(self, job_id: JobId | None, kind: BlobKind, sha256: str) -> list[BlobKey]:
-        """Under which this content is stored for this job, unless the file is corrupt."""
+        """Return the keys under which this content is stored for this job, unless the file is corrupt."""
         return sorted(key for key in self._keys(job_id) if (key.kind, key.sha256) == (kind, sha256))
 
     def owners(self) -> list[JobId | None]:
-        """Whose blobs there are."""
+        """Return the owners of the blobs."""
         owners: list[JobId | None] = []
         with os_errors(self.directory), contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.directory)):
@@ -175,7 +177,7 @@ class BlobStore:
                     yield BlobKey.parse(name)
 
     def files(self, job_id: JobId | None) -> list[StoredFile]:
-        """In the order of keys."""
+        """Return the stored files of a job, in the order of keys."""
         directory = self.directory / owner_name(job_id)
         files: list[StoredFile] = []
         with os_errors(directory), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -186,7 +188,7 @@ class BlobStore:
         return sorted(files, key=lambda file: file.key)
 
     def delete(self, job_id: JobId | None, key: BlobKey) -> None:
-        """One that does not exist is no error."""
+        """Delete a blob. It is no error if it does not exist."""
         path = self.path(job_id, key)
         self._verified.pop(path, None)
         with os_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -197,7 +199,7 @@ class BlobStore:
                 os.close(directory)
 
     def delete_job(self, job_id: JobId | None) -> None:
-        """All blobs of a job."""
+        """Delete all blobs of a job."""
         directory = self.directory / owner_name(job_id)
         for path in [path for path in list(self._verified) if path.parent == directory]:
             self._verified.pop(path, None)
@@ -208,14 +210,14 @@ class BlobStore:
             for tries_left in reversed(range(TRIES)):
                 try:
                     shutil.rmtree(directory)
-                except FileNotFoundError:  # of it, or of a file in it that another thread has deleted
+                except FileNotFoundError:  # the directory, or a file in it that another thread has deleted
                     if not tries_left and directory.exists():
                         raise OSError(errno.EBUSY, "files of it are deleted all the time", str(directory)) from None
                 if not directory.exists():
                     return
 
     def delete_temporaries(self, older_than: float) -> int:
-        """What was received and is no more: files of `incoming` that have not changed for `older_than` seconds."""
+        """Delete abandoned uploads: files of `incoming` that have not changed for `older_than` seconds."""
         live = {incoming.temporary.name for incoming in list(self._receiving)}
         limit, deleted = time.time() - older_than, 0
         with os_errors(self.directory), contextlib.suppress(FileNotFoundError):
@@ -227,18 +229,18 @@ class BlobStore:
         return deleted
 
     def delete_empty(self) -> None:
-        """Directories of jobs that hold nothing any more."""
+        """Delete the empty directories of jobs."""
         with os_errors(self.directory):
             for job_id in self.owners():
                 with contextlib.suppress(OSError):  # not empty
                     os.rmdir(self.directory / owner_name(job_id))
 
     def doubt(self, job_id: JobId | None, key: BlobKey) -> None:
-        """Hash the file again when it is next asked for."""
+        """Hash the file again when it is next requested."""
         self._verified.pop(self.path(job_id, key), None)
 
     def move_aside(self, job_id: JobId | None, key: BlobKey, found: os.stat_result) -> bool:
-        """A corrupt file, `found`, is kept for a person to look at. False: another one has taken its place."""
+        """Keep the corrupt file `found` for a person to look at. False if another file has taken its place."""
         path = self.path(job_id, key)
         aside = self.directory / _CORRUPT / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
         with os_errors(path), contextlib.suppress(FileNotFoundError):  # another request was quicker
@@ -253,11 +255,11 @@ class BlobStore:
         return True
 
     def path(self, job_id: JobId | None, key: BlobKey) -> Path:
-        """Where it lies, or would lie; nothing is verified. Raises InvalidId."""
+        """Return the path of the blob's file, whether or not it exists; nothing is verified. Raises InvalidId."""
         return self.directory / owner_name(job_id) / str(BlobKey.parse(str(key)))
 
     def _is_known(self, file: BlobFile, path: Path) -> bool:
-        """Whether it is what it was when its checksum was right."""
+        """Whether the file is the same as when its checksum was right."""
         file.found = Identity.of(os.fstat(file.fileno()))
         verified = self._verified.get(path)
         return verified is not None and verified.identity == file.found
@@ -273,7 +275,10 @@ class BlobStore:
         return True
 
     def _remember(self, path: Path, found: os.stat_result, *, age_ns: int) -> None:
-        """A file that was written just now may be written again without its times showing it, and is not trusted."""
+        """Remember a verified file, unless it was just written.
+
+        Such a file could be written again without a change in its times, so it is not trusted.
+        """
         if age_ns > _GRANULARITY_NS:
             self._verified[path] = _Verified(Identity.of(found), time.monotonic())
 
@@ -287,7 +292,7 @@ class _Verified(NamedTuple):
 
 
 def _keep_newest(directory: Path, many: int) -> None:
-    """By the time at which they came here."""
+    """Delete all but the newest files, by the time at which they were moved here."""
     came = dict[str, int]()
     for entry in os.scandir(directory):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Moving blobs over HTTP: pieces of a useful size, and no more transfers at once than allowed (B9, B40)."""
+"""Moves blobs over HTTP: pieces of a useful size, and no more transfers at once than allowed (B9, B40)."""
 
 from __future__ import annotations
 
@@ -24,32 +24,34 @@ class StoredBlob(msgspec.Struct, frozen=True):
 
 
 class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One blob of the server, in the list of them."""
+    """One entry in the server's list of blobs."""
 
     job: str  # its id, or `none`
     key: str
     kind: str  # p or t
     size: int  # bytes
     references: int
-    state: str  # of `lifecycle.BlobState`
+    state: str  # a value of `lifecycle.BlobState`
     modified_ms: int  # since 1970; when it was stored here
 
 
 async def pieces(stream: StreamReader, *, idle_timeout: float) -> AsyncIterator[bytes]:
-    """The stream as it comes. Raises TimeoutError when nothing comes for `idle_timeout` seconds, or too little
-    (`Pace`)."""
+    """Yield the stream as it arrives.
+
+    Raises TimeoutError when nothing arrives for `idle_timeout` seconds, or too little (`Pace`).
+    """
     data, pace = b"", Pace(idle_timeout)
     while True:
         async with pace.step(len(data)):
-            data, chunk_ends = await stream.readchunk()  # as it came: `readany` would copy it
+            data, chunk_ends = await stream.readchunk()  # as it arrived: `readany` would copy it
         if data:
             yield data
-        elif not chunk_ends or stream.at_eof():  # else of the transfer encoding (an empty stream says so for ever)
+        elif not chunk_ends or stream.at_eof():  # otherwise only a chunk ended (an empty stream keeps reporting that)
             return
 
 
 async def in_chunks(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """In pieces of about CHUNK bytes, for what costs a trip to a thread each time."""
+    """Yield pieces of about CHUNK bytes, for a consumer that needs a thread call for each."""
     waiting, size = list[bytes](), 0
     async for piece in source:
         waiting.append(piece)
@@ -62,8 +64,10 @@ async def in_chunks(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def pump(source: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[object]]) -> None:
-    """Write each piece while the next one is on its way. What came before `source` failed is written, too; nothing is
-    being written when it returns or raises."""
+    """Write each piece while the next one arrives.
+
+    If `source` fails, what came before is still written. Nothing is being written when this returns or raises.
+    """
     writing: asyncio.Future[object] | None = None
     try:
         async for piece in source:
@@ -78,25 +82,27 @@ async def pump(source: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[
                 writing.cancel()
             await asyncio.wait({writing})
             if not writing.cancelled():
-                writing.exception()  # seen
+                writing.exception()  # mark it as retrieved
         raise
 
 
 async def finish(step: Awaitable[T]) -> T:
-    """Not to be left half done: a cancellation waits for it."""
+    """Finish `step` even if the caller is cancelled: the cancellation waits for it."""
     task = asyncio.ensure_future(step)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # seen
+            task.exception()  # mark it as retrieved
         raise
 
 
 class Pace:
-    """How slow a transfer may be: something within every `idle_timeout` seconds, and all in all no less than
-    SLOWEST bytes a second, so that no peer holds a place for ever."""
+    """Limits how slow a transfer may be, so that no peer holds a place for ever.
+
+    Something must move within every `idle_timeout` seconds, and at least SLOWEST bytes a second overall.
+    """
 
     SLOWEST = 16 * 1024
 
@@ -106,13 +112,13 @@ class Pace:
         self._latest = self._clock() + idle_timeout
 
     def step(self, moved: int = 0) -> asyncio.Timeout:
-        """For the next step, after `moved` more bytes. Raises TimeoutError at its end."""
+        """Return the timeout for the next step, after `moved` more bytes. It raises TimeoutError when it passes."""
         self._latest += moved / self.SLOWEST
         return asyncio.timeout_at(min(self._latest, self._clock() + self._idle_timeout))
 
 
 class TransferGate:
-    """At most `limit` transfers run, at most `backlog` wait, for `longest_wait` seconds; more are refused."""
+    """At most `limit` transfers run. At most `backlog` wait, up to `longest_wait` seconds. More are refused."""
 
     def __init__(self, limit: int, backlog: int, longest_wait: float) -> None:
         self._room = asyncio.Semaphore(limit)
@@ -123,7 +129,7 @@ class TransferGate:
 
     @asynccontextmanager
     async def transfer(self) -> AsyncIterator[None]:
-        """Raises BlobServerBusy."""
+        """Hold a place for one transfer. Raises BlobServerBusy."""
         if self._room.locked() and self.waiting >= self._backlog:
             raise BlobServerBusy(f"{self.running} transfers run and {self.waiting} wait", hint="try again later")
         self.waiting += 1

@@ -1,4 +1,4 @@
-"""How a checkpoint fails (C23), and when that fails the job."""
+"""How a checkpoint fails (C23), and when this fails the job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from minflinkd.checkpoint.step import Step
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, TaskId
 
-SESSION_LOST = "session-lost"  # the TaskManager's code for it
+SESSION_LOST = "session-lost"  # the TaskManager's error code for it
 
 
 def abort_all(step: Step, cause: FailureCause) -> None:
-    """Whatever has begun, but those that are being finalised: of them the storage decides."""
+    """Abort everything that has begun, except checkpoints being finalised: the storage decides about those."""
     triggering.set_up_failed(step, None, cause)
     for checkpoint in list(step.state.pending.values()):
         if checkpoint.phase is Phase.PENDING:
@@ -33,7 +33,7 @@ def hook_failed(step: Step, checkpoint_id: int, error: ErrorInfo) -> None:
 
 
 def abort_for(step: Step, checkpoint_id: int, attempt: AttemptId, cause: FailureCause, error: ErrorInfo) -> None:
-    """A task's word ends a checkpoint only while that attempt's part of it is open."""
+    """A task can end a checkpoint only while its attempt has not acknowledged."""
     checkpoint = step.state.pending.get(checkpoint_id)
     if checkpoint is None or checkpoint.phase is not Phase.PENDING:
         return
@@ -49,17 +49,17 @@ def abort(
     error: ErrorInfo | None = None,
     task: TaskId | None = None,
 ) -> None:
-    """`task`: whose word ends it."""
+    """`task`: the task that caused the abort."""
     number, finalizing = checkpoint.checkpoint_id, checkpoint.phase is Phase.FINALIZING
     checkpoint = checkpoint.move(Phase.FAILED)
     step.drop(number)
     step.set(last_ended=step.now)
     current = {*step.state.attempts.values(), *step.state.survivors}
-    if checkpoint.silent_hooks:  # no task has heard of it
+    if checkpoint.silent_hooks:  # no task was triggered
         step.commands.append(e.CancelHooks(number))
     else:
         step.commands += [e.NotifyAborted(a, number) for a in checkpoint.tasks.values() if a in current]
-    if finalizing:  # the write may have succeeded all the same: the metadata goes before any file that it names
+    if finalizing:  # the write may still have succeeded, so delete the metadata before any file that it names
         step.set(discarding={**step.state.discarding, number: checkpoint.referenced_files()})
         step.commands.append(e.DiscardMetadata(number))
     else:
@@ -73,14 +73,14 @@ def abort(
     if cause in TRIGGER:
         step.set(trigger_failures=step.state.trigger_failures + 1)
     elif cause in COUNTED and checkpoint.kind is not CheckpointKind.SAVEPOINT and number > newest:
-        # else a later one has shown meanwhile that checkpoints work
+        # Otherwise a later checkpoint has shown in the meantime that checkpoints work.
         _count_failure(step, number, cause, error)
 
 
 def _count_failure(step: Step, number: int, cause: FailureCause, error: ErrorInfo | None) -> None:
     step.set(failures=step.state.failures + 1)
     if step.state.failures > step.state.options.tolerable_failed:
-        step.set(failures=0)  # the restarted job is given as many again
+        step.set(failures=0)  # the restarted job gets the full allowance again
         step.commands.append(e.FailJob(number, cause, error))
 
 
@@ -94,14 +94,14 @@ def expire(step: Step) -> None:
 
 
 def _cause_of(error: ErrorInfo) -> FailureCause:
-    """Why a task declined. That its session is gone will be told as its failure, and says nothing of checkpoints."""
+    """Return why a task declined. A lost session is reported as a task failure; it says nothing about checkpoints."""
     if error.code == SESSION_LOST:
         return FailureCause.TASK_FAILURE
     return FailureCause.STORAGE if error.code.startswith("storage") else FailureCause.DECLINED
 
 
 def _overdue(checkpoint: PendingCheckpoint, timeout: float) -> ErrorInfo:
-    """Names whom it waited for."""
+    """The error names the hooks or tasks that did not answer."""
     hooks, tasks = checkpoint.silent_hooks, checkpoint.silent_tasks
     who = f"master hook {', '.join(hooks)} has not answered" if hooks else f"{_tasks(tasks)} not acknowledged"
     return ErrorInfo(

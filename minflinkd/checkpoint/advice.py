@@ -1,4 +1,4 @@
-"""What to change where checkpoints take longer than the interval at which they are triggered (C42)."""
+"""What to change if checkpoints take longer than the interval at which they are triggered (C42)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _METADATA = "writing the metadata"
 
 
 def advice(record: CheckpointRecord, interval_ms: float) -> str:
-    """For a completed checkpoint; empty where it was quick enough, or where there is no interval."""
+    """Return the advice for a completed checkpoint; empty if it was quick enough, or if there is no interval."""
     took = record.duration_ms + record.metadata_ms
     if interval_ms <= 0 or took <= interval_ms or not record.tasks:
         return ""

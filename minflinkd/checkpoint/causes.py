@@ -10,12 +10,12 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
 class CheckpointKind(StrEnum):
     PERIODIC = "periodic"
     MANUAL = "manual"
-    SAVEPOINT = "savepoint"  # copied to where a user wants it, once it is complete and published (C24)
+    SAVEPOINT = "savepoint"  # copied to a user's directory once it is complete and published (C24)
     FINAL = "final"  # all input is exhausted; the job finishes when it is complete and published (C4)
 
 
 class Refusal(StrEnum):
-    """A request that was not begun. No failure: nothing is counted."""
+    """A request that was not begun. It is not a failure, and nothing is counted."""
 
     SHUT_DOWN = "shut-down"
     PERIODIC_OFF = "periodic-off"
@@ -42,22 +42,22 @@ REFUSALS = {
 class FailureCause(StrEnum):
     """What ended a checkpoint (or its set-up) before it was complete."""
 
-    TRIGGER_FAILURE = "trigger-failure"  # id or location not to be had, or a task could not be told
+    TRIGGER_FAILURE = "trigger-failure"  # no id or location, or a task could not be told
     EXPIRED = "expired"
     DECLINED = "declined"
     STORAGE = "storage"  # a task could not upload its part
     FINALIZE_FAILURE = "finalize-failure"  # the metadata could not be written
-    TASK_FAILURE = "task-failure"  # the job's tasks have stopped meanwhile
-    SUBSUMED = "subsumed"  # a later one was complete first
+    TASK_FAILURE = "task-failure"  # the job's tasks have stopped in the meantime
+    SUBSUMED = "subsumed"  # a later one completed first
     SHUT_DOWN = "coordinator-shut-down"
-    MASTER_HOOK = "master-hook"  # one failed, or did not answer in time; no task heard of the checkpoint
-    JOB_STOPS = "job-stops"  # the job is drained: the next cut is at the end of time
+    MASTER_HOOK = "master-hook"  # a hook failed, or did not answer in time; no task was triggered
+    JOB_STOPS = "job-stops"  # the job is drained; the next cut is at the end of time
 
 
-# C23: only what says that checkpointing itself does not work; the others are counted and shown, but harm no job.
+# C23: only causes that show that checkpointing itself does not work. Others are counted and shown, but harm no job.
 COUNTED = frozenset({FailureCause.EXPIRED, FailureCause.DECLINED, FailureCause.STORAGE, FailureCause.FINALIZE_FAILURE})
 
-# Neither: failures before any task has begun, counted apart and in a row, until all tasks have taken a trigger.
+# Failures before any task has begun. They are counted separately, in a row, until all tasks have taken a trigger.
 TRIGGER = frozenset({FailureCause.TRIGGER_FAILURE, FailureCause.MASTER_HOOK})
 
 
@@ -71,7 +71,7 @@ class CheckpointRefused(MinflinkError):
 
 
 class CheckpointFailed(MinflinkError):
-    """A checkpoint that was asked for has failed; `checkpoint_id` is None where it had none yet."""
+    """A requested checkpoint has failed. `checkpoint_id` is None if it had no id yet."""
 
     code = "checkpoint-failed"
     consequence = Consequence.RETRYABLE
@@ -85,7 +85,7 @@ class CheckpointFailed(MinflinkError):
 
 
 class CheckpointNotPending(MinflinkError):
-    """An acknowledgement that came too late: nothing refers to its files, they are the sender's to delete."""
+    """An acknowledgement that came too late. Nothing refers to its files, and the sender must delete them."""
 
     code = "checkpoint-not-pending"
     consequence = Consequence.REFUSED

@@ -1,4 +1,4 @@
-"""How a checkpoint is completed (C21, C22): acknowledged by all, written, published, and one day subsumed."""
+"""How a checkpoint is completed (C21, C22): acknowledged by all tasks, written, published, and later subsumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minflinkd.runtime.ids import TaskId
 def acknowledged(step: Step, snapshot: TaskSnapshot) -> None:
     checkpoint = step.state.pending.get(snapshot.checkpoint_id)
     if checkpoint is None or not checkpoint.waits_for(snapshot):
-        doomed.doom(step, frozenset(snapshot.physical_files))  # late or doubled: only what nobody refers to will go
+        doomed.doom(step, frozenset(snapshot.physical_files))  # late or repeated: only unreferenced files are deleted
         return
     available = available_files(step.state)
     snapshot = step.state.registry.located(snapshot, available)
@@ -63,7 +63,7 @@ def complete(step: Step, checkpoint: PendingCheckpoint) -> None:
         if older.phase is Phase.PENDING:
             aborting.abort(step, older, FailureCause.SUBSUMED)
     subsume(step)
-    doomed.doom(step, checkpoint.written_files() - completed.physical_files())  # nothing but copies was in them
+    doomed.doom(step, checkpoint.written_files() - completed.physical_files())  # they held only copies
     current = set(step.state.attempts.values())
     step.commands += [e.NotifyComplete(a, number) for a in checkpoint.tasks.values() if a in current]
     final = step.state.final
@@ -79,9 +79,10 @@ def confirm(step: Step, checkpoints: Collection[int], tasks: Set[TaskId]) -> Non
 
 
 def subsume(step: Step) -> None:
-    """Beyond those retained, drop what is published; until then its metadata is the only proof of what is owed.
+    """Drop published checkpoints beyond the retained ones.
 
-    And not before a later one is confirmed: until its tasks know that, they take the files of this one for granted.
+    Until a checkpoint is published, its metadata is the only proof of what is owed. It also stays until a later one is
+    confirmed: until tasks know of a later one, they rely on the files of this one.
     """
     state = step.state
     beyond = state.completed[: -state.options.num_retained]
@@ -99,7 +100,7 @@ def subsume(step: Step) -> None:
 
 
 def _with_sizes(sizes: Mapping[str, int], snapshot: TaskSnapshot) -> Mapping[str, int]:
-    """And those of the files that were written for it: as it says, or else as far as their last segment goes."""
+    """Add the sizes of the files written for this snapshot: as reported, or at least the end of the last segment."""
     written = dict.fromkeys(snapshot.physical_files, 0)
     for handle in (file.handle for file in snapshot.files):
         if handle.file in written:

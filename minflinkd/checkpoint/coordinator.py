@@ -3,8 +3,9 @@
 A checkpoint goes: request -> set-up (id) -> checked again -> master hooks have answered -> triggered at all tasks ->
 acknowledged by all -> metadata written (from here on it is the job's latest) -> older ones subsumed -> tasks told to
 publish -> confirmed by each.
-How it begins is in `triggering`, how it is completed in `completing`, how it fails in `aborting`, when a file may go in
-`doomed`; `driver` carries out the commands.
+
+`triggering` begins a checkpoint, `completing` completes it, `aborting` fails it, and `doomed` decides when a file may
+be deleted. `driver` carries out the commands.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def initial(
     graph_digest: str = "",
     sizes: Mapping[str, int] | None = None,
 ) -> State:
-    """A coordinator over what the store holds. What was published before it began is not known: all is owed again.
+    """Return a coordinator state over what the store holds.
 
-    `sizes`: of the physical files that are there, in bytes.
+    It is not known what was published before, so all tasks owe everything again. `sizes`: bytes of the physical files
+    that exist.
     """
     registry = Registry.of(completed)
     return State(
@@ -51,7 +53,7 @@ def initial(
 
 
 def step(state: State, event: e.Event, now: float) -> tuple[State, tuple[e.Command, ...]]:
-    """One event, then whatever it and the time make possible. Pure; `now` is monotonic, in seconds."""
+    """Handle one event, then do whatever it and the time make possible. Pure. `now` is monotonic, in seconds."""
     this = Step(state, now)
     _handle(this, event)
     _settle(this)
@@ -112,7 +114,7 @@ def _handle(this: Step, event: e.Event) -> None:
 
 
 def _settle(this: Step) -> None:
-    """What the time and the new state make possible; leaves nothing that could be done now."""
+    """Do everything that the time and the new state make possible. Nothing that could be done now is left."""
     aborting.expire(this)
     triggering.periodic(this)
     triggering.begin_queued(this)
@@ -122,7 +124,7 @@ def _settle(this: Step) -> None:
 
 
 def _drain_begun(this: Step) -> None:
-    """A cut from now on might have the end of time in it, and a job that goes on from there would drop its rows."""
+    """A cut from now on might include the end of time. A job restored from it would drop later rows."""
     this.set(draining=True)
     aborting.abort_all(this, FailureCause.JOB_STOPS)
 
@@ -146,9 +148,9 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: b
     fresh = {task for task, attempt in attempts.items() if attempt not in this.state.survivors}
     next_trigger = this.now + interval if periodic and interval > 0 else None
     this.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
-    if restored is not None:  # what a restored attempt owes is published before it runs
+    if restored is not None:  # a restored attempt publishes what it owes before it runs
         owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}
-        gone = owing - attempts.keys()  # of an earlier version: who has their vertices now was restored with their part
+        gone = owing - attempts.keys()  # of an earlier version; the tasks that now have their vertices were restored
         completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh | gone)
     for number, waiting in sorted(this.state.unconfirmed.items()):
         this.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]

@@ -20,7 +20,7 @@ Delete = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class Deleting:
-    """`files` and `metadata` delete objects by name, and may be repeated. `run` is a loop of the owner of `tasks`."""
+    """`files` and `metadata` delete objects by name and may be repeated. The owner of `tasks` runs `run` as a loop."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Deleting:
         self.files_deleted = 0
 
     def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
-        """Delete them in due course; `then` is called when nothing more is done about it.
+        """Delete objects in due course. `then` is called when nothing more is done about them.
 
-        `insists`: metadata; at once, and until it succeeds.
+        `insists`: for metadata. It is deleted at once, and retried until that succeeds.
         """
         number, objects = next(self._numbers), tuple(sorted(names))
         self._ends[number] = then
@@ -64,7 +64,7 @@ class Deleting:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """While a checkpoint writes."""
+        """Hold back the deletion of files while a checkpoint writes its metadata."""
         self._feed(deletions.WriteBegun())
         try:
             yield
@@ -76,7 +76,7 @@ class Deleting:
 
     def _feed(self, event: deletions.Event, *, now: float | None = None) -> None:
         if self._tasks.closed:
-            return  # what is left is the next coordinator's to find
+            return  # the next coordinator finds what is left
         self._stepped_at = self._clock.monotonic() if now is None else now
         for command in self._machine.feed(event, self._stepped_at):
             match command:

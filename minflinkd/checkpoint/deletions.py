@@ -1,8 +1,11 @@
-"""What is to be deleted of a job's checkpoints, and when: a pure queue that never gets ahead of checkpointing (F5).
+"""Decides what to delete of a job's checkpoints, and when. A pure queue that never gets ahead of checkpointing (F5).
 
-A request deletes many objects. At most `in_flight` are made at a time, `rate` files a second, and none for files while
-a checkpoint's metadata is being written. What fails is tried again by itself, after a pause that grows. Files are given
-up in the end, as the sweep of orphans finds them. Metadata never is, and waits for none of this: restarts wait for it.
+A request deletes many objects. At most `in_flight` requests run at a time, and at most `rate` files a second are
+deleted. No request for files is made while a checkpoint's metadata is being written. What fails is retried in a request
+of its own, after a growing pause.
+
+Files are given up in the end, because the sweep of orphans finds them. Metadata is never given up and does not wait for
+any of this, because restarts wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of one deletion that goes into one request."""
+    """The part of one deletion that goes into one request."""
 
     deletion: int
     names: tuple[str, ...]
@@ -46,9 +49,9 @@ class Queue:
     limits: Limits = field(default_factory=Limits)
     waiting: tuple[Piece, ...] = ()
     in_flight: Mapping[int, tuple[Piece, ...]] = field(default_factory=dict)  # by request
-    incomplete: frozenset[int] = frozenset()  # deletions of which a piece was given up
-    writes: int = 0  # of metadata, under way
-    next_at: float = 0.0  # no request for files before
+    incomplete: frozenset[int] = frozenset()  # deletions with a piece that was given up
+    writes: int = 0  # metadata writes under way
+    next_at: float = 0.0  # no request for files before this time
     last_request: int = 0
 
 
@@ -76,7 +79,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class WriteBegun:
-    """Of a checkpoint's metadata."""
+    """A checkpoint's metadata is being written."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ Event = Wanted | Done | Failed | WriteBegun | WriteEnded | Tick
 
 @dataclass(frozen=True)
 class Delete:
-    """-> Done, Failed. That an object does not exist is no failure."""
+    """Answered by Done or Failed. A missing object is no failure."""
 
     request: int
     names: tuple[str, ...]
@@ -105,7 +108,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Ended:
-    """Nothing more is done for this deletion; `complete`: no object of it is left."""
+    """Nothing more is done for this deletion. `complete`: all its objects are gone."""
 
     deletion: int
     complete: bool
@@ -153,7 +156,7 @@ def step(queue: Queue, event: Event, now: float) -> tuple[Queue, tuple[Command, 
 
 
 def next_wakeup(queue: Queue, now: float) -> float | None:
-    """When the next Tick is due; None: not before something else happens."""
+    """When the next Tick is due; None: not before some other event."""
     times = [
         piece.not_before if piece.insists else max(piece.not_before, queue.next_at)
         for piece in queue.waiting
@@ -178,7 +181,10 @@ def check_invariants(queue: Queue) -> None:
 
 
 def _next(queue: Queue, now: float) -> tuple[Piece, ...]:
-    """What the next request takes: what insists first; fresh pieces together, one that has failed by itself."""
+    """Return the pieces of the next request. Metadata goes first.
+
+    Fresh pieces share a request; a failed one goes alone.
+    """
     for insists in (True, False):
         due = [
             piece
@@ -213,7 +219,7 @@ def _taken(queue: Queue, request: int) -> tuple[Queue, tuple[Piece, ...]]:
 def _after_failure(
     pieces: tuple[Piece, ...], limits: Limits, now: float
 ) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """What is tried again, and what is given up."""
+    """Return what is tried again, and what is given up."""
     again, given_up = [], []
     for piece in pieces:
         failures = piece.failures + 1
@@ -226,7 +232,7 @@ def _after_failure(
 
 
 def _ended(queue: Queue, pieces: tuple[Piece, ...]) -> tuple[Queue, list[Command]]:
-    """Of the deletions of these pieces, those that have no other."""
+    """Return an Ended for each deletion of these pieces that has no pieces left."""
     left = {piece.deletion for piece in queue.waiting}
     left |= {piece.deletion for request in queue.in_flight.values() for piece in request}
     over = {piece.deletion: None for piece in pieces if piece.deletion not in left}

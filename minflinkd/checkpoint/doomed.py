@@ -19,9 +19,9 @@ def doom(
 
 
 def delete(step: Step) -> None:
-    """Delete what no checkpoint refers to and none in flight may still take for granted.
+    """Delete the files that no checkpoint refers to and that none in flight may still rely on.
 
-    Never in the midst of a checkpoint that is being processed: a step settles behind it (F5).
+    Never while a checkpoint is being processed: a step settles only after it has handled its event (F5).
     """
     if not step.state.doomed:
         return
@@ -32,7 +32,7 @@ def delete(step: Step) -> None:
     for entry in settled:
         if entry.checkpoint is not None:
             registry = registry.without(entry.checkpoint)
-    kept = retained_files(state).union(*state.discarding.values())  # doomed anew with their last referrer
+    kept = retained_files(state).union(*state.discarding.values())  # doomed again with their last referrer
     in_flight = frozenset[str]().union(*(c.referenced_files() for c in state.pending.values()))
     waiting, deletable = [], frozenset[str]()
     for entry in state.doomed:
@@ -42,7 +42,7 @@ def delete(step: Step) -> None:
             held = files & in_flight
             entry = replace(entry, checkpoint=None)
         deletable |= files - held
-        if held or entry.checkpoint is not None:  # to be released
+        if held or entry.checkpoint is not None:  # references still to be released
             waiting.append(replace(entry, files=held))
     deletable -= frozenset().union(*(entry.files for entry in waiting))
     step.set(doomed=tuple(waiting), registry=registry)
@@ -52,7 +52,7 @@ def delete(step: Step) -> None:
 
 
 def metadata_discarded(step: Step, checkpoint_id: int) -> None:
-    """Nothing names its files any more."""
+    """The checkpoint's metadata is gone: nothing names its files any more."""
     files = step.state.discarding.get(checkpoint_id, frozenset())
     checkpoint = step.state.leaving.get(checkpoint_id)
     step.set(

@@ -1,4 +1,4 @@
-"""The checkpoint coordinator of a job as a component: carries out what the machine decides, and reports back."""
+"""The checkpoint coordinator of a job, as a component. It carries out what the machine decides and reports back."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ log = structlog.get_logger(__name__)
 
 
 class CheckpointCoordinator(Component):
-    """Everything about the checkpoints of one job. Started before the job's first deployment.
+    """Manages the checkpoints of one job. It starts before the job's first deployment.
 
-    A (re)start of the tasks goes: `tasks_stopped`, `await restore_point()`, deploy from it, `tasks_running`.
-    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23), `on_complete` after
-    each that is complete.
+    A start or restart of the tasks goes: `tasks_stopped`, `await restore_point()`, deploy from it, `tasks_running`.
+
+    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23). `on_complete` is
+    called after each completed checkpoint.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class CheckpointCoordinator(Component):
         past: CheckpointStatistics | None = None,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`hooks`: by name; they take the place of `options.hooks`. `past`: of the job's earlier coordinator.
+        """`hooks`: by name; they replace `options.hooks`. `past`: the statistics of the job's earlier coordinator.
 
-        `leads`: whether it is beyond doubt that no other daemon leads now.
+        `leads`: whether it is certain that no other daemon leads now.
         """
         super().__init__(f"checkpoint coordinator of {job_id}")
         self._hooks = MasterHooks(hooks or {})
@@ -90,11 +91,11 @@ class CheckpointCoordinator(Component):
         self._machine = self._machine_of(coordinator.initial(job_id, options, graph_digest=graph_digest))
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
-        self._changed = asyncio.Event()  # replaced by every step
+        self._changed = asyncio.Event()  # every step replaces it
         self._stepped_at = 0.0  # monotonic seconds
         self._timer = Timer(
             clock,
-            # As of the last step, not as of now: what has become due since then nobody has looked at.
+            # Uses the time of the last step, not the current time. No step has yet seen what became due since then.
             due=lambda: next_wakeup(self._state, self._stepped_at),
             tick=lambda now: self._feed(e.Tick(), now=now),
         )
@@ -123,25 +124,28 @@ class CheckpointCoordinator(Component):
     def tasks_running(self, attempts: Mapping[TaskId, AttemptId], *, periodic: bool = True) -> None:
         """All tasks of the job are RUNNING, as these attempts.
 
-        Without `periodic` no checkpoint begins by itself until `begin_periodic`.
+        If `periodic` is False, no periodic checkpoint begins until `begin_periodic`.
         """
         self._feed(e.TasksRunning(dict(attempts), periodic))
 
     def begin_periodic(self) -> None:
+        """Start the periodic checkpoints of tasks that run without them."""
         self._feed(e.PeriodicBegins())
 
     def tasks_stopped(self, survivors: frozenset[AttemptId] = frozenset()) -> None:
-        """A failover or cancellation begins: what is pending is aborted, what is being finalised is not.
+        """A failover or cancellation begins: pending checkpoints are aborted, unless they are being finalised.
 
-        `survivors` run on while the other tasks are restarted; they still publish what they owe themselves.
+        `survivors` keep running while the other tasks are restarted. They still publish what they owe.
         """
         self._feed(e.TasksStopped(survivors))
 
     async def restore_point(self) -> CompletedCheckpoint | None:
-        """From which the next attempts must start, with all that they have to publish before they run; None: afresh.
+        """Return the checkpoint that the next attempts must start from, or None if they start afresh.
 
-        Waits until it is settled which checkpoint is the latest, and until the master hooks have gone back to it.
-        Raises CheckpointRefused (shut down), CheckpointFailed where the storage leaves it unsettled for `timeout`,
+        It includes everything that the attempts have to publish before they run. Waits until it is settled which
+        checkpoint is the latest, and until the master hooks have been restored to it.
+
+        Raises CheckpointRefused (shut down), CheckpointFailed if the storage does not settle it within `timeout`,
         MasterHookFailed, MasterHookMissing.
         """
         await self._until(may_restore, self.options.timeout)
@@ -152,34 +156,34 @@ class CheckpointCoordinator(Component):
         return point
 
     async def restore_from(self, checkpoint: CompletedCheckpoint, path: str) -> None:
-        """The next attempts start from what is not this job's: a savepoint, or another job's checkpoint.
+        """The next attempts start from a checkpoint that is not this job's: a savepoint, or another job's checkpoint.
 
-        Returns when the master hooks have gone back to it; raises what they raise.
+        Returns when the master hooks have been restored to it. Raises what they raise.
         """
         await self._hooks.restore(checkpoint, self.options.timeout)
         self._tracker.restored(checkpoint.checkpoint_id, path)
 
     async def first_confirmed(self) -> None:
-        """Returns when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
+        """Return when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
         await self._until(has_confirmed, None)
 
     async def completed_after(self, checkpoint_id: int) -> CompletedCheckpoint:
-        """The latest one, when there is one with a higher id. Raises CheckpointRefused on shut-down."""
+        """Wait for a checkpoint with a higher id and return the latest. Raises CheckpointRefused on shutdown."""
         await self._until(lambda s: bool(s.completed) and s.completed[-1].checkpoint_id > checkpoint_id, None)
         return self._state.completed[-1]
 
     async def settled(self) -> CompletedCheckpoint | None:
-        """The latest checkpoint once no write of metadata is under way: what the job's end publishes.
+        """Return the latest checkpoint once no metadata is being written. The job publishes this one when it ends.
 
-        Raises as `restore_point` does.
+        Raises what `restore_point` raises.
         """
         await self._until(may_restore, self.options.timeout)
         return self.latest()
 
     def acknowledge(self, snapshot: TaskSnapshot) -> None:
-        """A task's part is uploaded; its files are the coordinator's now. May be repeated.
+        """A task has uploaded its part. From now on its files belong to the coordinator. May be repeated.
 
-        Raises CheckpointNotPending where it comes too late, InvalidPhysicalFile for a name that is not one.
+        Raises CheckpointNotPending if it comes too late, InvalidPhysicalFile if a name is not that of a physical file.
         """
         for name in {*snapshot.physical_files, *(file.handle.file for file in snapshot.files)}:
             layout.parse_physical_file(name)
@@ -204,10 +208,12 @@ class CheckpointCoordinator(Component):
         stop: bool = False,
         timeout: float | None = None,
     ) -> CompletedCheckpoint:
-        """Take a checkpoint; returns when it is in the store. Without a `timeout`: twice the checkpoints'.
+        """Take a checkpoint and return it when it is in the store.
 
-        A savepoint's stays there until it is unpinned. With `stop` the tasks stand still behind the cut until they end,
-        or until the checkpoint fails.
+        The default `timeout` is twice the checkpoints' timeout.
+
+        A savepoint's checkpoint stays in the store until it is unpinned. With `stop`, the tasks pause after the cut
+        until they end or until the checkpoint fails.
 
         Raises CheckpointRefused, CheckpointFailed.
         """
@@ -224,10 +230,10 @@ class CheckpointCoordinator(Component):
             del self._answers[number]
 
     async def final_checkpoint(self) -> None:
-        """All input is exhausted: returns when a last checkpoint is complete and all tasks have published it (C4).
+        """All input is exhausted. Return when a last checkpoint is complete and all tasks have published it (C4).
 
-        Tried again until it succeeds or the tasks stop; more failures than tolerated stop them by `on_failure`.
-        Raises CheckpointFailed when the tasks stop before, CheckpointRefused on shut-down.
+        It is retried until it succeeds or the tasks stop. If more checkpoints fail than tolerated, `on_failure` stops
+        the tasks. Raises CheckpointFailed if the tasks stop first, CheckpointRefused on shutdown.
         """
         self._feed(e.FinalRequested())
         await self._until(lambda state: state.final is None or all_published(state), None)
@@ -235,9 +241,10 @@ class CheckpointCoordinator(Component):
             raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
 
     async def published(self, checkpoint_id: int) -> None:
-        """Returns when all tasks have published it. Raises CheckpointFailed where the tasks stop before, or after the
+        """Return when all tasks have published the checkpoint.
 
-        checkpoints' timeout; CheckpointRefused on shut-down.
+        Raises CheckpointFailed if the tasks stop first or the checkpoints' timeout passes, CheckpointRefused on
+        shutdown.
         """
         await self._until(
             lambda state: checkpoint_id not in state.unconfirmed or not state.attempts, self.options.timeout
@@ -246,21 +253,21 @@ class CheckpointCoordinator(Component):
             raise CheckpointFailed(checkpoint_id, FailureCause.TASK_FAILURE)
 
     def unpin(self, checkpoint_id: int) -> None:
-        """Nobody copies it any more."""
+        """Nobody copies this checkpoint any more."""
         self._feed(e.Unpinned(checkpoint_id))
 
     def drain_begins(self) -> None:
-        """No checkpoint from here on but the final one, until the tasks stop."""
+        """From now on only the final checkpoint is taken, until the tasks stop."""
         self._feed(e.DrainBegun())
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
     def latest(self) -> CompletedCheckpoint | None:
-        """The latest completed checkpoint, for display; a restart asks `restore_point`."""
+        """Return the latest completed checkpoint, for display. A restart asks `restore_point`."""
         return metadata.restore_point(self._state.completed)
 
     def latest_published(self) -> CompletedCheckpoint | None:
-        """The latest whose output is there in full."""
+        """Return the latest checkpoint that all tasks have published."""
         published = [c for c in self._state.completed if c.checkpoint_id not in self._state.unconfirmed]
         return published[-1] if published else None
 
@@ -268,15 +275,18 @@ class CheckpointCoordinator(Component):
         return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
 
     def counts(self) -> CheckpointCounts:
-        """Over the whole life of the job."""
+        """Return the counts over the whole life of the job."""
         return self._tracker.counts()
 
     def counted(self, known: CheckpointCounts) -> None:
-        """Add what earlier coordinators had counted, as recorded next to the checkpoints."""
+        """Add the counts of earlier coordinators, as recorded next to the checkpoints."""
         self._tracker.counted(known)
 
     async def orphans(self, before_ms: int) -> JobOrphans:
-        """Files last written before this, to which nothing refers and nothing will (F7). Raises StorageError."""
+        """Return the files last written before `before_ms` that nothing refers to or will refer to (F7).
+
+        Raises StorageError.
+        """
         return await self._sweeping.orphans(before_ms)
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
@@ -318,9 +328,9 @@ class CheckpointCoordinator(Component):
         return self._machine.state
 
     def _feed(self, event: e.Event, *, now: float | None = None) -> None:
-        """Raises Crashed: a job's checkpoints are not left to a state that broke its own rules."""
+        """Raises Crashed. A coordinator that broke its own invariants must not manage checkpoints any longer."""
         if self._closed or self.crashed.is_set():
-            return  # a late message; what it was about is aborted
+            return  # a late message about something that has been aborted
         try:
             self._stepped_at = self._clock.monotonic() if now is None else now
             for command in self._machine.feed(event, self._stepped_at):
@@ -352,7 +362,7 @@ class CheckpointCoordinator(Component):
             case e.DeleteFiles(files):
                 self._deleting.want(files, then=partial(self._deleted, files))
             case e.FailJob(number, cause, error):
-                # Not from within: the callee will stop the tasks, which is the next event.
+                # Not called from within this step: the callee stops the tasks, and that is the next event.
                 failure = CheckpointFailed(number, cause, error)
                 asyncio.get_running_loop().call_soon(self._on_failure, failure)
             case e.Refuse(request, reason):
@@ -403,7 +413,10 @@ class CheckpointCoordinator(Component):
         self._feed(e.FilesDeleted(files))
 
     async def _until(self, condition: Callable[[State], bool], timeout: float | None) -> None:
-        """Raises CheckpointRefused on shut-down, CheckpointFailed after `timeout` seconds."""
+        """Wait until `condition` holds.
+
+        Raises CheckpointRefused on shutdown, CheckpointFailed after `timeout` seconds.
+        """
         try:
             async with asyncio.timeout(timeout):
                 while not condition(self._state):

@@ -1,6 +1,6 @@
-"""What the coordinator's machine is told (events), and what it wants done (commands).
+"""The events that the coordinator's machine receives, and the commands that it issues.
 
-The result of a command is the next event; `request` and `checkpoint_id` tie them together.
+The result of a command is a later event. `request` and `checkpoint_id` link the two.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from minflinkd.runtime.ids import AttemptId, TaskId
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed; `next_wakeup` says when one is due."""
+    """Time has passed. `next_wakeup` says when one is due."""
 
 
 @dataclass(frozen=True)
 class TriggerRequested:
     request: int
     kind: CheckpointKind = CheckpointKind.MANUAL
-    forced: bool = False  # skips: already queued, too many in flight, too soon
-    stop: bool = False  # the tasks publish no micro-batch behind the cut
+    forced: bool = False  # skips these checks: already queued, too many in flight, too soon
+    stop: bool = False  # the tasks publish no micro-batch after the cut
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class FinalRequested:
 
 @dataclass(frozen=True)
 class DrainBegun:
-    """The tasks are about to be told to run to their end: no cut before all of them have, but the final one."""
+    """The tasks are about to be told to run to their end. Until all have ended, only the final checkpoint is taken."""
 
 
 @dataclass(frozen=True)
 class Unpinned:
-    """The savepoint that was made of this checkpoint is written, or was given up."""
+    """The savepoint made from this checkpoint is written, or was given up."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True)
 class TasksRunning:
-    """All tasks of the job are RUNNING, as these attempts. `periodic`: checkpoints begin by themselves."""
+    """All tasks of the job are RUNNING, as these attempts. `periodic`: periodic checkpoints are taken."""
 
     attempts: Mapping[TaskId, AttemptId]
     periodic: bool = True
@@ -58,19 +58,19 @@ class TasksRunning:
 
 @dataclass(frozen=True)
 class PeriodicBegins:
-    """Checkpoints of tasks that run without them begin by themselves from now on."""
+    """Periodic checkpoints begin for tasks that have run without them."""
 
 
 @dataclass(frozen=True)
 class TasksStopped:
-    """A failover or a cancellation has begun: no checkpoint until all tasks run again. `survivors` run on (R16)."""
+    """A failover or cancellation has begun: no checkpoint until all tasks run again. `survivors` keep running (R16)."""
 
     survivors: frozenset[AttemptId] = frozenset()
 
 
 @dataclass(frozen=True)
 class RestorePointTaken:
-    """The next attempts start from this checkpoint, and publish all that is owed up to it before they run."""
+    """The next attempts start from this checkpoint. Before they run, they publish all that is owed up to it."""
 
     checkpoint_id: int
 
@@ -79,7 +79,7 @@ class RestorePointTaken:
 class SetUpDone:
     request: int
     checkpoint_id: int
-    at_ms: int  # the time of day; what follows is measured from here, so that a clock that jumps does no harm
+    at_ms: int  # the time of day; later times are measured from here, so a clock that jumps does no harm
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class MetadataDiscarded:
 
 @dataclass(frozen=True)
 class FilesDeleted:
-    """Or left for the sweep of orphans, where that does not succeed."""
+    """The files are deleted, or left for the sweep of orphans if that failed."""
 
     files: frozenset[str] = field(repr=False)
 
@@ -193,14 +193,14 @@ Event = (
 
 @dataclass(frozen=True)
 class SetUp:
-    """Allocate an id -> SetUpDone, SetUpFailed."""
+    """Allocate an id. Answered by SetUpDone or SetUpFailed."""
 
     request: int
 
 
 @dataclass(frozen=True)
 class CallHook:
-    """-> HookAnswered, HookFailed."""
+    """Answered by HookAnswered or HookFailed."""
 
     hook: str
     checkpoint_id: int
@@ -215,7 +215,7 @@ class CancelHooks:
 
 @dataclass(frozen=True)
 class SendTrigger:
-    """-> TriggerTaken, TriggerFailed."""
+    """Answered by TriggerTaken or TriggerFailed."""
 
     attempt_id: AttemptId
     checkpoint_id: int
@@ -224,14 +224,14 @@ class SendTrigger:
 
 @dataclass(frozen=True)
 class WriteMetadata:
-    """-> MetadataWritten, MetadataFailed."""
+    """Answered by MetadataWritten or MetadataFailed."""
 
     checkpoint: CompletedCheckpoint = field(repr=False)
 
 
 @dataclass(frozen=True)
 class NotifyComplete:
-    """Repeat until -> TaskNotified, or until the attempt is gone."""
+    """Repeat until TaskNotified, or until the attempt is gone."""
 
     attempt_id: AttemptId
     checkpoint_id: int
@@ -245,14 +245,14 @@ class NotifyAborted:
 
 @dataclass(frozen=True)
 class DiscardMetadata:
-    """Repeat until -> MetadataDiscarded: nobody shall restore from this one any more."""
+    """Repeat until MetadataDiscarded. Nobody may restore from this checkpoint any more."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True)
 class DeleteFiles:
-    """-> FilesDeleted. Nothing refers to these physical files and nothing ever will; a failure leaves but orphans."""
+    """Answered by FilesDeleted. Nothing refers to these files or ever will; a failure leaves only orphans."""
 
     files: frozenset[str]
 
@@ -266,7 +266,7 @@ class FailJob:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Answers a request: not begun."""
+    """Answers a request: the checkpoint was not begun."""
 
     request: int
     reason: Refusal
@@ -274,7 +274,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Fail:
-    """Answers a request: begun, and failed."""
+    """Answers a request: the checkpoint was begun, and failed."""
 
     request: int
     checkpoint_id: int | None
@@ -284,7 +284,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class Complete:
-    """Answers a request: in the store."""
+    """Answers a request: the checkpoint is in the store."""
 
     request: int
     checkpoint: CompletedCheckpoint = field(repr=False)

@@ -1,6 +1,6 @@
 """A checkpoint or savepoint that is named by its path, whoever took it (C24, C25).
 
-<directory>/chk-<n>/_metadata    a checkpoint: its files lie in <directory>, beside those of others
+<directory>/chk-<n>/_metadata    a checkpoint: its files lie in <directory>, beside those of other checkpoints
 <savepoint>/_metadata            a savepoint: its files lie beside its metadata, wherever it was moved to
 """
 
@@ -25,7 +25,7 @@ class NoCheckpointThere(NotFound):
 
 @dataclass(frozen=True)
 class External:
-    """`root`: what the files of its snapshots are relative to."""
+    """A checkpoint or savepoint that was read. The files of its snapshots are relative to `root`."""
 
     checkpoint: CompletedCheckpoint
     metadata: Location
@@ -37,7 +37,7 @@ class External:
 
 
 async def read_external(storages: Storages, path: str) -> External:
-    """The one at `path`: its directory, or the `_metadata` in it.
+    """Read the checkpoint at `path`: its directory, or the `_metadata` in it.
 
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, StorageError.
     """
@@ -54,7 +54,7 @@ async def read_external(storages: Storages, path: str) -> External:
 
 
 async def newest_below(root: Location) -> External | None:
-    """The latest checkpoint of a job's directory that can be read; None: there is none. Raises StorageError."""
+    """Return the latest readable checkpoint of a job's directory, or None if there is none. Raises StorageError."""
     found: External | None = None
     async for entry in root.list():
         name = root.relative(entry.path)
@@ -70,9 +70,9 @@ async def newest_below(root: Location) -> External | None:
 
 
 async def discard_external(external: External) -> None:
-    """Its metadata first, then what no other checkpoint in the same directory refers to. Idempotent.
+    """Delete its metadata first, then what no other checkpoint in the same directory refers to. Idempotent.
 
-    Raises InvalidPhysicalFile before anything is deleted, StorageError.
+    Raises StorageError, and InvalidPhysicalFile before anything is deleted.
     """
     names = external.checkpoint.physical_files()
     for name in names:
@@ -84,7 +84,7 @@ async def discard_external(external: External) -> None:
         return
     others, readable = await _others(external.root)
     if not readable:
-        return  # what cannot be read may refer to them
+        return  # unreadable metadata may refer to them
     kept = frozenset[str]().union(*(other.physical_files() for other in others))
     await external.root.delete_children(names - kept)
 

@@ -1,4 +1,4 @@
-"""A job's checkpoints in Flink's JSON (C30). What Flink has no field for is under `minflinkd`."""
+"""Shows a job's checkpoints in Flink's JSON (C30). What Flink has no field for is under `minflinkd`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minflinkd.runtime.errors import NotFound
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Flink's StatsSummaryDto; of nothing, all zero."""
+    """Return Flink's StatsSummaryDto. All values are zero if there are no samples."""
     ordered = sorted(values)
     quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
     if not ordered:
@@ -35,7 +35,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints`."""
+    """Return the answer to `GET /jobs/:jobid/checkpoints`."""
     completed, failed = statistics.latest_completed, statistics.latest_failed
     savepoint, in_progress = statistics.latest_savepoint, len(statistics.in_progress)
     return {
@@ -80,7 +80,10 @@ def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
 
 
 def details_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints/details/:checkpointid`; its tasks by their own ids. Raises NotFound."""
+    """Return the answer to `GET /jobs/:jobid/checkpoints/details/:checkpointid`. Raises NotFound.
+
+    It lists the tasks by minflinkd's task ids.
+    """
     record = _find(statistics, checkpoint_id)
     tasks = {task.task_id: _task(record, task) for task in record.tasks}
     missing = {task_id: _missing_task(record) for task_id in record.missing}
@@ -88,7 +91,7 @@ def details_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) 
 
 
 def subtasks_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
-    """What `GET .../details/:checkpointid/subtasks/:vertexid` answers, by task. Raises NotFound."""
+    """Return what `GET .../details/:checkpointid/subtasks/:vertexid` answers, for each task. Raises NotFound."""
     record = _find(statistics, checkpoint_id)
     tasks = {task.task_id: {**_task(record, task), **_as_one_subtask(record, task)} for task in record.tasks}
     nothing = {"summary": None, "subtasks": [{"index": 0, "status": "pending_or_failed"}]}
@@ -97,7 +100,7 @@ def subtasks_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int)
 
 
 def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
-    """`GET /jobs/:jobid/checkpoints/config`. Flink writes "off" as the largest long."""
+    """Return the answer to `GET /jobs/:jobid/checkpoints/config`. Flink writes "off" as the largest long."""
     return {
         "mode": options.mode.value.replace("-", "_"),
         "interval": _ms(options.interval) if options.interval > 0 else 2**63 - 1,
@@ -205,7 +208,10 @@ def _why(record: CheckpointRecord) -> str:
 
 
 def _task(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any]:
-    """Flink's fields, and what it shows only per subtask: here a task is one query, so one part."""
+    """Return Flink's fields for the task, and those that Flink shows only per subtask.
+
+    Here a task is one query, so it has exactly one subtask.
+    """
     return {
         "id": record.checkpoint_id,
         "status": record.status.value,
@@ -297,7 +303,7 @@ def _restored(record: RestoreRecord | None) -> dict[str, Any] | None:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Between the two nearest samples."""
+    """Interpolate between the two nearest samples."""
     position = q * (len(ordered) - 1)
     below = int(position)
     above = min(below + 1, len(ordered) - 1)

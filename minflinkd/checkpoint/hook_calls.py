@@ -1,4 +1,4 @@
-"""What the coordinator asks of the job's master hooks for a checkpoint (C27)."""
+"""The coordinator's calls to the job's master hooks for a checkpoint (C27)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class HookCalls:
-    """`feed` tells the coordinator what became of a call."""
+    """`feed` reports the outcome of a call to the coordinator."""
 
     def __init__(self, hooks: MasterHooks, *, feed: Callable[[e.Event], None], tasks: TaskOwner, name: str) -> None:
         self._hooks = hooks

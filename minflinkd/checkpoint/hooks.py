@@ -1,8 +1,8 @@
-"""Master hooks (C27): who takes part in a job's checkpoints beside its tasks, on the coordinator's side.
+"""Master hooks (C27): participants in a job's checkpoints besides its tasks, called by the coordinator.
 
-A hook is found by its name among the entry points of the group `minflinkd.checkpoint.hooks`, each of which is called
+A hook is found by its name among the entry points of the group `minflinkd.checkpoint.hooks`. An entry point is called
 with a job's id, once for each JobMaster of the job, and returns a `MasterHook`. A job names its hooks in
-`checkpointing.master-hooks`, the daemon those of all jobs in `execution.checkpointing.master-hooks`.
+`checkpointing.master-hooks`. The daemon names hooks for all jobs in `execution.checkpointing.master-hooks`.
 """
 
 from __future__ import annotations
@@ -28,49 +28,50 @@ R = TypeVar("R")
 
 
 class UnknownMasterHook(MinflinkError):
-    """No installed package brings a hook of this name, or it cannot be loaded."""
+    """No installed package provides a hook of this name, or it cannot be loaded."""
 
     code = "unknown-master-hook"
     consequence = Consequence.REFUSED
 
 
 class MasterHookFailed(MinflinkError):
-    """A hook raised, or did not answer in time: the checkpoint is aborted, or the restore tried again."""
+    """A hook raised, or did not answer in time. The checkpoint is aborted, or the restore is retried."""
 
     code = "master-hook-failed"
     consequence = Consequence.RETRYABLE
 
 
 class MasterHookMissing(MinflinkError):
-    """A checkpoint holds the state of a hook that the job does not have any more."""
+    """A checkpoint holds the state of a hook that the job no longer has."""
 
     code = "master-hook-missing"
 
 
 class MasterHook(ABC):
-    """Called on the daemon's event loop, so it must not block; other jobs' checkpoints go on beside it.
+    """Called on the daemon's event loop, so it must not block. Other jobs' checkpoints run at the same time.
 
-    Whatever it raises ends that checkpoint, and nothing else. A call that takes longer than the checkpoint's timeout is
+    An exception ends that checkpoint and nothing else. A call that takes longer than the checkpoint's timeout is
     cancelled.
     """
 
     @abstractmethod
     async def trigger(self, checkpoint_id: int) -> bytes:
-        """A checkpoint begins; its tasks hear of it when all hooks have returned. The state is kept in its metadata,
+        """A checkpoint begins. Its tasks are triggered when all hooks have returned.
 
-        so it should be small. Called with growing ids; a checkpoint may fail later without a word.
+        The returned state is kept in the checkpoint's metadata, so it should be small. The ids grow from call to call.
+        A checkpoint may fail later, and the hook is not told.
         """
 
     @abstractmethod
     async def restore(self, checkpoint_id: int | None, state: bytes | None) -> None:
-        """The job goes on from this checkpoint; its tasks are deployed when all hooks have returned.
+        """The job restores from this checkpoint. Its tasks are deployed when all hooks have returned.
 
-        None: it begins anew, without any. `state` is None where the checkpoint was taken without this hook. May be
-        called again for the same checkpoint.
+        `checkpoint_id` is None if the job starts without a checkpoint. `state` is None if the checkpoint was taken
+        without this hook. May be called again for the same checkpoint.
         """
 
     async def aclose(self) -> None:
-        """No call follows."""
+        """Close the hook. No call follows."""
         return
 
 
@@ -78,19 +79,19 @@ Factory = Callable[[JobId], MasterHook]
 
 
 def installed() -> Mapping[str, Any]:
-    """The entry points by name."""
+    """Return the entry points by name."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def unknown(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that no installed package brings."""
+    """Return the names that no installed package provides."""
     names = tuple(names)
-    known = installed() if names else ()  # to look through all packages takes a while
+    known = installed() if names else ()  # scanning all packages takes a while
     return tuple(name for name in names if name not in known)
 
 
 def require(names: Iterable[str]) -> None:
-    """Raises UnknownMasterHook for the first that is not installed."""
+    """Raises UnknownMasterHook for the first hook that is not installed."""
     for name in unknown(names):
         raise UnknownMasterHook(
             f"no master hook {name!r} is installed", hint=f"installed are: {', '.join(sorted(installed())) or 'none'}"
@@ -98,7 +99,7 @@ def require(names: Iterable[str]) -> None:
 
 
 def load(names: Iterable[str], job_id: JobId) -> dict[str, MasterHook]:
-    """Raises UnknownMasterHook."""
+    """Return the hooks of a job by name. Raises UnknownMasterHook."""
     require(names := tuple(dict.fromkeys(names)))
     hooks = dict[str, MasterHook]()
     known = installed() if names else {}
@@ -112,9 +113,9 @@ def load(names: Iterable[str], job_id: JobId) -> dict[str, MasterHook]:
 
 
 class MasterHooks:
-    """The hooks of one job. A call is given up by cancelling whoever made it, also where the hook does not heed that;
+    """The hooks of one job. Cancelling the caller gives up the call, even if the hook ignores the cancellation.
 
-    then nothing more is asked of this hook until it has returned.
+    In that case the hook gets no further call until it has returned.
     """
 
     def __init__(self, hooks: Mapping[str, MasterHook]) -> None:
@@ -126,14 +127,14 @@ class MasterHooks:
         return tuple(self._hooks)
 
     async def trigger(self, name: str, checkpoint_id: int) -> bytes:
-        """Raises MasterHookFailed."""
+        """Call the hook and return its state. Raises MasterHookFailed."""
         state = await self._call(name, lambda hook: hook.trigger(checkpoint_id))
         if not isinstance(state, bytes):
             raise MasterHookFailed(f"master hook {name} returned a {type(state).__name__}, not bytes")
         return state
 
     async def restore(self, point: CompletedCheckpoint | None, timeout: float) -> None:
-        """All at once. Raises MasterHookFailed, MasterHookMissing."""
+        """Restore all hooks at once. Raises MasterHookFailed, MasterHookMissing."""
         states = {} if point is None else {state.name: state.state for state in point.hooks}
         if point is not None and (missing := sorted(states.keys() - self._hooks.keys())):
             raise MasterHookMissing(
@@ -153,7 +154,7 @@ class MasterHooks:
         await asyncio.gather(*(restore_one(name) for name in self._hooks))
 
     async def aclose(self) -> None:
-        """Never raises, and never takes long."""
+        """Close all hooks. Never raises and never takes long."""
         for call in self._calls.values():
             call.cancel()
         for name, hook in self._hooks.items():
@@ -182,4 +183,4 @@ class MasterHooks:
     def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
         del self._calls[name]
         if not task.cancelled():
-            task.exception()  # told to whoever waited; of one that was given up nobody asks
+            task.exception()  # whoever waited got the exception; for an abandoned call nobody asks, so retrieve it here

@@ -1,6 +1,6 @@
 """Names in a job's checkpoint directory (docs/checkpoints.md), all relative to it.
 
-chk-<n>/_metadata                     a completed checkpoint; its presence is the completion
+chk-<n>/_metadata                     a completed checkpoint; it is complete once this exists
 <epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
@@ -20,7 +20,7 @@ _IDS = re.compile(r"ids/([0-9]+)")
 
 
 class InvalidPhysicalFile(MinflinkError):
-    """A name that could lead outside of the job's files; raised before it touches a path."""
+    """A name that could lead outside the job's files. Raised before the name is used as a path."""
 
     code = "invalid-physical-file"
     consequence = Consequence.REFUSED

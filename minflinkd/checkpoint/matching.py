@@ -1,7 +1,7 @@
-"""Which state of a snapshot goes to which task, operator and source of a job's (new) version (C25).
+"""Decides which state of a snapshot goes to which task, operator and source of a job's (new) version (C25).
 
-Vertices are matched by their ids, and within a vertex by kind and order. Nothing is ever given to another vertex: what
-cannot be matched is refused, with every reason at once. Pure.
+Vertices are matched by id, and their operators and sources by kind and order. State never goes to another vertex. What
+cannot be matched is refused, with all reasons at once. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minflinkd.runtime.ids import TaskId, VertexId
 WAY_OUT = "to go on from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
 ALLOW = "to leave it behind: restore: {allow-non-restored-state: true}"
 ALLOW_CHANGED = f"to go on with it all the same: restore: {{allow-changed-state: true}}; {WAY_OUT}"
-FRESH = (  # as a hot restart says it
+FRESH = (  # as a hot restart words it
     "to run it with empty state from where the job stands: minflinkd stop JOB, then submit it with "
     "restore: {path: <that savepoint>, offsets: latest}"
 )
@@ -26,7 +26,7 @@ ALLOW_CHANGED_HERE = f"to go on with it all the same: --allow-changed-state; {FR
 
 
 class StateNotMatched(MinflinkError):
-    """State would be lost, or go to another vertex than it came from."""
+    """State would be lost, or would go to another vertex than it came from."""
 
     code = "state-not-matched"
 
@@ -37,14 +37,14 @@ class StateNotMatched(MinflinkError):
 
 
 class StateMeaningChanged(StateNotMatched):
-    """State would go on as something else: a sum as a maximum, what was kept by `k` as what is kept by `upper(k)`."""
+    """State would change its meaning: a sum read as a maximum, or values keyed by `k` read as keyed by `upper(k)`."""
 
     code = "state-meaning-changed"
 
 
 @dataclass(frozen=True)
 class Reason:
-    """`vertex`: of the new version, whose state it is; "" where that is not one vertex."""
+    """`vertex`: the vertex of the new version that the state belongs to; "" if it is not a single vertex."""
 
     problem: str
     hint: str = WAY_OUT
@@ -60,17 +60,17 @@ NO_VERDICTS: Verdicts = {}
 
 
 def all_fit(nodes: Sequence[PlanNode]) -> Verdicts:
-    """For who leaves it to Spark."""
+    """For callers that leave the decision to Spark."""
     return {node.number: "" for node in nodes if node.stateful}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """New number -> number in the snapshot. A source that is not in `sources` is new, and read from its beginning."""
+    """Maps new number -> number in the snapshot. A source missing from `sources` is new and read from its beginning."""
 
     operators: Mapping[int, int] = field(default_factory=dict)
     sources: Mapping[int, int] = field(default_factory=dict)
-    in_place: bool = True  # nothing has moved, come or gone
+    in_place: bool = True  # nothing has moved, been added or removed
 
     @property
     def moves(self) -> bool:
@@ -85,10 +85,10 @@ def match_nodes(
     allow_changed: bool = False,
     verdicts: Verdicts = NO_VERDICTS,
 ) -> Placement:
-    """Where the state of a query with the nodes `old` goes in one with the nodes `new`. Raises StateNotMatched.
+    """Match the state of a query with the nodes `old` to a query with the nodes `new`. Raises StateNotMatched.
 
-    Where there is no verdict the recorded types must be the same, which is more than Spark asks for, or less.
-    `allow_changed`: state may mean something else.
+    Without a verdict the recorded types must be the same. That can be stricter or laxer than Spark's check.
+    `allow_changed`: state may change its meaning.
     """
     doubled = _on_several_routes(old) | _on_several_routes(new)
     before, after = _grouped(old, doubled), _grouped(new, doubled)
@@ -135,9 +135,9 @@ def match_tasks(
     *,
     allow_non_restored: bool = False,
 ) -> dict[TaskId, TaskSnapshot]:
-    """The snapshot from which each task starts; a task without one starts empty. Raises StateNotMatched.
+    """Return the snapshot that each task starts from. A task without one starts empty. Raises StateNotMatched.
 
-    A task may have another id than its snapshot: it is known by the vertices that hold state.
+    A task may have another id than its snapshot. It is identified by the vertices that hold state.
     """
     reasons: list[Reason] = []
     found: dict[TaskId, TaskSnapshot] = {}
@@ -149,7 +149,7 @@ def match_tasks(
         if snapshot.input_ended and any(node.stateful for node in snapshot.operators):
             reasons.append(Reason(f"time has ended for the state of {names}: all that came later would be late"))
         if not heirs:
-            # A task that only passes on what others yield: behind an aligned cut there is nothing of it to keep.
+            # A task that only passes on what others produce. After an aligned cut it has nothing to keep.
             passes_on = bool(snapshot.operators) and not own and not snapshot.unaligned
             if snapshot.batch_id >= 0 and not passes_on and not allow_non_restored:
                 reasons.append(Reason(f"there is state of {names}, and no such vertex", ALLOW))
@@ -168,7 +168,10 @@ def match_tasks(
 
 
 def ended_inputs(snapshots: Sequence[TaskSnapshot]) -> tuple[VertexId, ...]:
-    """Sources that had come to their end while other tasks went on: these take what follows for late, or never ask."""
+    """Return the sources that had ended while other tasks kept running.
+
+    Tasks restored from them treat further input as late, or never read it.
+    """
     if all(snapshot.input_ended for snapshot in snapshots):
         return ()
     ended = (snapshot for snapshot in snapshots if snapshot.input_ended)

@@ -1,7 +1,7 @@
-"""Whether state that is gone on with still means the same: kept by the same keys, of the same aggregates (C25). Pure.
+"""Checks whether restored state still means the same: the same keys and the same aggregates (C25). Pure.
 
-How many keys and aggregates there are, and of which types, Spark compares itself, and knows better: it leaves out what
-nobody reads. So where their numbers differ nothing is said here.
+Spark itself compares the number and types of keys and aggregates. It knows better, because it leaves out what nobody
+reads. So nothing is said here if the numbers differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEPT = {
 
 
 def change(kind: str, old: Sequence[Meant], new: Sequence[Meant]) -> str:
-    """What is another thing now, in a user's words; "" where nothing is, or where it was not recorded.
+    """Describe what has changed, in a user's words; "" if nothing has, or if it was not recorded.
 
     `kind`: Spark's name of the operator.
     """
@@ -38,7 +38,7 @@ def _same(before: Meant, after: Meant) -> bool:
 
 
 def _is_moved(place: int, had: Sequence[Meant], has: Sequence[Meant]) -> bool:
-    """It has the form of what was in its place, and is exactly what was in another one."""
+    """Whether the entry at `place` has the form of what was there, but is exactly what was in another place."""
     after = has[place].exact
     return after != had[place].exact and any(before.exact == after for before in had)
 
@@ -49,7 +49,7 @@ def _in_another_order(had: Sequence[Meant], has: Sequence[Meant]) -> bool:
 
 def _told(kind: str, role: Role, before: Meant, after: Meant, *, ordered: bool) -> str:
     was, now = before.text, after.text
-    if was == now:  # then it is another column that a projection gives this name
+    if was == now:  # a projection now gives this name to another column
         was, now = (before.form, after.form) if before.form != after.form else (before.exact, after.exact)
     why = "; Spark knows them by their order alone" if ordered else ""
     if role is Role.AGGREGATE:

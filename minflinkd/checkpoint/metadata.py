@@ -1,6 +1,6 @@
-"""The metadata file of a checkpoint: what it holds, and its format.
+"""The metadata file of a checkpoint: its contents and format.
 
-A line of text, then a JSON document, so that `head -1` and `tail -n +2 | jq` read it:
+A line of text, then a JSON document, so that `head -1` and `tail -n +2 | jq` can read it:
 
     minflinkd-checkpoint <version> xxh3-128:<hex> <length of the document in bytes>
 
@@ -28,19 +28,19 @@ _ANY_VERSION = re.compile(rb"minflinkd-checkpoint ([0-9]{1,6})(?: .*)?")
 
 
 class CorruptMetadata(MinflinkError):
-    """Torn, damaged, or no checkpoint metadata at all."""
+    """Torn, damaged, or not checkpoint metadata at all."""
 
     code = "checkpoint-metadata-corrupt"
 
 
 class MetadataTooNew(MinflinkError):
-    """Written by a later minflinkd: nothing is wrong with the file."""
+    """Written by a later minflinkd. Nothing is wrong with the file."""
 
     code = "checkpoint-metadata-too-new"
 
 
 class HookState(msgspec.Struct, frozen=True):
-    """What a master hook gave to be kept with the checkpoint (C27)."""
+    """The state that a master hook returned, kept with the checkpoint (C27)."""
 
     name: str
     state: bytes  # base64 in the document
@@ -59,10 +59,10 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskSnapshot, ...] = ()
     hooks: tuple[HookState, ...] = ()
     self_contained: bool = False  # a savepoint: its files lie beside its metadata
-    counts: CheckpointCounts | None = None  # of the job, this one included; None: before this was recorded
+    counts: CheckpointCounts | None = None  # of the job, this one included; None: written before this was recorded
 
     def physical_files(self) -> frozenset[str]:
-        """Every physical file that must exist for a restore."""
+        """Return every physical file that must exist for a restore."""
         return frozenset(file.handle.file for task in self.tasks for file in task.files)
 
 
@@ -94,9 +94,9 @@ def decode(data: bytes) -> CompletedCheckpoint:
 
 
 def restore_point(completed: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpoint | None:
-    """The latest checkpoint, with what tasks may not have published of the earlier ones (J12).
+    """Return the latest checkpoint, with what tasks may not have published of the earlier ones (J12).
 
-    `completed` is in the order of ids. Publication is idempotent, so a transaction too many does no harm.
+    `completed` is in the order of ids. Publication is idempotent, so an extra transaction does no harm.
     """
     if not completed:
         return None

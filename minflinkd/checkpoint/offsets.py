@@ -8,8 +8,8 @@
         "checkpoint_id": ...,                          that one; null before the first
         "staged": true}}}                              whether a sink of the job publishes with checkpoints
 
-What was processed, and is not published, is lost with the state where sinks publish with checkpoints. So a job that
-begins anew begins there at what is published, else at what is processed. Pure but for reading the file.
+If sinks publish with checkpoints, input that was processed but not published is lost with the state. In that case a job
+that starts anew begins at the published offsets, otherwise at the processed ones. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OffsetsUnreadable(MinflinkError):
 
 
 class TaskOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Source (the id of its vertex) -> Spark's offset, as a JSON value."""
+    """Maps each source (the id of its vertex) to Spark's offset, as a JSON value."""
 
     processed: dict[str, Any] = {}
     published: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class TaskOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest(self) -> dict[str, Any]:
-        """From where nothing of the output is missing."""
+        """The offsets from which no output is missing."""
         return self.published if self.staged else self.published | self.processed
 
 
@@ -56,7 +56,7 @@ class Offsets(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def published(self) -> int:
-        """The latest checkpoint of which any task has published; 0 before the first."""
+        """The latest checkpoint that any task has published; 0 before the first."""
         return max((task.checkpoint_id or 0 for task in self.tasks.values()), default=0)
 
     def latest(self) -> dict[str, Any]:
@@ -71,9 +71,10 @@ def advanced(
     staged: Mapping[TaskId, bool],
     now_ms: int,
 ) -> Offsets:
-    """With what is known now; the same object where nothing is new. What is not known (any more) stays as it was.
+    """Return the offsets with what is known now; the same object if nothing is new.
 
-    `sources`: the vertices of each task that are sources; what else has an offset is an exchange, and begins anew.
+    What is not known (any more) stays as it was. `sources`: the source vertices of each task. Any other offset belongs
+    to an exchange, which starts anew.
     """
     snapshots = {task.task_id: task for task in published.tasks} if published is not None else {}
     tasks: dict[TaskId, TaskOffsets] = {}
@@ -97,7 +98,7 @@ def _values(texts: Mapping[str, str], sources: frozenset[str]) -> dict[str, Any]
 
 
 def value(text: str) -> Any:
-    """Most offsets are JSON; one that is not stands for itself."""
+    """Decode an offset. Most offsets are JSON; one that is not is kept as text."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -105,7 +106,7 @@ def value(text: str) -> Any:
 
 
 def text(offset: Any) -> str:
-    """As Spark wrote it."""
+    """Return the offset as Spark wrote it."""
     return offset if isinstance(offset, str) else msgspec.json.encode(offset).decode()
 
 
@@ -114,7 +115,10 @@ def encode(offsets: Offsets) -> bytes:
 
 
 async def read_offsets(directory: Location) -> Offsets:
-    """Of the job whose checkpoints lie in `directory`. Raises ObjectNotFound, OffsetsUnreadable, StorageError."""
+    """Read the offsets of the job with checkpoints in `directory`.
+
+    Raises ObjectNotFound, OffsetsUnreadable, StorageError.
+    """
     place = directory.child(FILE)
     data = await place.read_bytes()
     try:

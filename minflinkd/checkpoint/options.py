@@ -1,4 +1,4 @@
-"""How a job is checkpointed: the settled values, after the job's own settings and the daemon's options were merged."""
+"""The checkpoint settings of a job, after its own settings were merged with the daemon's options."""
 
 from __future__ import annotations
 

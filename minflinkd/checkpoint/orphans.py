@@ -1,10 +1,11 @@
-"""Physical files to which no checkpoint refers, over all jobs of a checkpoint directory (F7).
+"""Physical files that no checkpoint refers to, over all jobs of a checkpoint directory (F7).
 
-<root>/<job id>/<physical file>    may be an orphan; nothing else is ever looked at, least of all a savepoint
+<root>/<job id>/<physical file>    may be an orphan; nothing else is ever examined, least of all a savepoint
 
-What a running job's files are needed for its coordinator knows. Of any other directory the metadata in it decides: that
-of a job that has ended and whose checkpoints were retained, or of one that another daemon runs. Since nobody here knows
-which, a directory in which anything was written within the grace is left alone, and so is one that changes meanwhile.
+The coordinator of a running job knows which files it needs. For any other directory, the metadata in it decides. Such a
+directory may belong to a job that ended with retained checkpoints, or to a job that another daemon runs. This daemon
+cannot tell which. So a directory is left alone if anything was written in it within the grace period, or if it changes
+during the sweep.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.storage.interface import Entry, ObjectNotFound
 from minflinkd.storage.location import Location
 
-BATCH = 500  # files deleted at a time, and then it is asked again who leads
+BATCH = 500  # files deleted at a time; leadership is checked again before each batch
 
 RECENT = "something was written in it within the grace: a job may run that this daemon does not know of"
 CHANGED = "its checkpoints changed meanwhile: a job runs that this daemon does not know of"
@@ -30,7 +31,7 @@ UNREADABLE = "metadata in it cannot be read, and may refer to any of its files"
 
 
 class NotLeading(MinflinkError):
-    """What nothing here refers to another leader may need (A11)."""
+    """Another leader may need files that nothing here refers to (A11)."""
 
     code = "not-leading"
     consequence = Consequence.RETRYABLE
@@ -38,7 +39,7 @@ class NotLeading(MinflinkError):
 
 @dataclass
 class Directory:
-    """What lies in one job's directory, as it was listed."""
+    """The listed contents of one job's directory."""
 
     files: list[OrphanFile] = field(default_factory=list)  # physical ones
     metadata: set[str] = field(default_factory=set)
@@ -47,13 +48,13 @@ class Directory:
     def add(self, name: str, entry: Entry) -> None:
         self.newest_ms = max(self.newest_ms, entry.modified_ms)
         if posixpath.basename(name) == layout.METADATA:
-            self.metadata.add(name)  # also of a savepoint that somebody has put here
+            self.metadata.add(name)  # also that of a savepoint that somebody put here
         elif layout.is_physical_file(name):
             self.files.append(OrphanFile(name, entry.size, entry.modified_ms))
 
 
 async def list_jobs(root: Location, only: JobId | None = None) -> dict[JobId, Directory]:
-    """The directories of jobs below `root`. Raises StorageError."""
+    """Return the directories of jobs below `root`. Raises StorageError."""
     found: dict[JobId, Directory] = {}
     async for job_id, name, entry in _entries(root, only):
         found.setdefault(job_id, Directory()).add(name, entry)
@@ -61,7 +62,7 @@ async def list_jobs(root: Location, only: JobId | None = None) -> dict[JobId, Di
 
 
 async def orphans_of(job_id: JobId, place: Location, listed: Directory, *, before_ms: int) -> JobOrphans:
-    """Of a job that does not run here. Raises StorageError."""
+    """Return the orphans of a job that does not run here. Raises StorageError."""
     if listed.newest_ms >= before_ms:
         return JobOrphans(job_id=job_id, skipped=RECENT)
     referenced: set[str] = set()
@@ -79,7 +80,7 @@ async def orphans_of(job_id: JobId, place: Location, listed: Directory, *, befor
 
 
 def chosen(job_id: JobId, files: Iterable[OrphanFile], unreferenced: Iterable[str], *, before_ms: int) -> JobOrphans:
-    """Pure: of the unreferenced, those that are old enough."""
+    """Return the unreferenced files that are old enough. Pure."""
     names, present = frozenset(unreferenced), tuple(files)
     old = tuple(file for file in present if file.name in names and file.modified_ms < before_ms)
     return JobOrphans(job_id=job_id, files=old, kept=len(present) - len(old))
@@ -88,9 +89,10 @@ def chosen(job_id: JobId, files: Iterable[OrphanFile], unreferenced: Iterable[st
 async def delete_orphans(
     found: JobOrphans, place: Location, listed: Directory | None, *, leads: Callable[[], bool]
 ) -> JobOrphans:
-    """Delete them, where the directory is still as it was `listed` (None: its coordinator answers for it).
+    """Delete the orphans if the directory is still as `listed`.
 
-    Raises NotLeading, StorageError; what was deleted until then stays so.
+    `listed` is None if the job's coordinator answers for the directory. Raises NotLeading, StorageError; files deleted
+    before the error stay deleted.
     """
     if listed is not None and found.files:
         again = Directory()
@@ -105,7 +107,7 @@ async def delete_orphans(
 async def delete_in_batches(
     names: Sequence[str], delete: Callable[[Sequence[str]], Awaitable[None]], *, leads: Callable[[], bool]
 ) -> None:
-    """Raises NotLeading, StorageError; what was deleted until then stays so."""
+    """Delete files in batches. Raises NotLeading, StorageError; files deleted before the error stay deleted."""
     for start in range(0, len(names), BATCH):
         require_leadership(leads)
         await delete(names[start : start + BATCH])
@@ -126,9 +128,9 @@ async def sweep(
     only: JobId | None = None,
     dry_run: bool = True,
 ) -> tuple[JobOrphans, ...]:
-    """What `of_running` does not answer for (None) is judged by the metadata that lies there.
+    """Find the orphans of all jobs, and delete them unless `dry_run`. Raises NotLeading, StorageError.
 
-    Raises NotLeading, StorageError.
+    If `of_running` returns None for a job, the metadata in its directory decides.
     """
     require_leadership(leads)
     jobs: Mapping[JobId, Directory] = await list_jobs(root, only)
@@ -150,4 +152,4 @@ async def _entries(root: Location, only: JobId | None) -> AsyncIterator[tuple[Jo
         try:
             yield parse_job_id(directory), name, entry
         except InvalidId:
-            continue  # not ours: savepoints, perhaps
+            continue  # not ours, perhaps savepoints

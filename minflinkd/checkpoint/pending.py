@@ -1,4 +1,4 @@
-"""One checkpoint from its trigger until it is complete or has failed (C21)."""
+"""One checkpoint, from its trigger until it is complete or has failed (C21)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minflinkd.runtime.machine import move, table
 
 class Phase(Enum):
     PENDING = "pending"  # waits for the tasks
-    FINALIZING = "finalizing"  # acknowledged by all; the metadata is being written
+    FINALIZING = "finalizing"  # acknowledged by all tasks; the metadata is being written
     COMPLETED = "completed"
     FAILED = "failed"
 
@@ -28,7 +28,8 @@ class Phase(Enum):
 LEGAL = table(
     {
         Phase.PENDING: [Phase.FINALIZING, Phase.FAILED],
-        # Only a failed write ends it here: once begun, the metadata may be there, so nothing else may decide.
+        # From here only a failed write may end it. Once the write has begun the metadata may exist, so nothing else
+        # decides.
         Phase.FINALIZING: [Phase.COMPLETED, Phase.FAILED],
         Phase.COMPLETED: [],
         Phase.FAILED: [],
@@ -43,13 +44,13 @@ class PendingCheckpoint:
     kind: CheckpointKind
     tasks: Mapping[TaskId, AttemptId]
     triggered_ms: int
-    triggered_at: float  # monotonic seconds, as `now` everywhere
+    triggered_at: float  # monotonic seconds, like `now` everywhere
     deadline: float
     stop: bool = False
     phase: Phase = Phase.PENDING
-    hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: has not answered
-    finalizing_at: float = 0.0  # since when the metadata is being written
-    triggered: frozenset[AttemptId] = frozenset()  # have taken the trigger
+    hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: not answered yet
+    finalizing_at: float = 0.0  # when the write of the metadata began
+    triggered: frozenset[AttemptId] = frozenset()  # these have taken the trigger
     snapshots: Mapping[TaskId, TaskSnapshot] = field(default_factory=dict)
     acknowledged_ms: Mapping[TaskId, int] = field(default_factory=dict)
 
@@ -58,7 +59,7 @@ class PendingCheckpoint:
         return replace(self, phase=move(LEGAL, self.phase, target, what=f"checkpoint {self.checkpoint_id}"))
 
     def waits_for(self, snapshot: TaskSnapshot) -> bool:
-        """Whether this acknowledgement is the first one of an attempt that takes part."""
+        """Whether this is the first acknowledgement of an attempt that takes part."""
         return (
             self.phase is Phase.PENDING
             and not self.silent_hooks
@@ -74,9 +75,9 @@ class PendingCheckpoint:
         )
 
     def registered(self, registry: Registry, sizes: Mapping[str, int]) -> PendingCheckpoint:
-        """Acknowledged by all, its segments are registered: what is known already is not taken a second time (F4).
+        """Return the checkpoint, acknowledged by all, with its segments registered.
 
-        `sizes`: of physical files, in bytes.
+        Segments that are known already are not stored a second time (F4). `sizes`: bytes of physical files.
         """
         snapshots = {task: registry.registered(taken) for task, taken in self.snapshots.items()}
         return replace(self, snapshots={task: _with_sizes(taken, sizes) for task, taken in snapshots.items()})
@@ -86,7 +87,7 @@ class PendingCheckpoint:
 
     @property
     def silent_hooks(self) -> list[str]:
-        """Until they have answered no task hears of the checkpoint."""
+        """The hooks that have not answered. Until they do, no task is triggered."""
         return [name for name, state in self.hooks.items() if state is None]
 
     @property
@@ -98,7 +99,7 @@ class PendingCheckpoint:
         return self.snapshots.keys() == self.tasks.keys()
 
     def written_files(self) -> frozenset[str]:
-        """Physical files that tasks have handed over with their acknowledgements."""
+        """The physical files that tasks have handed over with their acknowledgements."""
         return frozenset(name for snapshot in self.snapshots.values() for name in snapshot.physical_files)
 
     def referenced_files(self) -> frozenset[str]:
@@ -148,7 +149,7 @@ class PendingCheckpoint:
 
 
 def _with_sizes(snapshot: TaskSnapshot, sizes: Mapping[str, int]) -> TaskSnapshot:
-    """Of the files in which its segments lie now; the task may have meant others."""
+    """Record the sizes of the files that hold its segments now. The task may have named other files."""
     if not snapshot.file_sizes:
         return snapshot
     known = {**sizes, **snapshot.file_sizes}
@@ -157,6 +158,6 @@ def _with_sizes(snapshot: TaskSnapshot, sizes: Mapping[str, int]) -> TaskSnapsho
 
 
 def _without_dropped(snapshot: TaskSnapshot) -> TaskSnapshot:
-    """Files of which every segment was known already are not the checkpoint's."""
+    """Drop the files with no segment left in use, because every one of them was known already."""
     used = {file.handle.file for file in snapshot.files}
     return copy(snapshot, physical_files=tuple(name for name in snapshot.physical_files if name in used))

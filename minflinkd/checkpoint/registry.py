@@ -1,8 +1,8 @@
-"""Which segments are live, and in which physical files they lie (F4, F5). Pure and immutable.
+"""Tracks which segments are live, and in which physical files they lie (F4, F5). Pure and immutable.
 
-It counts what checkpoints refer to, and decides nothing: that a file has no live segment says that it *may* go, and the
-coordinator asks only when a checkpoint has been processed as a whole. It is never stored: `Registry.of` makes it from
-the metadata of the retained checkpoints.
+It counts what checkpoints refer to, and decides nothing. A file without a live segment *may* be deleted, and the
+coordinator asks only after a checkpoint has been processed as a whole. The registry is never stored: `Registry.of`
+builds it from the metadata of the retained checkpoints.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import TaskId
 
 Registered = tuple[TaskId, StateHandle]
-Content = tuple[TaskId, int, str]  # whose, length and checksum
+Content = tuple[TaskId, int, str]  # owner, length and checksum
 
 
 @dataclass(frozen=True)
 class LiveSegments:
-    """In one physical file: how many there are, and their bytes together."""
+    """Number and total bytes of the live segments in one physical file."""
 
     count: int = 0
     bytes: int = 0
@@ -31,9 +31,10 @@ class LiveSegments:
 
 @dataclass(frozen=True)
 class Registry:
-    """`live`: how many state files of registered checkpoints are this segment; `by_content`: the segments of the same
+    """Counts references to segments.
 
-    bytes, in the order of their registration; `files`: those with a live segment, and no others.
+    `live`: how many state files of registered checkpoints are this segment. `by_content`: the segments with the same
+    bytes, in the order of their registration. `files`: exactly the files with a live segment.
     """
 
     live: Mapping[Registered, int] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Registry:
 
     @classmethod
     def of(cls, checkpoints: Iterable[CompletedCheckpoint]) -> Self:
-        """Of the checkpoints in a store, in the order of their ids."""
+        """Build the registry of the checkpoints in a store, in the order of their ids."""
         registry = cls()
         for checkpoint in checkpoints:
             registry = registry.with_(checkpoint)
@@ -57,14 +58,14 @@ class Registry:
         return sum(live.bytes for live in self.files.values())
 
     def known(self, task: TaskId, handle: StateHandle) -> StateHandle | None:
-        """The registered segment of the same bytes; the latest, where they were rewritten."""
+        """Return the registered segment with the same bytes; the latest if they were rewritten."""
         found = self.by_content.get(_content(task, handle))
         return found[-1] if found else None
 
     def registered(self, snapshot: TaskSnapshot) -> TaskSnapshot:
-        """With registered segments in place of the snapshot's own copies of them (F4).
+        """Replace the snapshot's own copies of segments with the registered ones (F4).
 
-        What the task has rewritten on purpose stays: it takes the place of what is registered (F6).
+        Segments that the task has rewritten on purpose stay: they replace the registered ones (F6).
         """
         rewritten = frozenset(snapshot.rewritten)
 
@@ -75,9 +76,9 @@ class Registry:
         return replace(snapshot, files=tuple(map(settled, snapshot.files)))
 
     def located(self, snapshot: TaskSnapshot, available: frozenset[str]) -> TaskSnapshot:
-        """With registered segments in place of those whose file, of an earlier checkpoint, is not `available`.
+        """Replace segments in files of earlier checkpoints that are not `available` with registered ones.
 
-        A task goes on naming its own copy of a segment, also where that was dropped for a registered one.
+        A task keeps naming its own copy of a segment, even after that was dropped for a registered one.
         """
         own = frozenset(snapshot.physical_files)
 
@@ -99,7 +100,7 @@ class Registry:
         return type(self)(live, contents, files)
 
     def without(self, checkpoint: CompletedCheckpoint) -> Self:
-        """Of a registered checkpoint."""
+        """Return the registry without a registered checkpoint."""
         live, contents, files = dict(self.live), dict(self.by_content), dict(self.files)
         for task, handle in _references(checkpoint):
             live[task, handle] -= 1

@@ -1,4 +1,7 @@
-"""Whose rows are whose in another version of a job: counts stay with the vertices that read or wrote them. Pure."""
+"""Assigns row counts to the tasks of another version of a job.
+
+Counts stay with the vertices that read or wrote the rows. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from minflinkd.runtime.ids import TaskId
 
 
 def row_counts(snapshots: Iterable[TaskSnapshot], tasks: Mapping[TaskId, Task]) -> dict[TaskId, RowCounts]:
-    """With what each task begins. Those of a vertex that the job no longer has are forgotten.
+    """Return the counts that each task begins with. Counts of a vertex that the job no longer has are dropped.
 
-    A source, a sink and the vertex at a task's end are in one task only, whichever that is now. An exchange may be read
-    by several: its rows stay with the task that has the id of the one that read them.
+    A source, a sink and the vertex at a task's end are in only one task of each version. Several tasks may read an
+    exchange: its rows stay with the task that has the id of the one that read them.
     """
     by_task = {snapshot.task_id: snapshot for snapshot in snapshots}
     everything = sum((_without_exchanges(snapshot) for snapshot in by_task.values()), NO_ROWS)
@@ -30,18 +33,18 @@ def row_counts(snapshots: Iterable[TaskSnapshot], tasks: Mapping[TaskId, Task]) 
 
 
 def _without_exchanges(snapshot: TaskSnapshot) -> RowCounts:
-    """Of its inputs the task that wrote them has counted the rows, under the same vertex."""
+    """Leave out rows read from inputs: the task that wrote them has counted them under the same vertex."""
     read = {vertex: rows for vertex, rows in snapshot.rows.read.items() if vertex not in snapshot.inputs}
     return RowCounts(read, snapshot.rows.written)
 
 
 def source_rows(task: Task, rows: RowCounts) -> int:
-    """What the task has read from outside the job."""
+    """Return the number of rows that the task has read from outside the job."""
     inputs = {edge.id for edge in task.inputs}
     return sum(count for vertex, count in rows.read.items() if vertex not in inputs)
 
 
 def sink_rows(task: Task, rows: RowCounts) -> int:
-    """What the task has written to outside the job."""
+    """Return the number of rows that the task has written to outside the job."""
     sinks = {vertex.id for vertex in task.sinks}
     return sum(count for vertex, count in rows.written.items() if vertex in sinks)

@@ -1,10 +1,10 @@
-"""Savepoints (C24): a completed checkpoint, copied so that nothing of it is shared with anybody (docs/savepoints.md).
+"""Savepoints (C24): a completed checkpoint, copied so that it shares nothing with others (docs/savepoints.md).
 
     <directory>/savepoint-<job>-<random>/_metadata
     <directory>/savepoint-<job>-<random>/<epoch>-<n>-tm-savepoint-<random>-<k>.seg
 
-What its sinks had staged is published before it is written, so it owes nothing to anybody. It is there once its
-metadata is; a copy that fails leaves nothing.
+The job's sinks publish what they had staged before the savepoint is written, so it owes nothing. A savepoint exists
+once its metadata exists. A failed copy leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from minflinkd.runtime.ids import AttemptId, ResourceId
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
 from minflinkd.storage.location import Location
 
-_WRITER = ResourceId("tm-savepoint")  # stands in its files' names where checkpoints have the TaskManager
+_WRITER = ResourceId("tm-savepoint")  # takes the place of the TaskManager in file names
 
 
 class SavepointNotWritten(MinflinkError):
-    """The checkpoint that it was to be made of is complete; the copy could not be made."""
+    """The checkpoint for the savepoint is complete, but the copy failed."""
 
     code = "savepoint-not-written"
     consequence = Consequence.RETRYABLE
@@ -38,10 +38,10 @@ class SavepointNotWritten(MinflinkError):
 async def write_savepoint(
     root: Location, checkpoint: CompletedCheckpoint, directory: Location, *, max_file_size: int = DEFAULT_MAX_FILE_SIZE
 ) -> Location:
-    """Copy what `checkpoint` refers to below `root` into a new directory below `directory`; returns that.
+    """Copy what `checkpoint` refers to below `root` into a new directory below `directory`, and return that directory.
 
-    The caller sees to it that the checkpoint is published, and stays for so long. Memory: one request's, 64 MiB, or the
-    largest state file. Raises StorageError.
+    The caller must make sure that the checkpoint is published and stays until this returns. Memory: one request of 64
+    MiB, or the largest state file. Raises StorageError.
     """
     token = secrets.token_hex(16)
     target = directory.child(f"savepoint-{checkpoint.job_id[:6]}-{token[:12]}")
@@ -62,7 +62,7 @@ async def write_savepoint(
 
 
 async def verify(root: Location, checkpoint: CompletedCheckpoint) -> int:
-    """Read every segment; returns the bytes. Raises StorageCorrupt for the first that is missing or damaged."""
+    """Read every segment and return the number of bytes. Raises StorageCorrupt for the first missing or damaged one."""
     total = 0
     for read in _reads(checkpoint):
         for _, data in await _segments(root, read):

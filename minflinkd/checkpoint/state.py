@@ -1,4 +1,4 @@
-"""What the coordinator of one job knows, and the questions that are answered from it alone."""
+"""What the coordinator of one job knows, and the questions that can be answered from this state alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CLEANING = 10  # completed checkpoints beyond the retained ones: not yet pub
 
 @dataclass(frozen=True)
 class Request:
-    """Positive numbers are the driver's, whose callers wait for an answer; negative ones are the machine's own."""
+    """Positive numbers belong to the driver, which answers its callers. Negative numbers are the machine's own."""
 
     number: int
     kind: CheckpointKind
@@ -36,7 +36,7 @@ class SettingUp:
 
 @dataclass(frozen=True)
 class Final:
-    """The wish for a final checkpoint, until the tasks stop."""
+    """The request for a final checkpoint. It lasts until the tasks stop."""
 
     retry_at: float
     request: int | None = None  # under way
@@ -45,12 +45,12 @@ class Final:
 
 @dataclass(frozen=True)
 class Doomed:
-    """Files that lost their last reference; checkpoints up to `horizon` may still have taken them for granted (F5)."""
+    """Files that lost their last reference. Checkpoints up to `horizon` may still rely on them (F5)."""
 
     files: frozenset[str]
     horizon: int
-    referenced: bool  # were they ever a checkpoint's? Those of a late acknowledgement may be deleted already
-    checkpoint: CompletedCheckpoint | None = None  # whose references are released then
+    referenced: bool  # whether a checkpoint ever referred to them; files of a late one may be deleted already
+    checkpoint: CompletedCheckpoint | None = None  # its references are released at that time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +59,18 @@ class State:
     options: CheckpointOptions
     graph_digest: str = ""
     attempts: Mapping[TaskId, AttemptId] = field(default_factory=dict)  # empty: not all tasks are running
-    survivors: frozenset[AttemptId] = frozenset()  # run on while other tasks are restarted
+    survivors: frozenset[AttemptId] = frozenset()  # keep running while other tasks are restarted
     setting_up: SettingUp | None = None
     queued: tuple[Request, ...] = ()  # at most one that is not forced
     pending: Mapping[int, PendingCheckpoint] = field(default_factory=dict)
     completed: tuple[CompletedCheckpoint, ...] = ()  # in the store, by id
-    unconfirmed: Mapping[int, frozenset[TaskId]] = field(default_factory=dict)  # completed, not published by these
-    discarding: Mapping[int, frozenset[str]] = field(default_factory=dict)  # metadata being deleted: its files
-    leaving: Mapping[int, CompletedCheckpoint] = field(default_factory=dict)  # of these, those that were complete
+    unconfirmed: Mapping[int, frozenset[TaskId]] = field(default_factory=dict)  # completed, unpublished by these tasks
+    discarding: Mapping[int, frozenset[str]] = field(default_factory=dict)  # metadata being deleted -> its files
+    leaving: Mapping[int, CompletedCheckpoint] = field(default_factory=dict)  # those of `discarding` that were complete
     doomed: tuple[Doomed, ...] = ()
-    deleting: tuple[frozenset[str], ...] = ()  # files that are being deleted
-    registry: Registry = field(default_factory=Registry)  # of those completed, leaving and doomed
-    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of physical files, as far as they are known
+    deleting: tuple[frozenset[str], ...] = ()  # files being deleted
+    registry: Registry = field(default_factory=Registry)  # of `completed`, `leaving` and `doomed`
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of physical files, as far as known
     restored: int | None = None  # the next attempts start from this checkpoint
     final: Final | None = None
     next_trigger: float | None = None
@@ -80,13 +80,13 @@ class State:
     failures: int = 0  # counted ones in a row (C23)
     trigger_failures: int = 0  # in a row
     stopped: bool = False
-    stopping: int | None = None  # the request behind whose cut the tasks stand still
-    draining: bool = False  # until the tasks stop: the final checkpoint is the only one left
+    stopping: int | None = None  # the request with `stop`: the tasks publish no micro-batch after its cut
+    draining: bool = False  # until the tasks stop, only the final checkpoint is taken
     pinned: frozenset[int] = frozenset()  # completed, and being copied into a savepoint
 
 
 def refusal(state: State, request: Request) -> Refusal | None:
-    """The checks of C20 that no request skips and no waiting cures."""
+    """The checks of C20 that no request skips and that waiting does not help."""
     if state.stopped:
         return Refusal.SHUT_DOWN
     ends = state.final is not None or state.draining or state.stopping is not None
@@ -103,7 +103,7 @@ def refusal(state: State, request: Request) -> Refusal | None:
 
 
 def obstacle(state: State, request: Request, now: float) -> Refusal | None:
-    """The checks that a request may wait for, and that a forced one skips."""
+    """The checks that a request may wait for and that a forced request skips."""
     if request.forced:
         return None
     if len(state.pending) >= state.options.max_concurrent:
@@ -122,7 +122,7 @@ def retained_files(state: State) -> frozenset[str]:
 
 
 def available_files(state: State) -> frozenset[str]:
-    """Files of earlier checkpoints that an acknowledgement may refer to: none of them is deleted yet."""
+    """Files of earlier checkpoints that an acknowledgement may refer to. None of them is deleted yet."""
     lingering = [*state.discarding.values(), *(doomed.files for doomed in state.doomed if doomed.referenced)]
     return frozenset(state.registry.files).union(*lingering)
 
@@ -139,16 +139,17 @@ def file_figures(state: State) -> FileFigures:
 
 
 def protected_files(state: State) -> frozenset[str]:
-    """Files that somebody refers to: checkpoints retained, pending, or with metadata that is still there."""
+    """Files that something refers to: checkpoints retained, pending, or with metadata that still exists."""
     pending = (checkpoint.referenced_files() for checkpoint in state.pending.values())
     return frozenset(state.registry.files).union(*state.discarding.values(), *pending)
 
 
 def orphans(state: State, found: Mapping[str, tuple[int, int]]) -> frozenset[str]:
-    """Of the physical files `found`, with epoch and checkpoint, those to which nothing refers and nothing will (F7).
+    """Of the physical files `found` (with epoch and checkpoint), return those nothing refers to or will refer to (F7).
 
-    None of a later leader's, nor of a checkpoint in flight, whose tasks may be writing it. What a late task still
-    writes for one that has ended is refused with its acknowledgement, and is its own to delete.
+    Excludes files of a later leader, and of a checkpoint in flight, because its tasks may be writing them. A late task
+    may still write files for a checkpoint that has ended. Its acknowledgement is refused, and the task deletes them
+    itself.
     """
     kept = protected_files(state) | available_files(state)
     return frozenset(
@@ -162,7 +163,7 @@ def orphans(state: State, found: Mapping[str, tuple[int, int]]) -> frozenset[str
 
 
 def may_restore(state: State) -> bool:
-    """Whether it is settled which checkpoint is the latest: no write in flight, no failed one left half deleted."""
+    """Whether the latest checkpoint is settled: no write in flight, no failed write left half deleted."""
     newest = state.completed[-1].checkpoint_id if state.completed else 0
     finalizing = any(checkpoint.phase is Phase.FINALIZING for checkpoint in state.pending.values())
     return not finalizing and all(checkpoint_id < newest for checkpoint_id in state.discarding)
@@ -178,13 +179,13 @@ def has_confirmed(state: State) -> bool:
 
 
 def owed_to(state: State, attempt_id: AttemptId) -> int | None:
-    """The oldest checkpoint that this attempt has yet to publish."""
+    """Return the oldest checkpoint that this attempt has yet to publish."""
     tasks = {task for task, attempt in state.attempts.items() if attempt == attempt_id}
     return min((number for number, waiting in state.unconfirmed.items() if waiting & tasks), default=None)
 
 
 def holds(state: State, snapshot: TaskSnapshot) -> bool:
-    """Whether what a task acknowledged has become the coordinator's, also where this is its second telling (F4)."""
+    """Whether the coordinator owns what a task acknowledged, also when the task repeats itself (F4)."""
     pending = state.pending.get(snapshot.checkpoint_id)
     if pending is not None:
         taken = pending.snapshots.get(snapshot.task_id)
@@ -195,7 +196,7 @@ def holds(state: State, snapshot: TaskSnapshot) -> bool:
 
 
 def next_wakeup(state: State, now: float) -> float | None:
-    """When the next Tick is due; None: not before something else happens."""
+    """When the next Tick is due; None: not before some other event."""
     times = [c.deadline for c in state.pending.values() if c.phase is Phase.PENDING]
     if state.setting_up is not None:
         times.append(state.setting_up.deadline)
@@ -205,7 +206,7 @@ def next_wakeup(state: State, now: float) -> float | None:
         times.append(state.final.retry_at)
     if state.queued and state.setting_up is None:
         times.append(pause_ends(state))
-    # Every step looks at the time; what is overdue after one waits for an event.
+    # Every step checks the time. What is still overdue after a step is waiting for an event, not for the clock.
     return min((time for time in times if time > now), default=None)
 
 

@@ -1,6 +1,6 @@
-"""What is known of a job's checkpoints (C30): frozen records, and pure functions that count and sum up.
+"""What is known of a job's checkpoints (C30): frozen records, and pure functions that update and summarise them.
 
-The coordinator says what happened; `flink_json` shows it.
+The coordinator reports what happened. `flink_json` displays it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import TaskId
 
-HISTORY = 10  # checkpoints shown one by one
+HISTORY = 10  # checkpoints listed individually
 SAMPLES = 1000  # completed checkpoints that the summaries cover
 
 
@@ -29,19 +29,19 @@ class FileFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The physical files that the retained checkpoints of a job refer to (F6, F10)."""
 
     physical: int = 0
-    logical: int = 0  # live segments in them
+    logical: int = 0  # live segments in these files
     bytes_stored: int = 0  # of these files
     bytes_referenced: int = 0  # of these segments
-    deleting: int = 0  # further files, to which nothing refers any more, that are still to be deleted
+    deleting: int = 0  # files that nothing refers to any more and that are still to be deleted, not included above
 
     @property
     def amplification(self) -> float:
-        """Bytes stored for each that is referred to; 1 where there is none."""
+        """Bytes stored per byte referred to; 1 if nothing is referred to."""
         return self.bytes_stored / self.bytes_referenced if self.bytes_referenced else 1.0
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one kind to the storage, and the milliseconds that they took together; -1: was not measured."""
+    """Requests of one kind to the storage, and the milliseconds they took together (-1: not measured)."""
 
     count: int = 0
     ms: float = 0.0
@@ -54,7 +54,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One task's part of a checkpoint. Times of day in milliseconds since 1970, durations in milliseconds."""
+    """One task's part of a checkpoint. Times of day are in milliseconds since 1970, durations in milliseconds."""
 
     task_id: TaskId
     acknowledged_ms: int
@@ -66,7 +66,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     physical_files: int
     wait_ms: float = 0.0  # until the cut could be made, alignment included
     alignment_ms: float = 0.0
-    alignment_bytes: int = 0  # held back meanwhile
+    alignment_bytes: int = 0  # held back during the alignment
     unaligned: bool = False
     files_uploaded: int = 0
     merging: MergingFigures | None = None
@@ -105,22 +105,22 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
     path: str = ""  # of the metadata, once complete
     missing: tuple[TaskId, ...] = ()  # tasks that have not acknowledged
-    failed_task: TaskId | None = None  # whose word ended it
+    failed_task: TaskId | None = None  # the task that ended it
     metadata_ms: float = 0.0  # from the last acknowledgement until the metadata was written
-    notify_ms: float = -1.0  # from then until all tasks had published it; -1: not yet
-    warning: str = ""  # it took longer than the interval, and what to change (C42)
-    files: FileFigures | None = None  # of the job, when this one was complete
-    calls: dict[str, Calls] = {}  # by the coordinator, since the one before was complete; by kind of request
-    files_created: int = 0  # physical ones: tasks may share them
+    notify_ms: float = -1.0  # from then until all tasks had published the checkpoint; -1: not yet
+    warning: str = ""  # set if it took longer than the interval; says what to change (C42)
+    files: FileFigures | None = None  # of the job, when this checkpoint completed
+    calls: dict[str, Calls] = {}  # made by the coordinator since the previous checkpoint completed, by kind of request
+    files_created: int = 0  # physical files; tasks may share them
 
     @property
     def latest_ack_ms(self) -> int:
-        """-1 before the first one."""
+        """Time of the latest acknowledgement; -1 before the first."""
         return max((task.acknowledged_ms for task in self.tasks), default=-1)
 
     @property
     def duration_ms(self) -> int:
-        """To the last acknowledgement, or to the failure. Never negative, also where the clock was set back."""
+        """Time to the last acknowledgement or the failure. Never negative, even if the clock was set back."""
         end = self.failed_ms if self.status is CheckpointStatus.FAILED else self.latest_ack_ms
         return max(0, end - self.triggered_ms)
 
@@ -138,7 +138,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def creates(self) -> Calls:
-        """Of physical files, by TaskManagers."""
+        """Creation of physical files by TaskManagers."""
         return _calls((m.creates, m.create_ms) for m in self._merging) or Calls(count=self.files_created, ms=-1)
 
     @property
@@ -159,7 +159,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alignment_ms(self) -> float:
-        """Of the task that aligned longest: they align at the same time."""
+        """Alignment time of the slowest task; tasks align at the same time."""
         return max((task.alignment_ms for task in self.tasks), default=0.0)
 
 
@@ -170,7 +170,7 @@ class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is counted over the whole life of a job. It is kept in the metadata of each checkpoint."""
+    """Counts over the whole life of a job. They are kept in the metadata of each checkpoint."""
 
     completed: int = 0
     failed: int = 0
@@ -178,7 +178,7 @@ class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
     failed_by_cause: dict[FailureCause, int] = {}
 
     def at_least(self, other: CheckpointCounts) -> CheckpointCounts:
-        """Of two that were kept at different times or places: counts never go back."""
+        """Merge counts kept at different times or places. The larger value wins, because counts never go back."""
         causes = {**self.failed_by_cause, **other.failed_by_cause}
         return CheckpointCounts(
             completed=max(self.completed, other.completed),
@@ -191,7 +191,7 @@ class CheckpointCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts and the latest checkpoints are the job's; all else is since this coordinator began."""
+    """The counts and the latest checkpoints cover the whole job. All else dates from the start of this coordinator."""
 
     completed: int = 0
     failed: int = 0
@@ -210,17 +210,17 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
     sizes_full: tuple[int, ...] = ()
     sizes_uploaded: tuple[int, ...] = ()
     sizes_aligned: tuple[int, ...] = ()
-    interval_ms: int = 0  # between two periodic triggers; 0: there are none
+    interval_ms: int = 0  # between two periodic triggers; 0: no periodic checkpoints
     files: FileFigures = FileFigures()
-    calls: dict[str, Calls] = {}  # by the coordinator, by kind of request
-    files_created: int = 0  # physical ones, acknowledged
+    calls: dict[str, Calls] = {}  # made by the coordinator, by kind of request
+    files_created: int = 0  # acknowledged physical files
     files_deleted: int = 0
     compactions: int = 0
     bytes_rewritten: int = 0  # by compactions
 
 
 def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> CheckpointStatistics:
-    """With what became of a checkpoint."""
+    """Return the statistics with a checkpoint's new status or outcome."""
     others = tuple(r for r in statistics.in_progress if r.checkpoint_id != record.checkpoint_id)
     if record.status is CheckpointStatus.IN_PROGRESS:
         return msgspec.structs.replace(statistics, in_progress=(*others, record))
@@ -261,7 +261,7 @@ def counts(statistics: CheckpointStatistics) -> CheckpointCounts:
 
 
 def counted(statistics: CheckpointStatistics, known: CheckpointCounts) -> CheckpointStatistics:
-    """With what an earlier coordinator of the job had counted."""
+    """Return the statistics with the counts of an earlier coordinator of the job."""
     total = counts(statistics).at_least(known)
     return msgspec.structs.replace(
         statistics,
@@ -294,7 +294,7 @@ def published(statistics: CheckpointStatistics, checkpoint_id: int, notify_ms: f
 
 
 def set_up_failed(statistics: CheckpointStatistics, cause: FailureCause) -> CheckpointStatistics:
-    """A checkpoint that failed before it had an id: counted, but there is nothing to show of it."""
+    """Count a checkpoint that failed before it had an id. There is no record to show."""
     by_cause = {**statistics.failed_by_cause, cause: statistics.failed_by_cause.get(cause, 0) + 1}
     return msgspec.structs.replace(statistics, failed=statistics.failed + 1, failed_by_cause=by_cause)
 

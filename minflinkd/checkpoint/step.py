@@ -1,4 +1,4 @@
-"""One step of the coordinator's machine being taken, and the small moves that all of its parts make."""
+"""One step of the coordinator's machine, and the small operations that all of its parts use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.checkpoint.causes import CheckpointKind, Refusal
 from minflinkd.checkpoint.pending import PendingCheckpoint
 from minflinkd.checkpoint.state import Final, Request, State
 
-FINAL_RETRY = 1.0  # seconds after a final checkpoint that did not come about
+FINAL_RETRY = 1.0  # seconds until a failed final checkpoint is tried again
 
 V = TypeVar("V")
 
@@ -31,7 +31,7 @@ class Step:
         self.set(pending={**self.state.pending, checkpoint.checkpoint_id: checkpoint})
 
     def drop(self, number: int) -> None:
-        """It is pending no more."""
+        """The checkpoint is no longer pending."""
         self.set(pending=without(self.state.pending, number))
 
     def own_request(self, kind: CheckpointKind) -> Request:
@@ -43,7 +43,7 @@ class Step:
         self.commands.append(e.Refuse(request.number, reason))
 
     def missed(self, number: int) -> None:
-        """What this request was to bring about does not come about."""
+        """The request leads to no checkpoint. Undo what depended on it."""
         if self.state.stopping == number:
             self.set(stopping=None)
         final = self.state.final
@@ -51,7 +51,7 @@ class Step:
             self.set(final=Final(retry_at=self.now + FINAL_RETRY))
 
     def answer(self, command: e.Fail | e.Complete) -> None:
-        """Only the driver's callers wait for one."""
+        """Only requests of the driver's callers get an answer."""
         if command.request > 0:
             self.commands.append(command)
 

@@ -1,8 +1,8 @@
 """A job's completed checkpoints in the storage: the metadata files *are* the store (C22, C25).
 
-A checkpoint exists from the moment its metadata is there, and no longer from the moment it is deleted; physical files
-are deleted after it. So a crash between any two steps leaves a store that is whole, and at worst orphans, which the
-sweep of a later leader removes.
+A checkpoint exists as soon as its metadata exists, and stops existing when its metadata is deleted. Its physical files
+are deleted after that. So a crash between any two steps leaves a consistent store, and at worst orphans. The sweep of a
+later leader removes those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
-ID_BLOCK = 16  # ids reserved at a time: one small write for so many checkpoints
+ID_BLOCK = 16  # ids reserved at a time, with one small write
 
 
 class WrongJob(MinflinkError):
@@ -38,7 +38,7 @@ class WrongJob(MinflinkError):
 
 @dataclass(frozen=True)
 class SetAside:
-    """Metadata that cannot be read. It is left where it is, and so is everything that it may refer to."""
+    """Metadata that cannot be read. It stays where it is, and so does everything that it may refer to."""
 
     checkpoint_id: int
     path: str
@@ -51,19 +51,19 @@ class Recovered:
 
     completed: tuple[CompletedCheckpoint, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
-    last_id: int = 0  # the highest that was ever given away, as far as the storage shows
-    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes, of the physical files that are there
+    last_id: int = 0  # the highest id ever allocated, as far as the storage shows
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the physical files that exist
 
 
 class CheckpointStorageUnfit(MinflinkError):
-    """No place for checkpoints: whoever recovers them might not see the latest one, and take its files for orphans."""
+    """The storage is unfit for checkpoints. A recovery might miss the latest one and take its files for orphans."""
 
     code = "checkpoint-storage-unfit"
     consequence = Consequence.REFUSED
 
 
 def require_fit(root: Location) -> None:
-    """Raises CheckpointStorageUnfit. Recovery finds checkpoints by a listing (A11)."""
+    """Raises CheckpointStorageUnfit. Recovery finds checkpoints by listing (A11)."""
     if not root.storage.capabilities.consistent_list:
         raise CheckpointStorageUnfit(
             f"the storage of {root.uri} may list late what was written (it has no consistent-list)",
@@ -85,22 +85,24 @@ class CheckpointStore:
         self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
         self._reserved = 1  # ids below this one are ours
-        self._blocks: list[str] = []  # of ids, as far as they are known; the last one is in use
+        self._blocks: list[str] = []  # of ids, as far as known; the last one is in use
         self._allocating = asyncio.Lock()
 
     def requests(self) -> StorageStatistics:
-        """What this coordinator has asked of the storage, by kind (F10)."""
+        """Return the requests that this coordinator has made to the storage, by kind (F10)."""
         return self._recorded.statistics()
 
     def path_of(self, checkpoint_id: int) -> str:
-        """URI of the checkpoint's metadata, from which any job can be started."""
+        """URI of the checkpoint's metadata. Any job can be started from it."""
         return self.location.child(layout.metadata_file(checkpoint_id)).uri
 
     async def recover(self) -> Recovered:
-        """Read the store, once the work of earlier coordinators has ended. Unreadable metadata is reported, set aside.
+        """Read the store, once the work of earlier coordinators has ended.
 
-        Raises StorageError where the storage does not answer, MetadataTooNew, WrongJob: then nothing is known about
-        what the latest checkpoint is, and to go on with an older one would lose data.
+        Unreadable metadata is reported and set aside.
+
+        Raises StorageError if the storage does not answer, MetadataTooNew, WrongJob. Then it is not known which
+        checkpoint is the latest, and continuing from an older one would lose data.
         """
         await self._turn.wait()
         completed: list[CompletedCheckpoint] = []
@@ -128,7 +130,10 @@ class CheckpointStore:
         return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
 
     async def allocate_id(self) -> int:
-        """An id that no coordinator of this job has had or will have. After `recover`. Raises StorageError."""
+        """Return an id that no coordinator of this job has had or will have. Call it after `recover`.
+
+        Raises StorageError.
+        """
         async with self._allocating:
             if self._next_id >= self._reserved:
                 await self._reserve()
@@ -136,22 +141,22 @@ class CheckpointStore:
             return self._next_id - 1
 
     def outdated_blocks(self) -> tuple[str, ...]:
-        """Of ids: nobody needs them any more. Each is told once, to be deleted as metadata is."""
+        """Return the id blocks that nobody needs any more, each one once. The caller deletes them like metadata."""
         *outdated, latest = self._blocks
         self._blocks = [latest]
         return tuple(outdated)
 
     async def write(self, checkpoint: CompletedCheckpoint) -> None:
-        """Add it to the store, whole or not at all. After an error the outcome is not known: `discard` it."""
+        """Add the checkpoint to the store, atomically. After an error the outcome is unknown: `discard` it."""
         file = self.location.child(layout.metadata_file(checkpoint.checkpoint_id))
         await self._turn.take(partial(file.write_bytes, encode(checkpoint)))
 
     async def discard(self, checkpoint_id: int) -> None:
-        """Take it out of the store; its physical files stay. Idempotent."""
+        """Remove the checkpoint from the store. Its physical files stay. Idempotent."""
         await self.delete_metadata([layout.metadata_file(checkpoint_id)])
 
     async def delete_metadata(self, names: Sequence[str]) -> None:
-        """`discard` by the names of files, also of blocks of ids. No write waits for it: none touches these."""
+        """Delete metadata files and id blocks by name. It does not wait for writes: no write touches these objects."""
         await self._turn.beside(partial(self.location.delete_children, names))
 
     async def delete_files(self, names: Iterable[str]) -> None:
@@ -163,11 +168,11 @@ class CheckpointStore:
             await self._turn.beside(partial(self.location.delete_children, checked))
 
     async def physical_files(self) -> dict[str, tuple[int, int]]:
-        """Those that are there: epoch and checkpoint by name. Raises StorageError."""
+        """Return the epoch and checkpoint of each physical file that exists, by name. Raises StorageError."""
         return {file.name: layout.parse_physical_file(file.name) for file in await self.listed_files()}
 
     async def listed_files(self) -> list[OrphanFile]:
-        """The physical files that are there, needed or not. Raises StorageError."""
+        """Return the physical files that exist, needed or not. Raises StorageError."""
         entries = [(self.location.relative(entry.path), entry) async for entry in self.location.list()]
         return [
             OrphanFile(name, entry.size, entry.modified_ms)
@@ -176,10 +181,10 @@ class CheckpointStore:
         ]
 
     async def orphans(self, recovered: Recovered) -> tuple[str, ...]:
-        """Of earlier leaders. Raises StorageError.
+        """Return the orphans of earlier leaders. Raises StorageError.
 
-        Only files of epochs that have ended (A11), with names that are ours, and none while any metadata is
-        unreadable: it may refer to them.
+        Only files with our names, of epochs that have ended (A11). None while any metadata is unreadable, because it
+        may refer to them.
         """
         if recovered.set_aside:
             log.warning("no sweep while checkpoint metadata is unreadable", directory=self.location.uri)
@@ -199,9 +204,9 @@ class CheckpointStore:
         return checkpoint
 
     async def _reserve(self) -> None:
-        """Take the next block; where another coordinator has it, the one after."""
+        """Reserve the next block of ids. If another coordinator has it, try the one after."""
         first = self._next_id
-        mine = secrets.token_bytes(16)  # by which the storage knows us where its answer is lost
+        mine = secrets.token_bytes(16)  # if the storage's answer is lost, this tells us whether the block is ours
         while True:
             try:
                 await self.location.child(layout.id_block(first)).create_exclusive(mine)
@@ -214,18 +219,18 @@ class CheckpointStore:
 
 
 async def latest_stored(directory: Location) -> int:
-    """The id of a job's latest complete checkpoint, by its metadata's name; 0 where there is none."""
+    """Return the id of a job's latest complete checkpoint, by the name of its metadata; 0 if there is none."""
     numbers = [layout.parse_metadata_file(directory.relative(entry.path)) async for entry in directory.list()]
     return max((number for number in numbers if number is not None), default=0)
 
 
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
-    """Any job's checkpoint, by its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
+    """Read any job's checkpoint from its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
     return decode(await metadata.read_bytes())
 
 
 def _highest_id(name: str) -> int:
-    """The highest checkpoint id that the object `name` shows to be taken."""
+    """The highest checkpoint id that the object's `name` shows to be taken."""
     if (checkpoint_id := layout.parse_metadata_file(name)) is not None:
         return checkpoint_id
     if (first := layout.parse_id_block(name)) is not None:

@@ -1,4 +1,4 @@
-"""The sweeps of one running job: physical files to which nothing refers, and nothing will (F7)."""
+"""The sweeps of one running job. They delete physical files that nothing refers to or will refer to (F7)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeping:
-    """`state`: of the coordinator, as it is now. `grace`: seconds within which a file may be somebody's work.
+    """`state`: returns the coordinator's current state. `grace`: seconds within which a file may still be in use.
 
-    `leads`: whether it is beyond doubt that no other daemon leads now.
+    `leads`: whether it is certain that no other daemon leads now.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Sweeping:
         self._grace = grace
         self._clock = clock
         self._name = name
-        self._unreadable = False  # whether there is metadata that could not be read: it may refer to anything
+        self._unreadable = False  # whether some metadata could not be read; it may refer to anything
 
     def begin(self, recovered: Recovered, tasks: TaskOwner) -> None:
         self._unreadable = bool(recovered.set_aside)
@@ -48,19 +48,22 @@ class Sweeping:
             tasks.loop("sweeps", self._sweep_again_and_again)
 
     async def orphans(self, before_ms: int) -> JobOrphans:
-        """Files last written before this. Raises StorageError."""
+        """Return the orphans last written before `before_ms`. Raises StorageError."""
         job_id = self._state().job_id
         if self._unreadable:
             return JobOrphans(job_id=job_id, skipped=UNREADABLE)
         present = await self._store.listed_files()
         names = {file.name: layout.parse_physical_file(file.name) for file in present}
-        return chosen(job_id, present, orphans(self._state(), names), before_ms=before_ms)  # as of now, as in the sweep
+        return chosen(job_id, present, orphans(self._state(), names), before_ms=before_ms)  # current, as in the sweep
 
     async def _sweep(self, recovered: Recovered) -> None:
         await self._delete(await self._store.orphans(recovered))
 
     async def _sweep_again_and_again(self) -> None:
-        """What an upload left that could not be tidied up, or a deletion that was given up."""
+        """Delete what failed uploads and abandoned deletions left behind.
+
+        A file is deleted only if two sweeps in a row find it.
+        """
         suspects = frozenset[str]()
         while True:
             await self._clock.sleep(self._grace / 2)
@@ -68,13 +71,13 @@ class Sweeping:
                 suspects = frozenset()
                 continue
             present = await self._store.physical_files()
-            found = orphans(self._state(), present)  # as of now, not as of before the listing
+            found = orphans(self._state(), present)  # the current state, not that from before the listing
             gone = found & suspects
             await self._delete(gone)
             suspects = found - gone
 
     async def _delete(self, names: Iterable[str]) -> None:
-        """None while leadership is in doubt: another leader may need what nothing here refers to."""
+        """Delete nothing while leadership is in doubt: another leader may need files that nothing here refers to."""
         if not (orphaned := sorted(names)):
             return
         try:

@@ -1,4 +1,4 @@
-"""What the coordinator says to the job's tasks, and how often it says it again."""
+"""The coordinator's calls to the job's tasks, and how often they are retried."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
 
-FEW = 3  # tries of what may be given up
-WAIT_MAX = 10.0  # seconds between tries of what may not
+FEW = 3  # tries of calls that may be given up
+WAIT_MAX = 10.0  # seconds between tries of calls that may not be given up
 
 
 class TaskGateway(Protocol):
-    """The running tasks, as the coordinator speaks to them. Every call may be repeated; each has its own timeout."""
+    """The running tasks, as the coordinator calls them. Every call may be repeated; each has its own timeout."""
 
     async def send_trigger(
         self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
     ) -> None:
-        """Returns when the task has taken it. Raises what the task or the way to it answers.
+        """Return when the task has taken the trigger. Raises what the task or the connection to it raises.
 
-        `oldest`: of the checkpoints that are pending; an abort of an older one may have been lost.
+        `oldest`: the oldest pending checkpoint. The abort of an older one may have been lost.
         """
         ...
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None:
-        """Returns when the task's sinks have published the checkpoint."""
+        """Return when the task's sinks have published the checkpoint."""
         ...
 
     async def notify_aborted(self, attempt_id: AttemptId, checkpoint_id: int) -> None: ...
 
 
 class TaskCalls:
-    """`state`: of the coordinator, as it is now; `feed` tells it what became of a call."""
+    """`state`: returns the coordinator's current state. `feed` reports the outcome of a call to it."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class TaskCalls:
         self._tasks.job(f"trigger {number} at {attempt}", self._trigger(attempt, number, stop))
 
     def complete(self, attempt: AttemptId) -> None:
-        """It is told of all that it owes, and of what it owes by the time it has published that."""
+        """Notify the attempt of all checkpoints that it owes, including those that it comes to owe meanwhile."""
         if attempt not in self._notifying:
             self._notifying.add(attempt)
             self._tasks.job(f"completions for {attempt}", self._complete(attempt))
 
     def aborted(self, attempt: AttemptId, number: int) -> None:
-        """May fail without harm: the next trigger says so, too."""
+        """Notify the attempt of an abort. May fail without harm: the next trigger says so, too."""
         what = f"abort of {number} at {attempt}"
 
         def given_up(error: Exception) -> None:
@@ -83,7 +83,7 @@ class TaskCalls:
                 with trial:
                     state = self._state()
                     if number not in state.pending:
-                        return  # aborted: a task that hears of it now would upload for nobody (C13)
+                        return  # aborted: a task that is triggered now would upload for nothing (C13)
                     oldest, epoch = min(state.pending), state.options.epoch
                     await self._gateway.send_trigger(attempt, number, epoch, oldest=oldest, stop=stop)
         except Exception as error:
@@ -92,7 +92,7 @@ class TaskCalls:
             self._feed(e.TriggerTaken(number, attempt))
 
     async def _complete(self, attempt: AttemptId) -> None:
-        """One at a time and in order, each until it is confirmed or the attempt is gone."""
+        """Notify one checkpoint at a time, in order, until each is confirmed or the attempt is gone."""
         try:
             while (number := owed_to(self._state(), attempt)) is not None:
                 async for trial in stamina.retry_context(

@@ -1,4 +1,4 @@
-"""Keeps a job's checkpoint statistics (C30): measures what the machine cannot know, and logs how checkpoints end."""
+"""Keeps a job's checkpoint statistics (C30). Measures what the machine cannot know, and logs how checkpoints end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class StatisticsTracker:
-    """`interval`: seconds between two periodic checkpoints. `past`: of the job's earlier coordinator."""
+    """`interval`: seconds between two periodic checkpoints. `past`: the statistics of the job's earlier coordinator."""
 
     def __init__(
         self, *, store: CheckpointStore, clock: Clock, interval: float, name: str, past: CheckpointStatistics | None
@@ -38,8 +38,8 @@ class StatisticsTracker:
         self._interval_ms = interval * 1000
         self._name = name
         self._statistics = past or CheckpointStatistics()
-        self._completed_at: dict[int, float] = {}  # monotonic seconds; until it is published
-        self._requests_before: StorageStatistics = {}  # when the last checkpoint was complete
+        self._completed_at: dict[int, float] = {}  # monotonic seconds; kept until the checkpoint is published
+        self._requests_before: StorageStatistics = {}  # as of the last completed checkpoint
 
     def statistics(self, state: State, *, files_deleted: int) -> CheckpointStatistics:
         return msgspec.structs.replace(
@@ -53,7 +53,7 @@ class StatisticsTracker:
         )
 
     def begins(self, completed: tuple[CompletedCheckpoint, ...]) -> None:
-        """With the checkpoints that were found in the storage, in the order of ids."""
+        """Begin with the checkpoints found in the storage, in the order of ids."""
         if not completed:
             return
         known = CheckpointCounts(completed=len(completed))
@@ -69,14 +69,14 @@ class StatisticsTracker:
             )
 
     def counted(self, known: CheckpointCounts) -> None:
-        """By earlier coordinators of the job."""
+        """Add the counts of earlier coordinators of the job."""
         self._statistics = statistics.counted(self._statistics, known)
 
     def counts(self) -> CheckpointCounts:
         return statistics.counts(self._statistics)
 
     def counts_with_one_more(self) -> CheckpointCounts:
-        """As they will be when the checkpoint that is being written is complete."""
+        """Return the counts as they will be when the checkpoint being written is complete."""
         now = self.counts()
         return msgspec.structs.replace(now, completed=now.completed + 1)
 
@@ -113,7 +113,7 @@ class StatisticsTracker:
         self._completed_at[number] = self._clock.monotonic()
         log.info("checkpoint complete", component=self._name, checkpoint=number, ms=record.duration_ms)
         last = self._statistics.latest_completed
-        if warning and not (last is not None and last.warning):  # once, and not with every one that follows
+        if warning and not (last is not None and last.warning):  # once, not again for every checkpoint that follows
             log.warning(
                 "checkpoints take longer than their interval", component=self._name, checkpoint=number, why=warning
             )
@@ -125,7 +125,7 @@ class StatisticsTracker:
 
 
 def _record(checkpoint: CompletedCheckpoint, path: str) -> CheckpointRecord:
-    """What its metadata says of it: the tasks' acknowledgements count as that of the last one."""
+    """Build a record from the metadata. Each task gets the time of the last acknowledgement."""
     return CheckpointRecord(
         checkpoint_id=checkpoint.checkpoint_id,
         kind=checkpoint.kind,
@@ -139,7 +139,7 @@ def _record(checkpoint: CompletedCheckpoint, path: str) -> CheckpointRecord:
 
 
 def _calls(requests: StorageStatistics, before: StorageStatistics) -> dict[str, Calls]:
-    """By kind. The writing of metadata is told apart from that of physical files, which TaskManagers do."""
+    """Count calls by kind. Metadata writes are kept apart from physical file writes, which TaskManagers make."""
     nothing = RequestStatistics()
     made = {}
     for kind, now in requests.items():

@@ -1,4 +1,4 @@
-"""How a checkpoint begins (C20): a request waits for its turn, an id is set up, hooks answer, tasks are triggered."""
+"""How a checkpoint begins (C20): the request waits its turn, an id is set up, hooks answer, tasks are triggered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def submit(step: Step, request: Request) -> None:
 
 
 def _enqueue(step: Step, request: Request) -> None:
-    """One place; a periodic request gives way to one that somebody made, which serves it too."""
+    """There is one place in the queue. A user's request replaces a periodic one, and serves it too."""
     waiting = next((queued for queued in step.state.queued if not queued.forced), None)
     if waiting is not None and (waiting.kind is not CheckpointKind.PERIODIC or request.kind is CheckpointKind.PERIODIC):
         step.refuse(request, Refusal.ALREADY_QUEUED)
@@ -54,7 +54,7 @@ def periodic(step: Step) -> None:
 
 
 def begin_final(step: Step) -> None:
-    """After everything else in flight, since its tasks have nothing more to come."""
+    """Begin the final checkpoint after everything else in flight, because its tasks have no more output to come."""
     state, final = step.state, step.state.final
     if final is None or final.request is not None or final.checkpoint_id is not None:
         return
@@ -74,13 +74,13 @@ def _begin(step: Step, request: Request) -> None:
 
 
 def set_up_done(step: Step, number: int, checkpoint_id: int, at_ms: int) -> None:
-    step.set(last_id=max(step.state.last_id, checkpoint_id))  # also of a set-up that came too late
+    step.set(last_id=max(step.state.last_id, checkpoint_id))  # also for a set-up that came too late
     setting_up = step.state.setting_up
     if setting_up is None or setting_up.request.number != number:
         return
     request = setting_up.request
     step.set(setting_up=None)
-    # The world may have changed during the set-up.
+    # The state may have changed during the set-up, so check again.
     if reason := refusal(step.state, request) or obstacle(step.state, request, step.now):
         step.refuse(request, reason)
         return
@@ -104,14 +104,14 @@ def set_up_done(step: Step, number: int, checkpoint_id: int, at_ms: int) -> None
 def hook_answered(step: Step, checkpoint_id: int, hook: str, state: bytes) -> None:
     checkpoint = step.state.pending.get(checkpoint_id)
     if checkpoint is None or hook not in checkpoint.silent_hooks:
-        return  # the checkpoint has ended meanwhile
+        return  # the checkpoint has ended in the meantime
     checkpoint = replace(checkpoint, hooks={**checkpoint.hooks, hook: state})
     step.put(checkpoint)
     _trigger_tasks(step, checkpoint)
 
 
 def _trigger_tasks(step: Step, checkpoint: PendingCheckpoint) -> None:
-    """Once all hooks have answered (C27)."""
+    """Trigger the tasks once all hooks have answered (C27)."""
     if not checkpoint.silent_hooks:
         number = checkpoint.checkpoint_id
         step.commands += [e.SendTrigger(attempt, number, checkpoint.stop) for attempt in checkpoint.tasks.values()]

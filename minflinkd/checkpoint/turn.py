@@ -1,7 +1,8 @@
-"""The turn of one job in its storage: what its JobMasters commit, discard and publish, one piece of work at a time.
+"""The turn of one job in its storage. Its JobMasters commit, discard and publish, one piece of work at a time.
 
-All JobMasters of the job in this process share it. Nothing can stop a thread in a system call, so what a crashed one
-has begun goes on; it keeps the turn until it has really ended, and its successor does not look at the storage before.
+All JobMasters of the job in this process share it. Nothing can stop a thread in a system call, so work that a crashed
+JobMaster began goes on. It keeps the turn until it has really ended, and the successor does not look at the storage
+before that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from minflinkd.storage.interface import StorageUnavailable
 
 log = structlog.get_logger(__name__)
 
-PATIENCE = 30.0  # seconds; whoever does not get the turn in them is told to come again
+PATIENCE = 30.0  # seconds; a caller that does not get its turn within them must try again later
 
 R = TypeVar("R")
 
@@ -29,9 +30,9 @@ class StorageTurn:
         self._beside: set[asyncio.Task[Any]] = set()
 
     async def take(self, work: Callable[[], Coroutine[Any, Any, R]], *, patience: float | None = None) -> R:
-        """Do `work` when it is its turn; begun, it goes on to its end, also where whoever asked for it is cancelled.
+        """Do `work` when its turn comes. Once begun, it runs to its end even if the caller is cancelled.
 
-        Raises what `work` raises; StorageUnavailable where it is not its turn for `patience` seconds.
+        Raises what `work` raises, StorageUnavailable if its turn does not come within `patience` seconds.
         """
         await self._acquire(PATIENCE if patience is None else patience)
         self._under_way = task = asyncio.create_task(work(), name=f"{self._what}: work in the storage")
@@ -39,7 +40,10 @@ class StorageTurn:
         return await asyncio.shield(task)
 
     async def beside(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Do `work` at once, whoever has the turn: it touches nothing that others do. Else as `take`."""
+        """Do `work` at once, whoever has the turn, because it touches nothing that others touch.
+
+        Otherwise like `take`.
+        """
         task = asyncio.create_task(work(), name=f"{self._what}: work beside the others in the storage")
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
@@ -47,7 +51,7 @@ class StorageTurn:
         return await asyncio.shield(task)
 
     async def wait(self) -> None:
-        """Returns when nothing is under way, nor beside it. Raises StorageUnavailable."""
+        """Return when nothing is under way, neither in the turn nor beside it. Raises StorageUnavailable."""
         await self._acquire(PATIENCE)
         self._turn.release()
         if self._beside:

@@ -1,1 +1,1 @@
-"""Takes submissions, stores jobs before it answers, starts a JobMaster per job, keeps results, cleans up after jobs."""
+"""Takes submissions, stores jobs before answering, starts a JobMaster per job, keeps results, cleans up after jobs."""

@@ -12,32 +12,35 @@ from minflinkd.runtime.ids import JobId
 
 
 class Blobs(Protocol):
-    """A job's blobs are held from its submission on until they are deleted with it."""
+    """The BlobServer, as the Dispatcher uses it.
+
+    A job's blobs are held from its submission until they are deleted with it.
+    """
 
     async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
-        """Hold these, and all that there is of a job with None. What no job of them needs is cleaned up from now on."""
+        """Hold these blobs, and all blobs of a job with None. From now on, what no job needs is cleaned up."""
 
     async def hold(self, job_id: JobId, keys: Collection[BlobKey]) -> frozenset[BlobKey]:
-        """Returns those that there are not. Raises StorageError: not known."""
+        """Hold the blobs and return those that do not exist. Raises StorageError if this is not known."""
         ...
 
     async def path(self, job_id: JobId, key: BlobKey) -> Path:
-        """The verified file of one that is held. Raises BlobNotFound, StorageError."""
+        """Return the verified file of a blob that is held. Raises BlobNotFound, StorageError."""
         ...
 
     def let_go(self, job_id: JobId) -> None:
-        """The job was only looked at."""
+        """The job was only inspected."""
 
     async def recover(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
-        """They can be served when this returns. May be repeated. Raises BlobNotFound, StorageError."""
+        """Make sure that the blobs can be served. May be repeated. Raises BlobNotFound, StorageError."""
 
     def failed(self, job_id: JobId) -> None:
-        """Its JobMaster is gone."""
+        """The job's JobMaster is gone."""
 
     async def delete_job(self, job_id: JobId) -> None:
-        """Local and HA copies; idempotent. Raises StorageError."""
+        """Delete local and HA copies. Idempotent. Raises StorageError."""
 
 
 def artifact_keys(graph: JobGraph) -> frozenset[BlobKey]:
-    """Raises InvalidId."""
+    """Return the keys of a job's artifacts. Raises InvalidId."""
     return frozenset(BlobKey.parse(artifact.key) for artifact in graph.artifacts if artifact.key is not None)

@@ -1,4 +1,4 @@
-"""What applies to a job's checkpoints: the daemon's options, where the job does not say otherwise."""
+"""The options of a job's checkpoints: the daemon's options, unless the job says otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minflinkd.runtime.units import Duration
 
 
 def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> CheckpointOptions:
-    """The daemon's options, where the job does not say otherwise."""
+    """Return the daemon's options, with the job's own settings in place of them."""
     job = graph.checkpointing
     return replace(
         defaults,
@@ -36,6 +36,6 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
 
 
 def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Checkpointing:
-    """What the job says, and of the daemon's options what tasks act upon."""
+    """Return the job's settings, plus those options of the daemon that tasks act on."""
     settled = checkpoint_options(defaults, graph)
     return msgspec.structs.replace(graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout))

@@ -1,4 +1,4 @@
-"""A new version of a job beside the one that runs: what changes, and what becomes of its state (H2, C25). Pure."""
+"""Compares a new version of a job with the running one: what changes, and what becomes of its state (H2, C25). Pure."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def compare(
     allow_non_restored: bool,
     allow_changed: bool = False,
 ) -> tuple[VersionChanges, tuple[GraphFault, ...]]:
-    """`snapshots`: of the last checkpoint; `plans`: of the new version's tasks, as Spark analysed them.
+    """Compare two versions. `snapshots`: of the last checkpoint. `plans`: the new tasks, as Spark analysed them.
 
-    `verdicts`: what it says of that state in these. The faults say what keeps the new version from going on with it.
+    `verdicts`: what Spark says of that state in these plans. The faults say why the new version cannot continue with
+    it.
     """
     changes = VersionChanges(
         vertices=vertex_changes(old, new),
@@ -96,8 +97,8 @@ def _faults(
                 verdicts=own,
             )
         except StateNotMatched as error:
-            # A task without a micro-batch has no state in this checkpoint, but perhaps in the one that it stops with:
-            # whether that fits Spark says then, but not what it means.
+            # A task without a micro-batch has no state in this checkpoint, but perhaps in the one that it stops with.
+            # Spark will then say whether that state fits, but not whether its meaning changed.
             yield from (fault for fault in _reasons(error) if has_run or fault.code == StateMeaningChanged.code)
 
 
@@ -115,7 +116,7 @@ def _state_changes(
     *,
     allow_changed: bool,
 ) -> Iterator[StateChange]:
-    """One line for each stateful operator that the last checkpoint knows."""
+    """Yield one line for each stateful operator in the last checkpoint."""
     vertices = _vertices(new)
     for snapshot in snapshots:
         stateful = [node for node in snapshot.operators if node.stateful]

@@ -1,4 +1,4 @@
-"""The Dispatcher: the one that knows all jobs (resources.md R24 - R27)."""
+"""The Dispatcher, which knows all jobs (resources.md R24 - R27)."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
 
-RECOVERIES = 8  # JobMasters that are brought up at a time: each reads its job's checkpoints
-RECOVERY_PATIENCE = 10.0  # seconds that the start waits for stored jobs; later ones come up behind it
-WITHDRAWAL_PATIENCE = 0.5  # seconds that the answer of a refused submission waits for what it left
+RECOVERIES = 8  # JobMasters brought up at a time: each reads its job's checkpoints
+RECOVERY_PATIENCE = 10.0  # seconds that the start waits for stored jobs; slower ones come up after it
+WITHDRAWAL_PATIENCE = 0.5  # seconds that the answer to a refused submission waits for its withdrawal
 
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherOptions:
     """Times in seconds."""
 
-    checkpoint_root: str  # URI; every job has a directory of its own below it
-    savepoint_dir: str  # URI, where a request names none
+    checkpoint_root: str  # URI; every job has its own directory below it
+    savepoint_dir: str  # URI, if a request names none
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
-    hot_restart_timeout: float = 60.0  # in which a new version must be RUNNING (H7)
-    hot_restart_trial: float = 0.0  # after which one that has found no input is accepted; 0: never
+    hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
+    hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
     job_master: JobMasterOptions
 
 
 class Dispatcher(Component):
-    """Jobs that are to run have a JobRun here; jobs that have ended a result."""
+    """A job that is to run has a JobRun here. A job that has ended has a result."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Dispatcher(Component):
         options: DispatcherOptions,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`leads`: whether it is beyond doubt that no other daemon leads now."""
+        """`leads`: whether it is certain that no other daemon leads now."""
         super().__init__("dispatcher")
         self._network = network
         self._store = store
@@ -141,17 +141,17 @@ class Dispatcher(Component):
         self._mailbox.on(j.CancelJob, self._cancel)
 
     def details(self) -> tuple[j.JobDetails, ...]:
-        """Every job, running and ended."""
+        """Return the details of every job, running and ended."""
         return self._inspection.all()
 
     def job_master(self, job_id: JobId) -> JobMaster | None:
-        """The present one, for inspection."""
+        """Return the job's present JobMaster, for inspection."""
         run = self._runs.get(job_id)
         return None if run is None else run.master
 
     @property
     def submission_timeout(self) -> float:
-        """Seconds to wait for the answer to a submission, which says why the job was not accepted."""
+        """Seconds to wait for the answer to a submission. The answer says why a job was not accepted."""
         return self.options.session_timeout + ANALYSIS_TIMEOUT + AROUND_ANALYSIS
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Dispatcher(Component):
     async def _start(self) -> None:
         await self._results.start()
         found = (*self._results.unreadable, *await self._store.jobs())
-        # All of them before the first is recovered, as the cleanup of blobs begins with it.
+        # Take stock of all jobs before the first is recovered, because the cleanup of blobs begins with it.
         await self._blobs.take_stock({stored.job_id: _artifacts(stored) for stored in found})
         recoveries = []
         for stored in found:
@@ -180,7 +180,7 @@ class Dispatcher(Component):
         self._runs.clear()
 
     def _run_of(self, stored: StoredJob, *, insist: bool) -> JobRun:
-        """R27: a job that cannot be recovered does not keep the others from it; it is shown, and its files stay."""
+        """R27: A job that cannot be recovered does not hold up the others. It is shown, and its files stay."""
         return JobRun(
             stored,
             prepare=self._fetch_artifacts,
@@ -199,17 +199,17 @@ class Dispatcher(Component):
         )
 
     async def _fetch_artifacts(self, stored: StoredJob) -> None:
-        """Before each JobMaster of the job, whose TaskManagers will ask for them (B19)."""
+        """Fetch the artifacts before each JobMaster of the job starts: its TaskManagers will ask for them (B19)."""
         await self._blobs.recover(stored.job_id, keys_of_versions(stored))
 
     async def _keep_artifacts(self, stored: StoredJob) -> None:
-        """Those of a version that is forgotten are cleaned up from now on."""
+        """Hold the artifacts of the versions that are kept. Those of a forgotten version are cleaned up from now on."""
         await self._blobs.hold(stored.job_id, keys_of_versions(stored))
 
     # --- submission ----------------------------------------------------------------------------------------------
 
     async def _submit(self, request: j.SubmitJob) -> j.SubmissionAnswer:
-        """Checked, stored durably, started, answered, in this order (R25, J4)."""
+        """Check the job, store it durably, start it and answer, in this order (R25, J4)."""
         job_id = parse_job_id(request.job_id)
         if job_id in self._submitting:
             raise Conflict(f"job {job_id} is being submitted already", hint="wait for that submission's answer")
@@ -231,10 +231,10 @@ class Dispatcher(Component):
         return answer
 
     async def _withdraw(self, job_id: JobId, *, keep_blobs: bool) -> None:
-        """What was not accepted is not recovered later either, least of all without its blobs (R25).
+        """Undo a submission that was not accepted, so that the job is not recovered later without its blobs (R25).
 
-        `keep_blobs`: for `blob.retention.interval`, in which the submission may be repeated (B6). Where a storage fails
-        it goes on behind the answer; the id is taken until then.
+        `keep_blobs`: keep them for `blob.retention.interval`, in which the submission may be repeated (B6). If a
+        storage fails, the withdrawal continues after the answer, and the id is taken until then.
         """
         if self.tasks.closed:  # the daemon ends; the next one finds the job, if it was stored, and nothing else of it
             return
@@ -323,7 +323,7 @@ class Dispatcher(Component):
     # --- the end of a job ----------------------------------------------------------------------------------------
 
     async def _ended(self, details: j.JobDetails) -> None:
-        """Called by the JobMaster, which may be closed from now on: nothing that follows is a task of its."""
+        """Called by the JobMaster. It may be closed from now on, so nothing that follows is one of its tasks."""
         run = self._runs.get(details.job_id)
         if run is not None and run.end(details):
             self._see_off(run)
@@ -345,7 +345,7 @@ class Dispatcher(Component):
     # --- requests ------------------------------------------------------------------------------------------------
 
     async def _cancel(self, request: j.CancelJob) -> m.Done:
-        """Answered when no crash can undo it. Raises NotFound, Conflict, StorageError."""
+        """Cancel a job. It answers when no crash can undo that. Raises NotFound, Conflict, StorageError."""
         await self._run(request.job_id).cancel()
         return m.Done()
 
@@ -360,7 +360,7 @@ class Dispatcher(Component):
 
 
 def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
-    """None: not known, so that nothing of the job's may be deleted."""
+    """Return the job's artifacts. None if they are not known: then nothing of the job may be deleted."""
     try:
         return None if isinstance(stored, Unreadable) else keys_of_versions(stored)
     except InvalidId:

@@ -1,4 +1,4 @@
-"""The state that the tasks of a job graph are to go on with, as a TaskManager needs it to compare types (C25). Pure."""
+"""The state that the tasks of a job graph continue with, as a TaskManager needs it to compare types (C25). Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from minflinkd.runtime.ids import TaskId
 
 
 def held_state(graph: JobGraph, snapshots: Sequence[TaskSnapshot], root: str) -> dict[TaskId, HeldState]:
-    """Of the tasks that get a snapshot, where Spark has described its types. `root`: URI of the physical files.
+    """Return the state of tasks that get a snapshot, if Spark has described its types.
 
-    Empty where the snapshots do not match the graph: whoever compares them says why.
+    `root`: URI of the physical files.
+
+    Empty if the snapshots do not match the graph: whoever compares them reports why.
     """
     vertices = {task.id: [vertex.id for vertex in task.vertices] for task in chain(graph)}
     try:

@@ -1,4 +1,4 @@
-"""What is known of jobs, for whoever asks: of those that run, those that have ended, and those that cannot be read."""
+"""Answers questions about jobs: those that run, those that have ended, and those that cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minflinkd.storage.location import Location
 
 
 class Inspection:
-    """`runs`, `results` and `unreadable` are the Dispatcher's, as they are now."""
+    """`runs`, `results` and `unreadable` are the Dispatcher's own, not copies."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Inspection:
         return j.JsonAnswer(body=msgspec.json.encode(shown))
 
     async def _offsets(self, request: j.GetOffsets) -> j.JsonAnswer:
-        """Of a job without a JobMaster what was recorded last."""
+        """Return the job's offsets. For a job without a JobMaster, they are the last recorded ones."""
         self.details(request.job_id)
         run = self._runs.get(request.job_id)
         if run is not None and run.master is not None:
@@ -114,7 +114,7 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
 
 
 def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
-    """R27: listed with its error, as a job that does not come up."""
+    """R27: Return details that list an unreadable job with its error, as a job that does not come up."""
     graph = JobGraph(name=f"unreadable {record.job_id}", vertices=())
     error = ErrorInfo(
         code="unreadable-job",

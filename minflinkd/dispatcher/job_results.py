@@ -1,6 +1,6 @@
-"""How jobs ended (R26): the result is stored first, then everything else of the job goes, whatever fails meanwhile.
+"""How jobs ended (R26). The result is stored first. Then everything else of the job is deleted, whatever fails.
 
-A result is dirty until nothing is left to clean up; whoever finds a dirty one, this daemon or a later one, goes on.
+A result is dirty until nothing is left to clean up. Whoever finds a dirty one, this daemon or a later one, continues.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE = 1.0  # seconds between two tries of a step, doubled with every try
+FIRST_PAUSE = 1.0  # seconds between two tries of a step, doubled after every try
 LONGEST_PAUSE = 60.0
-STEP_TIMEOUT = 600.0  # seconds; a storage that does not answer for so long is asked again
+STEP_TIMEOUT = 600.0  # seconds; a storage that does not answer for that long is asked again
 FAREWELL_TIMEOUT = 5.0
 EXPIRY_INTERVAL = 60.0
 
@@ -33,7 +33,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 class JobResults(Component):
-    """The results of all jobs that have ended, each kept for `expiration()` seconds."""
+    """The results of all ended jobs. Each is kept for `expiration()` seconds."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class JobResults(Component):
         self._new_leader_id = new_leader_id
         self._expiration = expiration
         self._results: dict[JobId, StoredResult] = {}
-        self.unreadable: tuple[Unreadable, ...] = ()  # left alone; from the start on
+        self.unreadable: tuple[Unreadable, ...] = ()  # left alone; set at the start
 
     def __contains__(self, job_id: JobId) -> bool:
         return job_id in self._results
@@ -78,7 +78,7 @@ class JobResults(Component):
         self.tasks.loop("expiry", self._expire)
 
     def ended(self, result: StoredResult, *, store: Step, close: Step, leader_id: LeaderId | None) -> None:
-        """The job has ended: see to the rest. `store` stores this result, `close` ends the job's JobMaster."""
+        """The job has ended: do the rest. `store` stores this result, `close` ends the job's JobMaster."""
         self.tasks.job(f"end of {result.details.job_id}", self._end(result, store, close, leader_id))
 
     async def _end(self, result: StoredResult, store: Step, close: Step, leader_id: LeaderId | None) -> None:
@@ -90,10 +90,13 @@ class JobResults(Component):
     async def _clean_up(
         self, result: StoredResult, first: tuple[tuple[str, Step], ...], leader_id: LeaderId | None = None
     ) -> None:
-        """Each step is idempotent, and repeated until it is done: a crash between two of them costs a repetition."""
+        """Clean up after a job.
+
+        Each step is idempotent and repeated until done: a crash between two costs a repetition.
+        """
         job_id = result.details.job_id
         clean = replace(result, dirty=False)
-        # A leader later than any that the job had, where it is not known which was the last.
+        # If the job's last leader is not known, use a later one than any that it had.
         leader = self._new_leader_id() if leader_id is None else leader_id
         steps: tuple[tuple[str, Step], ...] = (
             *first,
@@ -122,7 +125,10 @@ class JobResults(Component):
                     await self._forget(job_id)
 
     async def _forget(self, job_id: JobId) -> None:
-        """The result last: what it kept goes before it. A failure costs the others nothing, and is tried again."""
+        """Delete an expired result, after the checkpoints kept for it.
+
+        A failure affects no other result and is retried.
+        """
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
                 if not self._results[job_id].retained:
@@ -135,7 +141,7 @@ class JobResults(Component):
 
 
 async def until_done(clock: Clock, what: str, step: Step) -> None:
-    """Repeat an idempotent step until it succeeds; the daemon's end is the only other way out."""
+    """Repeat an idempotent step until it succeeds. Otherwise only the daemon's end stops it."""
     pause = FIRST_PAUSE
     while True:
         try:
@@ -149,8 +155,8 @@ async def until_done(clock: Clock, what: str, step: Step) -> None:
 
 
 def keeps_checkpoints(result: StoredResult) -> bool:
-    """As long as the result: a person may still need them, of a failed job or to settle its sinks by hand.
+    """Whether the checkpoints are kept as long as the result. If they are retained, they stay even longer.
 
-    Longer where they are retained.
+    A person may still need those of a failed job, or need them to settle its sinks by hand.
     """
     return result.retained or result.details.status is JobStatus.FAILED or not result.details.sinks_settled

@@ -1,6 +1,6 @@
 """One job that is to run: its stored record, and its JobMaster, which is kept up until the job has ended.
 
-Knows nothing of other jobs, and nothing of what is cleaned up after the end.
+Knows nothing of other jobs, nor of the cleanup after the end.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = structlog.get_logger(__name__)
 
 KEPT_FAILURES = 32
 KEPT_RECOVERIES = 32
-HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, where no storage is to blame
+HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, unless a storage is to blame
 
 
 class JobRun(Component):
-    """`start` brings the first JobMaster up, and raises what it raises; with `insist` it is tried again.
+    """Runs a job. `start` brings up the first JobMaster and raises what it raises; with `insist` it is retried.
 
-    `prepare` brings what a JobMaster needs, `make` makes one of the stored job, `on_down` is told of each that is lost
-    or did not come up; `on_hopeless` is told of a job that was cancelled, and of which no
-    JobMaster stays up to do it. `retain`: whether the checkpoints of such a job stay, if it does not finish.
-    `on_versions` is told of each change of the versions that count or are to be kept.
+    `prepare` provides what a JobMaster needs, and `make` makes one for the stored job. `on_down` is called for each
+    JobMaster that is lost or did not come up. `on_hopeless` is called if the job was cancelled and no JobMaster stays
+    up to do it. `retain`: whether the checkpoints of such a job stay if it does not finish. `on_versions` is called
+    when the current version, or the versions to keep, change.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class JobRun(Component):
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
-        self.result: StoredResult | None = None  # from the job's end on
+        self.result: StoredResult | None = None  # set when the job has ended
         self.leader_id: LeaderId | None = None  # of the last JobMaster
         self._store = store
         self._clock = clock
@@ -72,8 +72,8 @@ class JobRun(Component):
         self._on_down = on_down
         self._on_versions = on_versions
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
-        self._past: JobDetails | None = None  # as the last JobMaster showed it that made way for another version
-        self._between = False  # that one has made way, and the next is not up
+        self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
+        self._between = False  # one has made way, and the next is not up
         self._hopeless = 0
         self._storing = asyncio.Lock()
         turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
@@ -105,7 +105,7 @@ class JobRun(Component):
 
     @property
     def master(self) -> JobMaster | None:
-        """None while there is none that runs."""
+        """Return the running JobMaster, or None."""
         return self._masters.current
 
     async def _start(self) -> None:
@@ -129,7 +129,10 @@ class JobRun(Component):
     # --- inspection ----------------------------------------------------------------------------------------------
 
     def details(self) -> JobDetails:
-        """What the JobMaster says, and why there was none at times; INITIALIZING, as Flink's, while there is none."""
+        """Return what the JobMaster reports, and why there was none at times.
+
+        The status is INITIALIZING, as in Flink, while there is no JobMaster.
+        """
         if self.result is not None:
             return self.result.details
         shown = self._shown()
@@ -141,7 +144,10 @@ class JobRun(Component):
         return replace(shown, hot_restarts=self.restarting.shown(), hot_restart_outcomes=outcomes)
 
     def _shown(self) -> JobDetails:
-        """With the recoveries of earlier versions; while no JobMaster is up between two versions, as the last one's."""
+        """Return the details with the recoveries of earlier versions.
+
+        While no JobMaster is up between two versions, return those of the last one.
+        """
         shown, past = self._of_master(), self._past
         if past is None:
             return shown
@@ -160,18 +166,18 @@ class JobRun(Component):
         try:
             if master is not None:
                 return master.details()
-        except Exception:  # the list shows the others all the same
+        except Exception:  # the list shows the other jobs anyway
             log.exception("a job cannot be shown", job=self.job_id)
         return waiting(self.stored)
 
     # --- cancelling ----------------------------------------------------------------------------------------------
 
     async def cancel(self) -> None:
-        """Durable when it returns: also the next JobMaster only cancels. Raises Conflict after the end, StorageError.
+        """Cancel the job. This is durable on return: the next JobMaster, too, only cancels.
 
-        After an error it is not known whether the next one will.
+        Raises Conflict after the end, StorageError. After an error it is not known whether the next JobMaster cancels.
         """
-        if self.result is None:  # else the lock may be held for long
+        if self.result is None:  # otherwise the lock may be held for long
             async with self._storing:
                 if self.result is None and not self.stored.cancelled:
                     await self._store.mark_cancelled(self.job_id)
@@ -185,13 +191,13 @@ class JobRun(Component):
             self._cancel(master)
 
     def _cancel(self, master: JobMaster) -> None:
-        with contextlib.suppress(Crashed):  # its successor will
+        with contextlib.suppress(Crashed):  # its successor will cancel
             master.cancel()
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     def end(self, details: JobDetails) -> bool:
-        """The job is in its terminal state, and no JobMaster follows. False where that was known."""
+        """The job is in its terminal state, and no JobMaster follows. False if that was already known."""
         if self.result is not None:
             return False
         self.restarting.abandon(finished=details.status is JobStatus.FINISHED)
@@ -204,7 +210,10 @@ class JobRun(Component):
         return True
 
     def end_without_master(self) -> bool:
-        """Cancelled, but nobody could settle its sinks: what is staged, and the checkpoints that say so, stay."""
+        """The job is cancelled, but nobody could settle its sinks.
+
+        Staged output stays, with the checkpoints that record it.
+        """
         now = self._clock.epoch_ms()
         shown = waiting(self.stored)
         timestamps = {**shown.timestamps, JobStatus.CANCELED.value: now}
@@ -213,9 +222,9 @@ class JobRun(Component):
         )
 
     async def store_result(self) -> None:
-        """Durable when it returns. Raises StorageError."""
+        """Store the result. It is durable on return. Raises StorageError."""
         assert self.result is not None
-        async with self._storing:  # not across the mark of a cancellation, which would bring the job back
+        async with self._storing:  # do not cross the mark of a cancellation, which would bring the job back
             await self._store.put_result(self.result)
 
     # --- the JobMaster's ups and downs -----------------------------------------------------------------------------
@@ -227,7 +236,7 @@ class JobRun(Component):
     def _up(self, master: JobMaster) -> None:
         self.leader_id = master.leader_id
         self._between = False
-        if self.stored.cancelled:  # perhaps while it was started
+        if self.stored.cancelled:  # perhaps during the start
             self._cancel(master)
         self.restarting.up(master)
 
@@ -255,7 +264,7 @@ class JobRun(Component):
 
 
 def waiting(stored: StoredJob) -> JobDetails:
-    """A job without a JobMaster."""
+    """Return the details of a job without a JobMaster."""
     timestamps = {status.value: 0 for status in JobStatus}
     timestamps[JobStatus.INITIALIZING.value] = stored.submitted_ms
     return JobDetails(

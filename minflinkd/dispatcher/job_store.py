@@ -1,13 +1,14 @@
 """The durable record of jobs (R25, R26): what was submitted, and what became of it.
 
     jobs/<job id>.json       a job that is to run, from before its submission is answered until its result is stored
-    versions/<job id>/<n>.json  the versions of a job that was restarted hot, and how far it is; the highest n counts
-    cancelled/<job id>.json  somebody was told that it is cancelled: from now on it is only brought to its end
+    versions/<job id>/<n>.json  the versions of a hot-restarted job, and the restart's progress; the highest n counts
+    cancelled/<job id>.json  a client was told that the job is cancelled; from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
 
-A job's record is never written over: a request that a network held back would undo what came after it.
-A job with a result never runs again, whatever else lies there; so a result is the last to be deleted. A record that
-cannot be read is reported and left alone; the others are used all the same (R27).
+A job's record is never overwritten: a request that the network delayed would undo what came after it.
+
+A job with a result never runs again, whatever other records exist. So the result is deleted last. A record that cannot
+be read is reported and left alone; the others are used anyway (R27).
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     job_id: JobId
     submitted_ms: int
-    graph: JobGraph  # what was submitted; as it is read, the version that counts
+    graph: JobGraph  # as submitted; after reading, that of the current version
     submission: dict[str, float] = {}  # seconds since the submission, by phase
-    cancelled: bool = False  # by its mark
-    versions: Versions | None = None  # by their own record
+    cancelled: bool = False  # set by its mark
+    versions: Versions | None = None  # from their own record
 
     def history(self) -> Versions:
         return self.versions or Versions(current=Version(graph=self.graph))
@@ -52,7 +53,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A record that is set aside."""
+    """A record that cannot be read and is set aside."""
 
     job_id: JobId
     path: str
@@ -61,10 +62,10 @@ class Unreadable:
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
-    dirty: bool  # something of the job may still lie around
+    dirty: bool  # something of the job may still be left to clean up
     details: JobDetails
     checkpoints: CheckpointStatistics = CheckpointStatistics()
-    retained: bool = False  # the job's checkpoints are their user's from now on: nobody else deletes them
+    retained: bool = False  # the job's checkpoints belong to their user from now on: nobody else deletes them
 
 
 class JobStore:
@@ -75,48 +76,50 @@ class JobStore:
         self._versions = location.child("versions")
 
     async def put_job(self, job: StoredJob) -> None:
-        """Durable when it returns. Raises StorageError."""
+        """Store a job. It is durable on return. Raises StorageError."""
         await self._jobs.child(f"{job.job_id}.json").write_bytes(_encode(job))
 
     async def put_versions(self, job_id: JobId, number: int, versions: Versions) -> None:
-        """Durable when it returns: whoever reads the job finds these, or those of a higher number.
+        """Store the versions.
 
-        A number is used once: after an error it is not known whether it counts, until a higher one is there.
-        Raises StorageError.
+        They are durable on return: whoever reads the job finds these, or those of a higher number.
+
+        A number is used once. After an error it is not known whether it counts, until a higher one exists. Raises
+        StorageError.
         """
         await self._versions.child(job_id, _version_file(number)).write_bytes(_encode(versions))
 
     async def drop_versions(self, job_id: JobId, before: int) -> None:
-        """Those of lower numbers, which do not count. Raises StorageError."""
+        """Delete the records with lower numbers, which do not count. Raises StorageError."""
         directory = self._versions.child(job_id)
         await directory.delete_children(_version_file(n) for n in await _version_numbers(directory) if n < before)
 
     async def last_version_number(self, job_id: JobId) -> int:
-        """0 where there is none. Raises StorageError."""
+        """Return the highest number; 0 if there is none. Raises StorageError."""
         return max(await _version_numbers(self._versions.child(job_id)), default=0)
 
     async def mark_cancelled(self, job_id: JobId) -> None:
-        """Durable when it returns. Raises StorageError."""
+        """Mark the job as cancelled. The mark is durable on return. Raises StorageError."""
         await self._cancelled.child(f"{job_id}.json").write_bytes(b"{}")
 
     async def delete_job(self, job_id: JobId) -> None:
-        """A job that was not accepted after all, or has a result. Idempotent."""
+        """Delete a job that was not accepted after all, or that has a result. Idempotent."""
         await self._jobs.child(f"{job_id}.json").delete()
         await self._versions.child(job_id).delete_tree()
-        await self._cancelled.child(f"{job_id}.json").delete()  # last: it must not come back uncancelled
+        await self._cancelled.child(f"{job_id}.json").delete()  # last: the job must not come back uncancelled
 
     async def put_result(self, result: StoredResult) -> None:
-        """Durable when it returns; the job itself is then no longer to run."""
+        """Store a result. It is durable on return, and the job is not to run any more."""
         await self._results.child(f"{result.details.job_id}.json").write_bytes(_encode(result))
         await self.delete_job(result.details.job_id)
 
     async def delete_result(self, job_id: JobId) -> None:
-        """Nothing is known of the job any more. Idempotent."""
-        await self.delete_job(job_id)  # first: whatever was left of it must not come back to life
+        """Forget the job completely. Idempotent."""
+        await self.delete_job(job_id)  # first: what is left of it must not come back to life
         await self._results.child(f"{job_id}.json").delete()
 
     async def jobs(self) -> list[StoredJob | Unreadable]:
-        """All jobs that are to run: those without a result."""
+        """Return all jobs that are to run: those without a result."""
         ended = {job_id for job_id, _ in await self._names(self._results)}
         names = [(job_id, place) for job_id, place in await self._names(self._jobs) if job_id not in ended]
         cancelled = {job_id for job_id, _ in await self._names(self._cancelled)}
@@ -133,7 +136,10 @@ class JobStore:
         return [record for record in found if record is not None]
 
     async def _with_versions(self, job: StoredJob) -> StoredJob | Unreadable:
-        """Where the last record cannot be read it is not known which version counts: the job is set aside."""
+        """Add the job's versions.
+
+        If the last record is unreadable, the current version is unknown and the job is set aside.
+        """
         directory = self._versions.child(job.job_id)
         for number in sorted(await _version_numbers(directory), reverse=True):
             versions = await _read(job.job_id, directory.child(_version_file(number)), Versions)

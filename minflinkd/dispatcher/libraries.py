@@ -1,4 +1,4 @@
-"""What a submission's artifacts claim of a session (B31), found once and stored with the job."""
+"""Finds what a submission's artifacts claim of a session (B31). It is found once and stored with the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minflinkd.storage.os_errors import os_errors
 
 
 async def with_units(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
-    """The graph with the units of each artifact. Its blobs are held. Raises BlobNotFound, StorageError."""
+    """Return the graph with the units of each artifact. Its blobs must be held. Raises BlobNotFound, StorageError."""
 
     async def one(artifact: Artifact) -> Artifact:
         members: tuple[str, ...] = ()
@@ -31,13 +31,16 @@ async def with_units(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
 
 
 def libraries(graph: JobGraph) -> tuple[Library, ...]:
-    """By the units that were found."""
+    """Return the job's libraries, from the units that were found."""
     claimed = ((a.units, BlobKey.parse(a.key).sha256) for a in graph.artifacts if a.key is not None)
     return tuple(Library(unit, digest) for unit, digest in claims(claimed).items())
 
 
 def _members(path: Path) -> tuple[str, ...]:
-    """None of what is no archive: the analysis says so, as it reads it. Raises StorageError."""
+    """Return the archive's members. None if it is no archive: the analysis reports that when it reads the file.
+
+    Raises StorageError.
+    """
     with os_errors(path):
         try:
             with zipfile.ZipFile(path) as archive:

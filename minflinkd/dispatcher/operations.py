@@ -1,4 +1,4 @@
-"""What was triggered over HTTP and takes its time: under way, done, or failed, by the id that its trigger was given."""
+"""Long operations triggered over HTTP: under way, done, or failed, by the id that the trigger was given."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
 
-KEPT = 256  # operations; of those that have ended the oldest go first
+KEPT = 256  # operations; when there are more, the oldest ended ones are dropped
 
-Key = tuple[str, str]  # of what (a job's id, or a kind of operation), trigger id
+Key = tuple[str, str]  # subject (a job's id, or a kind of operation), trigger id
 
 
 class Operations:
-    """Each ends with the daemon at the latest: what became of it then is not known."""
+    """The known operations. Each ends with the daemon at the latest, and its outcome is then unknown."""
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks
         self._known: dict[Key, OperationStatus] = {}
 
     def begin(self, key: Key, work: Callable[[], Awaitable[str]]) -> None:
-        """`work` returns where its result lies. A repeated trigger begins nothing."""
+        """Begin an operation. `work` returns the location of its result. A repeated trigger begins nothing."""
         if key in self._known:
             return
         self._known[key] = OperationStatus(done=False)

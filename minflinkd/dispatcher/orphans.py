@@ -1,4 +1,4 @@
-"""The sweep of orphans as it is asked for: over all jobs, running and ended (F7)."""
+"""The sweep of orphans on request, over all jobs, running and ended (F7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_MASTER = "its job has no JobMaster now"
 
 
 class OrphanSweeps:
-    """`run_of` gives the run of a job that is to run, `unreadable` tells of those whose record cannot be read."""
+    """`run_of` returns the run of a job that is to run. `unreadable`: whether the job's record cannot be read."""
 
     def __init__(
         self,

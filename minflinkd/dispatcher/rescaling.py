@@ -1,4 +1,4 @@
-"""A version of a job that differs from another in its parallelism alone. Pure."""
+"""Makes a version of a job that differs from another only in its parallelism. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from minflinkd.jobgraph.model import JobGraph
 
 
 def rescaled(graph: JobGraph, parallelism: int, vertices: Mapping[str, int], least: int) -> JobGraph:
-    """`parallelism` of all of it, `vertices` of single tasks or vertices by id; 0 and a missing one change nothing.
+    """Return the graph with other parallelisms. Raises InvalidJobGraph.
 
-    Raises InvalidJobGraph.
+    `parallelism`: of the whole job; 0 changes nothing. `vertices`: of single tasks or vertices, by id; a missing one is
+    not changed.
     """
     if faults := tuple(_faults(graph, parallelism, vertices, least)):
         raise InvalidJobGraph(faults)

@@ -1,4 +1,4 @@
-"""Hot restarts as they are asked for (H1, H2, H9): checked and compared before anything of what runs is stopped."""
+"""Requests for hot restarts (H1, H2, H9): checked and compared before anything that runs is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minflinkd.runtime.ids import JobId, TaskId
 
 
 class RestartRequests:
-    """`run_of` raises NotFound and, for a job that has ended, Conflict."""
+    """`run_of` raises NotFound, and Conflict for a job that has ended."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RestartRequests:
         mailbox.on(j.RescaleJob, self._rescale)
 
     async def _rescale(self, request: j.RescaleJob) -> j.RestartAnswer:
-        """Raises as `_restart`."""
+        """Restart the job with another parallelism. Raises what `_restart` raises."""
         run = self._run_of(request.job_id)
         try:
             graph = rescaled(run.stored.graph, request.parallelism, request.vertices, request.least)
@@ -61,7 +61,10 @@ class RestartRequests:
         )
 
     async def _restart(self, request: j.HotRestartJob) -> j.RestartAnswer:
-        """Checked, compared, stored durably, begun, answered. Raises NotFound, Conflict, NoSession, StorageError."""
+        """Check the new version, compare it, store it durably, begin the restart and answer.
+
+        Raises NotFound, Conflict, NoSession, StorageError.
+        """
         job_id, run = request.job_id, self._run_of(request.job_id)
         self._refuse_in_vain(run, request)
         self._checking.add(job_id)
@@ -81,7 +84,7 @@ class RestartRequests:
                 await self._blobs.hold(job_id, keys_of_versions(run.stored))
 
     def _refuse_in_vain(self, run: JobRun, request: j.HotRestartJob) -> None:
-        """What would be refused behind the analysis is refused before it."""
+        """Refuse before the analysis what would be refused after it."""
         if run.job_id in self._checking:
             raise Conflict(f"another version of job {run.job_id} is being checked", hint="wait for its answer")
         if run.stored.cancelled:
@@ -92,7 +95,7 @@ class RestartRequests:
             )
 
     async def _check(self, run: JobRun, request: j.HotRestartJob) -> tuple[j.RestartAnswer, v.Requested | None]:
-        """The event is None where nothing is to begin."""
+        """Check the new version. The event is None if no restart is to begin."""
         job_id, running = request.job_id, run.stored.graph
         latest = run.master.coordinator.latest() if run.master is not None else None
         snapshots = latest.tasks if latest is not None else ()
@@ -106,7 +109,8 @@ class RestartRequests:
             )
         except InvalidJobGraph as error:
             return j.RestartAnswer(job_id=job_id, faults=error.faults), None
-        # Where the job has a checkpoint of its own that counts; where it has none, it starts as it was started.
+        # If the job has a checkpoint of its own, that counts. If not, the new version starts as the old one was
+        # started.
         graph = replace(graph, restore=running.restore)
         allow, plans = request.allow_non_restored_state, analysis.operators
         changes, faults = compare(
@@ -131,7 +135,7 @@ class RestartRequests:
 
 
 def keys_of_versions(stored: StoredJob) -> frozenset[BlobKey]:
-    """Artifacts of all versions that may be brought up. Raises InvalidId."""
+    """Return the artifacts of all versions that may be brought up. Raises InvalidId."""
     graphs = [stored.graph]
     if stored.versions is not None and (restart := stored.versions.restart) is not None:
         graphs += [restart.target, *([restart.old.graph] if restart.old is not None else [])]

@@ -1,6 +1,6 @@
 """The hot restarts of one job (H1 - H10): stores what `versions` decides, and carries it out with the job's JobMasters.
 
-What is decided is stored before anything follows from it. Nothing is decided here.
+A decision is stored before anything follows from it. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from minflinkd.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
-HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is not tried any longer
-RETRY_PAUSE = 0.5  # seconds before a version that is to go is asked again to make way
+HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is given up
+RETRY_PAUSE = 0.5  # seconds before a version that must make way is asked again
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
 _NO_MASTER = ErrorInfo(
@@ -42,10 +42,10 @@ _NO_MASTER = ErrorInfo(
 
 
 class Restarting(Component):
-    """`latest_stored`: the last complete checkpoint in the job's storage, or 0.
+    """Carries out the hot restarts of a job. `latest_stored`: the last complete checkpoint in the job's storage, or 0.
 
-    `on_change`: other versions count, or are to be kept, from now on. `timeout`: seconds in which a new version must be
-    RUNNING. `patience`: seconds after which a version without input is accepted all the same; 0: never.
+    `on_change`: the current version, or the versions to keep, have changed. `timeout`: seconds in which a new version
+    must become RUNNING. `patience`: seconds after which a version without input is accepted anyway; 0: never.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Restarting(Component):
         self._latest_stored = latest_stored
         self._on_change = on_change
         self._turn = asyncio.Lock()
-        self._written: int | None = None  # number of the last record that was begun; None: not looked up yet
+        self._written: int | None = None  # number of the last record begun; None: not looked up yet
         self._estate: Estate | None = None
-        self._interrupted = versions.restart is not None  # under another daemon, and not settled yet
-        self._crashes = 0  # of JobMasters, since the version that counts was brought up
+        self._interrupted = versions.restart is not None  # begun under another daemon, and not settled yet
+        self._crashes = 0  # of JobMasters, since the current version was brought up
 
     async def _start(self) -> None:
-        """A version on trial under another daemon has its time again, also where no JobMaster of it comes up."""
+        """Give a version on trial under another daemon its full time again, even if no JobMaster of it comes up."""
         if (restart := self.versions.restart) is not None:
             self._watch(restart.number)
 
@@ -96,7 +96,7 @@ class Restarting(Component):
         )
 
     def take_estate(self) -> Estate | None:
-        """Of the JobMaster that stood down for the one that is made now."""
+        """Return the estate of the JobMaster that stood down for the one being made now."""
         estate, self._estate = self._estate, None
         return estate
 
@@ -115,12 +115,12 @@ class Restarting(Component):
         )
 
     def _left(self, since_ms: int) -> float | None:
-        """Seconds of a trial without input, also where it began under another daemon."""
+        """Seconds left in a trial without input, even if it began under another daemon. None: for ever."""
         patience = self._patience()
         return None if patience <= 0 else max(0.0, patience - (self._clock.epoch_ms() - since_ms) / 1000)
 
     def up(self, master: JobMaster) -> None:
-        """A JobMaster of the version that counts has come up, for whatever reason."""
+        """A JobMaster of the current version has come up, for whatever reason."""
         point, restart = master.coordinator.latest(), self.versions.restart
         latest = 0 if point is None else point.checkpoint_id
         if restart is None:
@@ -129,7 +129,7 @@ class Restarting(Component):
         proven = has_own and restart.unproven
         if proven:
             master.trust()
-        elif restart.phase is v.Phase.TURNING_BACK and not has_own:  # it is asked to, but may run before it hears
+        elif restart.phase is v.Phase.TURNING_BACK and not has_own:  # it is asked to make way, but may run first
             with contextlib.suppress(Crashed):
                 master.making_way.begin()
         if self._interrupted:
@@ -139,13 +139,13 @@ class Restarting(Component):
             self._soon(restart.number, v.Proven(latest))
 
     def down(self, error: ErrorInfo) -> None:
-        """A JobMaster of the version that counts crashed, or did not come up, by a fault that does not pass."""
+        """A JobMaster of the current version crashed, or did not come up, because of a permanent fault."""
         self._crashes += 1
         if self._crashes >= HOPELESS and (restart := self.versions.restart) is not None:
             self._soon(restart.number, v.Disproved(error))
 
     async def decided(self) -> None:
-        """Returns when what was decided is stored: until then it is open which version counts."""
+        """Return when every decision is stored. Until then it is open which version is current."""
         async with self._turn:
             pass
 
@@ -153,7 +153,7 @@ class Restarting(Component):
 
     @property
     def under_way(self) -> bool:
-        """Whether another request is refused, but to replace it (H9)."""
+        """Whether another request is refused unless it replaces the restart under way (H9)."""
         restart = self.versions.restart
         return restart is not None and restart.phase is not v.Phase.ON_TRIAL
 
@@ -161,7 +161,10 @@ class Restarting(Component):
         return v.shown(self.versions)
 
     async def request(self, event: v.Requested) -> int:
-        """Its number; durable when this returns. Raises Conflict (H9), StorageError: it was not accepted."""
+        """Accept a request and return its number. It is durable when this returns.
+
+        Raises Conflict (H9), StorageError: then it was not accepted.
+        """
         async with self._turn:
             state, command = v.step(self.versions, event, self._clock.epoch_ms())
             await self._write(state)
@@ -172,7 +175,7 @@ class Restarting(Component):
         return state.restarts
 
     def abandon(self, *, finished: bool = False) -> None:
-        """The job is cancelled, or has ended: that is stored, and this need not be."""
+        """The job is cancelled or has ended. That is stored, so this need not be."""
         self.versions, _ = v.step(self.versions, v.Ended(finished), self._clock.epoch_ms())
 
     # --- the machine and the world ---------------------------------------------------------------------------------
@@ -181,7 +184,7 @@ class Restarting(Component):
         self.tasks.job(f"{type(event).__name__} of hot restart {number}", self._feed(number, event))
 
     async def _feed(self, number: int, event: v.Event) -> None:
-        """What is said of another restart than the one under way changes nothing."""
+        """Handle an event of restart `number`. It changes nothing unless this restart is under way."""
         async with self._turn:
             before = self.versions
             if before.restart is None or before.restart.number != number:
@@ -216,13 +219,13 @@ class Restarting(Component):
                 return event
 
     def _release(self, event: v.Event) -> None:
-        """A version that fell before it was known to be proven is a version like any other."""
+        """A version that failed before it was known to be proven is a version like any other: let it go on."""
         master = self._masters.current
         if isinstance(event, v.Disproved) and self.versions.restart is None and master is not None:
             master.making_way.go_on()
 
     async def _write(self, state: v.Versions) -> None:
-        """Under a number that was never used: one whose outcome is unknown does not count from then on."""
+        """Write under a new number. An earlier write with an unknown outcome no longer counts after that."""
         if self._written is None:
             self._written = await self._store.last_version_number(self._job_id)
         self._written += 1
@@ -236,7 +239,7 @@ class Restarting(Component):
     async def _tidy(self, number: int) -> None:
         try:
             await self._store.drop_versions(self._job_id, number)
-        except MinflinkError as error:  # the next one does it, or the job's end
+        except MinflinkError as error:  # the next restart drops them, or the job's end
             log.info("records of versions are left", job=self._job_id, error=str(error))
 
     def _tell(self, before: v.Versions, state: v.Versions) -> None:
@@ -269,7 +272,7 @@ class Restarting(Component):
                 pass
 
     async def _stand_down(self, *, final: bool) -> None:
-        """The event is about whatever restart is under way when it comes: one may have taken the place of another."""
+        """Ask the current version to make way. The outcome concerns the restart that is under way by then."""
         event = await self._outcome_of_standing_down(final=final)
         if (restart := self.versions.restart) is None:
             return
@@ -296,7 +299,7 @@ class Restarting(Component):
             return v.NotStoodDown(error_info(error))
 
     async def _master(self) -> JobMaster | None:
-        """The one that is up, or comes up soon where the version that counts is to go."""
+        """Return the JobMaster that is up. If the current version must make way, wait a while for one to come up."""
         restart, deadline = self.versions.restart, self._clock.monotonic() + MASTERLESS
         while self._masters.current is None and restart is not None and restart.old is not None:
             if self._clock.monotonic() >= deadline:
@@ -308,7 +311,7 @@ class Restarting(Component):
         self.tasks.job(f"deadline of hot restart {number}", self._deadline(number))
 
     async def _deadline(self, number: int) -> None:
-        """H7."""
+        """H7: Fail the restart if the new version is not RUNNING in time."""
         seconds = self._timeout()
         await self._clock.sleep(seconds)
         error = ErrorInfo(

@@ -1,4 +1,4 @@
-"""Whether a submitted job can start from the checkpoint that it names (C25), said before anything starts (J4)."""
+"""Checks whether a submitted job can start from the checkpoint that it names (C25), before anything starts (J4)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class RestoreCheck:
     runs: Callable[[JobId], bool]
 
     async def held(self, graph: JobGraph) -> dict[TaskId, HeldState]:
-        """What the graph's tasks are to go on with. Raises StorageError where the storage does not answer."""
+        """Return the state that the graph's tasks continue with. Raises StorageError if the storage does not answer."""
         restore = graph.restore
         if restore is None or restore.path is None or restore.offsets is not None:
             return {}
         try:
             found = await read_external(self.storages, restore.path)
         except _WRONG:
-            return {}  # `faults` says why
+            return {}  # `faults` reports why
         return held_state(graph, found.checkpoint.tasks, found.root.uri)
 
     async def faults(
@@ -50,9 +50,10 @@ class RestoreCheck:
         operators: Mapping[TaskId, tuple[PlanNode, ...]],
         verdicts: Mapping[TaskId, Verdicts] = NO_TASKS,
     ) -> tuple[GraphFault, ...]:
-        """`operators`: of each task, as Spark analysed it; `verdicts`: what it says of the state that is held for them.
+        """Return the faults that prevent the restore. Raises StorageError if the storage does not answer.
 
-        Raises StorageError where the storage does not answer.
+        `operators`: those of each task, as Spark analysed it. `verdicts`: what Spark says of the state held for each
+        task.
         """
         restore = graph.restore
         if restore is None or restore.path is None:
@@ -66,7 +67,7 @@ class RestoreCheck:
         return (*self._claim(restore, found), *_mismatches(graph, restore, found, operators, verdicts))
 
     async def warnings(self, graph: JobGraph) -> tuple[str, ...]:
-        """What a job that has no faults should know. Raises as `faults`."""
+        """Return warnings for a job without faults. Raises what `faults` raises."""
         restore = graph.restore
         if (
             graph.mode is not RuntimeMode.BATCH

@@ -1,4 +1,4 @@
-"""Savepoints and checkpoints as they are asked for: of which job, where to, and which to delete (C20, C24)."""
+"""Requests for savepoints and checkpoints: to take one of a job, or to delete one (C20, C24)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DISPOSAL = "savepoint-disposal"
 
 
 class JobNotRunning(MinflinkError):
-    """Not all of its tasks run now."""
+    """Not all tasks of the job run now."""
 
     code = "job-not-running"
     consequence = Consequence.RETRYABLE
 
 
 class SavepointRequests:
-    """`directory`: where a request names none. `run_of` raises NotFound and, for a job that has ended, Conflict."""
+    """`directory`: used if a request names none. `run_of` raises NotFound, and Conflict for a job that has ended."""
 
     def __init__(
         self,
@@ -57,7 +57,10 @@ class SavepointRequests:
         mailbox.on(j.GetDisposal, self._disposal)
 
     async def _trigger(self, request: j.TriggerSavepoint) -> m.Done:
-        """What is wrong with the request is said at once. Raises NotFound, Conflict, JobNotRunning, StorageError."""
+        """Begin a savepoint. Reports a faulty request at once.
+
+        Raises NotFound, Conflict, JobNotRunning, StorageError.
+        """
         master = self._running(request.job_id)
         directory = self._place(request.directory)
         checkpoints = self._checkpoints_of(request.job_id)
@@ -67,13 +70,13 @@ class SavepointRequests:
         return m.Done()
 
     async def _checkpoint(self, request: j.CheckpointJob) -> m.Done:
-        """Raises NotFound, Conflict, JobNotRunning."""
+        """Begin a checkpoint. Raises NotFound, Conflict, JobNotRunning."""
         master = self._running(request.job_id)
         self._operations.begin((request.job_id, request.trigger_id), master.checkpoint)
         return m.Done()
 
     def _running(self, job_id: JobId) -> JobMaster:
-        """Raises NotFound, Conflict, JobNotRunning."""
+        """Return the JobMaster of a running job. Raises NotFound, Conflict, JobNotRunning."""
         master = self._run_of(job_id).master
         if master is None or master.status is not JobStatus.RUNNING:
             status = JobStatus.INITIALIZING if master is None else master.status
@@ -103,7 +106,10 @@ class SavepointRequests:
         return self._operations.status((_DISPOSAL, request.trigger_id))
 
     async def _discard(self, path: str) -> str:
-        """Raises NoCheckpointThere, Conflict for a checkpoint that its own job still needs, StorageError."""
+        """Delete a savepoint or checkpoint.
+
+        Raises NoCheckpointThere, Conflict for a checkpoint that its own job still needs, StorageError.
+        """
         found = await read_external(self._storages, path)
         owner = found.checkpoint.job_id
         if not found.checkpoint.self_contained and self._runs(owner):

@@ -1,4 +1,4 @@
-"""From a submitted document to a JobGraph that Spark has analysed, or to every fault of it at once (J4)."""
+"""Turns a submitted document into a JobGraph that Spark has analysed, or reports all its faults at once (J4)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
-ASK_AGAIN = 0.25  # seconds between two questions for a session
-ANALYSIS_TIMEOUT = 120.0  # seconds; user code runs in it
-AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last question, storing, starting
-LIBRARY_CONFLICT = "library-conflict"  # code of a TaskManager's refusal (B31)
+ASK_AGAIN = 0.25  # seconds between two requests for a session
+ANALYSIS_TIMEOUT = 120.0  # seconds; it runs user code
+AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last request, storing, starting
+LIBRARY_CONFLICT = "library-conflict"  # code with which a TaskManager refuses (B31)
 
 
 class NoSession(MinflinkError):
@@ -42,7 +42,7 @@ class NoSession(MinflinkError):
 
 @dataclass(frozen=True, kw_only=True)
 class Analyzer:
-    """Checks submissions; starts nothing and stores nothing. From then on the job holds its artifacts."""
+    """Checks submissions. Starts nothing and stores nothing. After a check, the job holds its artifacts."""
 
     network: Network
     clock: Clock
@@ -51,7 +51,7 @@ class Analyzer:
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
-        """Raises InvalidJobGraph with all faults, NoSession, StorageError."""
+        """Check a document and return its graph. Raises InvalidJobGraph with all faults, NoSession, StorageError."""
         graph, analysis = await self.analyze(job_id, document, context, held=self.restoring.held)
         if faults := await self.restoring.faults(graph, analysis.operators, analysis.verdicts):
             raise InvalidJobGraph(faults)
@@ -66,9 +66,10 @@ class Analyzer:
         held: HeldOf,
         beside: frozenset[BlobKey] = frozenset(),
     ) -> tuple[JobGraph, m.Analysis]:
-        """`held`: the state that the graph's tasks are to go on with; `beside`: artifacts that the job holds already.
+        """Analyse a document. `held`: returns the state that the graph's tasks continue with.
 
-        Raises InvalidJobGraph with all faults, NoSession, and what `held` raises.
+        `beside`: artifacts that the job holds already. Raises InvalidJobGraph with all faults, NoSession, and what
+        `held` raises.
         """
         try:
             graph = parse_json(document).job()
@@ -103,7 +104,7 @@ class Analyzer:
     async def _analyze_sound_part(
         self, job_id: JobId, error: InvalidJobGraph, context: ContextOf, beside: frozenset[BlobKey]
     ) -> tuple[GraphFault, ...]:
-        """What Spark has to say of the vertices that are not at fault; nothing where nobody can be asked at once."""
+        """Return Spark's faults of the vertices that are otherwise sound; none if nobody can be asked at once."""
         if error.sound is None:
             return ()
         missing = await self._missing_artifacts(job_id, error.sound, beside)
@@ -120,7 +121,7 @@ class Analyzer:
             return missing
 
     async def _analyze(self, request: m.AnalyzeJob, session_timeout: float) -> m.Analysis:
-        """Raises NoSession."""
+        """Ask a TaskManager to analyse the job. Raises NoSession."""
         deadline = self.clock.monotonic() + session_timeout
         while True:
             address = await self._find_session(request.job, session_timeout, deadline)
@@ -131,7 +132,7 @@ class Analyzer:
                 if not taken or self.clock.monotonic() >= deadline:
                     why = f"the job could not be analysed at {address}: {error}"
                     raise NoSession(why, hint="submit it again") from error
-            await self.clock.sleep(ASK_AGAIN)  # another job's libraries came there first, and will have been reported
+            await self.clock.sleep(ASK_AGAIN)  # another job's libraries came first; by then they are reported
 
     async def _find_session(self, job: m.JobContext, timeout: float, deadline: float) -> Address:
         request = m.FindSession(job_id=job.job_id, libraries=job.libraries)
@@ -167,7 +168,7 @@ def _unknown_hooks(graph: JobGraph) -> tuple[GraphFault, ...]:
 
 
 def _permanent_key(text: str | None) -> BlobKey | None:
-    """None for what is no key of an artifact: a transient blob would not survive the daemon (B2)."""
+    """Parse the key of an artifact. None if it is not one: a transient blob would not survive the daemon (B2)."""
     try:
         key = None if text is None else BlobKey.parse(text)
     except InvalidId:
@@ -176,7 +177,7 @@ def _permanent_key(text: str | None) -> BlobKey | None:
 
 
 def without_python(graph: JobGraph) -> JobGraph:
-    """The vertices that need no artifact, and neither does anything that they read; `graph` is in topological order."""
+    """Return the vertices that need no artifact and read nothing that does. `graph` is in topological order."""
     kept: dict[str, Vertex] = {}
     for vertex in graph.vertices:
         code = vertex.python or (vertex.source and vertex.source.python) or (vertex.sink and vertex.sink.python)

@@ -1,13 +1,13 @@
 """The versions of one job, and the hot restart that leads from one to the next (H1 - H3, H7 - H9). Pure.
 
-    HANDING_OVER   the old version counts; it takes its last checkpoint, and its tasks end
-    STARTING       the new version counts; it has not completed a checkpoint yet
-    ON_TRIAL       the same, and it has found no input: for as long as none comes
-    TURNING_BACK   the new version counts, and failed; its tasks end
+    HANDING_OVER   the old version is current; it takes its last checkpoint, and its tasks end
+    STARTING       the new version is current; it has not completed a checkpoint yet
+    ON_TRIAL       the same, but it has found no input; lasts as long as none comes
+    TURNING_BACK   the new version is current, and failed; its tasks end
 
-What is stored is `Versions`, whole, before anything is done that follows from it. Whoever brings the job up, at
-whatever point everything else was lost, brings up the version that counts there; and as no version is brought up
-before the one before it has stood down, or is fenced off by a later JobMaster (R13), exactly one runs (H8).
+`Versions` is stored as a whole, before anything is done that follows from it. So whoever brings the job up, whatever
+else was lost, brings up the current version recorded there. No version is brought up before the previous one has stood
+down or is fenced off by a later JobMaster (R13). So exactly one runs (H8).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.machine import InvariantViolated
 
-KEPT = 32  # restarts that have ended
+KEPT = 32  # ended restarts
 
 _INTERRUPTED = ErrorInfo(
     code="hot-restart-interrupted",
@@ -46,9 +46,10 @@ class Phase(StrEnum):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`base`: the last checkpoint before this version's own; up to it, state is of an earlier one.
+    """`base`: the last checkpoint before this version's own. State up to it belongs to an earlier version.
 
-    `base_published`: the sinks of the earlier one have committed all that it covers, those that are gone now too.
+    `base_published`: the sinks of the earlier version have committed all that `base` covers, including sinks that are
+    gone.
     """
 
     graph: JobGraph
@@ -59,7 +60,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
-    """`old`: the version to go back to, from when another one counts that is not proven."""
+    """`old`: the version to go back to. It is set once another version is current and not proven."""
 
     number: int
     requested_ms: int
@@ -67,27 +68,27 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.HANDING_OVER
     allow_non_restored: bool = False
     allow_changed: bool = False
-    final: bool = True  # a last checkpoint is taken; else the last completed one is where the new version starts
+    final: bool = True  # take a last checkpoint; otherwise start from the last completed one
     old: Version | None = None
-    checkpoint_id: int = 0  # from which the new version starts; 0: not settled, or from none
+    checkpoint_id: int = 0  # the new version starts from it; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request
     error: ErrorInfo | None = None
 
     @property
     def unproven(self) -> bool:
-        """Whether the new version counts, and may yet be turned back."""
+        """Whether the new version is current but may yet be rolled back."""
         return self.phase in (Phase.STARTING, Phase.ON_TRIAL)
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """`current` is what is brought up, by whoever brings the job up."""
+    """`current`: the version to bring up, whoever brings the job up."""
 
     current: Version
     restart: Restart | None = None
     past: tuple[HotRestart, ...] = ()  # newest last
     restarts: int = 0  # requested so far
-    sinks: tuple[tuple[VertexId, str], ...] = ()  # of all versions so far, where they write files
-    outcomes: dict[str, int] = {}  # how many of them ended how
+    sinks: tuple[tuple[VertexId, str], ...] = ()  # of all versions so far: where they write files
+    outcomes: dict[str, int] = {}  # number of ended restarts, by outcome
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Requested:
-    """A version that was checked, and whose artifacts are there."""
+    """A version that was checked. Its artifacts are available."""
 
     graph: JobGraph
     allow_non_restored: bool = False
@@ -106,9 +107,9 @@ class Requested:
 
 @dataclass(frozen=True)
 class StoodDown:
-    """Nothing of the version that counts runs any more. `latest`: the last complete checkpoint; 0 for none.
+    """Nothing of the current version runs any more. `latest`: the last complete checkpoint; 0 for none.
 
-    `published`: its tasks have said that all of it is committed.
+    `published`: its tasks have reported that all of it is committed.
     """
 
     latest: int
@@ -122,19 +123,19 @@ class NotStoodDown:
 
 @dataclass(frozen=True)
 class Running:
-    """All tasks of the new version are RUNNING. `milestones`: phase -> when it was over, in milliseconds."""
+    """All tasks of the new version are RUNNING. `milestones`: phase -> when it ended, in milliseconds."""
 
     milestones: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Idle:
-    """The new version runs, has looked for input, and found none: nothing is known of what it does with rows."""
+    """The new version runs and has looked for input, but found none. Nothing shows yet how it handles rows."""
 
 
 @dataclass(frozen=True)
 class Proven:
-    """The version that counts has completed a checkpoint."""
+    """The current version has completed a checkpoint."""
 
     checkpoint_id: int
     milestones: Mapping[str, int] = field(default_factory=dict)
@@ -142,28 +143,28 @@ class Proven:
 
 @dataclass(frozen=True)
 class Disproved:
-    """It failed."""
+    """The current version failed."""
 
     error: ErrorInfo
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """The time is over within which it must be RUNNING for the first time."""
+    """The new version has not become RUNNING for the first time within its time limit."""
 
     error: ErrorInfo
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The job is up again under another daemon, in the version that counts."""
+    """The job is up again under another daemon, in the current version."""
 
     latest: int
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The job is cancelled, or in its terminal state. `finished`: in the version that counts, with all its input."""
+    """The job is cancelled, or in its terminal state. `finished`: the current version has processed all input."""
 
     finished: bool = False
 
@@ -172,19 +173,19 @@ Event = Requested | StoodDown | NotStoodDown | Running | Idle | Proven | Disprov
 
 
 class Command(StrEnum):
-    """What is to be done, once the new state is stored."""
+    """What to do once the new state is stored."""
 
     TAKE_CHECKPOINT_AND_STAND_DOWN = "take-checkpoint-and-stand-down"
     STAND_DOWN = "stand-down"
-    BRING_UP = "bring-up"  # the version that counts now
-    GO_ON = "go-on"  # the version that was to stand down is left alone
+    BRING_UP = "bring-up"  # the version that is current now
+    GO_ON = "go-on"  # the version that was to stand down keeps running
 
 
 Step = tuple[Versions, Command | None]
 
 
 def step(state: Versions, event: Event, now_ms: int) -> Step:
-    """Move by one event; what comes too late changes nothing. Raises Conflict for a request that cannot be (H9)."""
+    """Apply one event. A late event changes nothing. Raises Conflict for a request that cannot be accepted (H9)."""
     restart = state.restart
     match event:
         case Requested():
@@ -238,7 +239,7 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
     state = replace(state, restart=restart, restarts=restart.number, sinks=sinks)
     if before is None:
         return state, Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN
-    # What counts stands down already, or is not proven, and has nothing that is worth a checkpoint.
+    # The current version already stands down, or is unproven and has nothing worth a checkpoint.
     return state, Command.STAND_DOWN if before.unproven else None
 
 
@@ -266,7 +267,7 @@ def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int
 
 
 def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
-    """A version that is to be left for good is asked again; one that may stay goes on."""
+    """A version that must be left for good is asked again. One that may stay keeps running."""
     if restart.unproven:
         return state, None
     if restart.old is not None:
@@ -281,7 +282,7 @@ def _turning_back(state: Versions, restart: Restart, error: ErrorInfo, now_ms: i
 
 
 def _recovered(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
-    if restart.old is not None and latest > state.current.base:  # what counts is proven
+    if restart.old is not None and latest > state.current.base:  # the current version is proven
         if restart.phase is not Phase.HANDING_OVER:
             return _ended(state, replace(restart, error=None), RestartState.COMPLETED), None
         restart = replace(restart, old=None)
@@ -299,7 +300,7 @@ def _ended(state: Versions, restart: Restart, outcome: RestartState) -> Versions
 
 
 def marked(restart: Restart, phase: str, now_ms: int) -> Restart:
-    """The first time counts."""
+    """Record when `phase` was reached. The first time counts."""
     if phase in restart.phases:
         return restart
     seconds = max(0, now_ms - restart.requested_ms) / 1000
@@ -313,7 +314,7 @@ def _passed(restart: Restart, milestones: Mapping[str, int]) -> Restart:
 
 
 def durable(state: Versions) -> Versions:
-    """What is worth a write: without the times of the phases of a restart that is under way."""
+    """Return what is worth a write: the state without the phase times of a restart that is under way."""
     return state if state.restart is None else replace(state, restart=replace(state.restart, phases={}))
 
 
@@ -329,7 +330,7 @@ def record(restart: Restart, state: RestartState) -> HotRestart:
 
 
 def shown(versions: Versions) -> tuple[HotRestart, ...]:
-    """H10: newest first."""
+    """H10: Return the restarts, newest first."""
     past = tuple(reversed(versions.past))
     if (restart := versions.restart) is None:
         return past

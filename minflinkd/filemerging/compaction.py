@@ -1,8 +1,8 @@
-"""Which physical files are worth to be written anew, so that few bytes are stored that nobody refers to (F6). Pure.
+"""Decides which physical files to rewrite, so that few bytes are stored that nobody refers to (F6). Pure.
 
-A file lives as long as one of its segments. What is decided here is carried out within the upload of a checkpoint: the
-TaskManager has every file of state on its own disk, so what a checkpoint needs of a worn file is appended to that
-checkpoint's own files. The worn file goes with the last checkpoint that refers to it.
+A file lives as long as one of its segments. A decision is carried out during the upload of a checkpoint. The
+TaskManager has every state file on its own disk, so what a checkpoint needs of a worn file is appended to that
+checkpoint's own files. The worn file is deleted with the last checkpoint that refers to it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from minflinkd.filemerging.segments import HEADER
 from minflinkd.rpc.snapshot import StateHandle
 
 DEFAULT_MAX_AMPLIFICATION = 1.3
-MAX_FILES = 64  # that the state of one job on one TaskManager lies in, beside those that are large
-REWRITTEN_PER_NEW = 4  # bytes that one checkpoint rewrites at most for each new one, where a full file is less
-REWRITE_TIME = 5.0  # seconds that any checkpoint may take longer for it
+MAX_FILES = 64  # for the state of one job on one TaskManager, not counting large files
+REWRITTEN_PER_NEW = 4  # bytes that one checkpoint may rewrite for each new one; a full file, if that is more
+REWRITE_TIME = 5.0  # seconds by which rewriting may prolong any checkpoint
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class FileUse:
 
     @property
     def dead(self) -> int:
-        """Bytes that are gone once the rest lies in another file."""
+        """Bytes that are freed once the rest is in another file."""
         return max(0, self.stored - self.referenced - len(HEADER))
 
 
 @dataclass(frozen=True)
 class SpaceUse:
-    """Bytes in physical files, and those of them that checkpoints refer to."""
+    """Bytes in physical files, and how many of them checkpoints refer to."""
 
     stored: int = 0
     referenced: int = 0
 
     @property
     def amplification(self) -> float:
-        """1.0 where there is nothing."""
+        """Bytes stored per byte referenced; 1.0 if there is nothing."""
         return self.stored / self.referenced if self.referenced else 1.0
 
 
@@ -55,7 +55,7 @@ class CompactionLimits:
 
 
 def file_uses(handles: Iterable[StateHandle], sizes: Mapping[str, int]) -> dict[str, FileUse]:
-    """By name, the files in which the segments `handles` lie. A file of unknown size ends with the last of them."""
+    """Return the files that hold the segments `handles`, by name. A file of unknown size ends with the last of them."""
     referenced: dict[str, int] = {}
     ends: dict[str, int] = {}
     for handle in set(handles):
@@ -69,12 +69,12 @@ def space_use(files: Mapping[str, FileUse]) -> SpaceUse:
 
 
 def files_to_rewrite(files: Mapping[str, FileUse], new: int, limits: CompactionLimits) -> frozenset[str]:
-    """Those of the `files` of earlier checkpoints whose segments the next one, with `new` bytes, writes anew.
+    """Return the `files` of earlier checkpoints that the next one, with `new` bytes, rewrites.
 
-    Behind it no more than `max_amplification` is stored, for the fewest bytes rewritten: the files go first of which
-    the most is dead, and only as many as are needed. Small files beyond `max_files` are put together. One checkpoint
-    rewrites no more than a full file, or REWRITTEN_PER_NEW bytes for each new one where that is more, but always the
-    file that is worth it most; what is left waits for the next.
+    After it, at most `max_amplification` is stored, with the fewest bytes rewritten: the files with the largest dead
+    part go first, and only as many as needed. Small files beyond `max_files` are combined. One checkpoint rewrites at
+    most a full file, or REWRITTEN_PER_NEW bytes per new byte if that is more. It always rewrites the most worthwhile
+    file. The rest waits for the next checkpoint.
     """
     budget = max(limits.max_file_size, REWRITTEN_PER_NEW * new)
     worn = _worn(files, new, limits.max_amplification, budget)
@@ -83,9 +83,10 @@ def files_to_rewrite(files: Mapping[str, FileUse], new: int, limits: CompactionL
 
 
 def time_to_rewrite(elapsed: float, timeout: float) -> float:
-    """Seconds, behind an upload of new state that took `elapsed`, for a checkpoint that is given up after `timeout`.
+    """Return the seconds for rewriting after an upload of new state that took `elapsed`.
 
-    On a storage so slow that this is not enough, compaction takes several checkpoints, and never costs one.
+    The checkpoint is given up after `timeout`. If the storage is too slow for this, compaction takes several
+    checkpoints. It never makes one fail.
     """
     return min(max(REWRITE_TIME, 2 * elapsed), timeout / 4)
 
@@ -103,7 +104,7 @@ def _worn(files: Mapping[str, FileUse], new: int, max_amplification: float, budg
             chosen.add(name)
             spent += use.referenced
             excess -= use.dead
-    for name in sorted(chosen, key=lambda n: (-files[n].referenced, n)):  # the last one may have made others needless
+    for name in sorted(chosen, key=lambda n: (-files[n].referenced, n)):  # the last may have made others unnecessary
         if excess + files[name].dead <= 0:
             chosen.remove(name)
             excess += files[name].dead
@@ -116,13 +117,13 @@ def _price(use: FileUse) -> float:
 
 
 def _small(files: Mapping[str, FileUse], gone: set[str], limits: CompactionLimits, budget: int) -> frozenset[str]:
-    """Half of them at a time, so that a byte is put together with others a few times in its life, not always."""
+    """Combine half of the small files at a time, so that a byte is combined a few times in its life, not always."""
     left = sorted((files[name].referenced, name) for name in files.keys() - gone)
     if len(left) < limits.max_files:
         return frozenset()
     chosen: set[str] = set()
     for referenced, name in left[: len(left) - limits.max_files // 2]:
-        if referenced > limits.max_file_size // 4 or referenced > budget:  # nor is any of those that follow
+        if referenced > limits.max_file_size // 4 or referenced > budget:  # nor is any later one smaller
             break
         chosen.add(name)
         budget -= referenced

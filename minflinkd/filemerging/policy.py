@@ -1,4 +1,4 @@
-"""Which state files of a checkpoint come to lie in one physical file: as many as fit, or each in its own (F9)."""
+"""Which state files of a checkpoint share one physical file: as many as fit, or none (F9)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from minflinkd.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class FileMerging:
-    """`max_file_age`: seconds for which a task's files stay open for others that reach the checkpoint later.
+    """`max_file_age`: seconds that a task's files stay open for others that reach the checkpoint later.
 
-    Not `enabled`: a state file shares its physical file with no other, nor a task with another, and since all of it is
-    dead at once nothing is ever rewritten.
+    If not `enabled`, no state file shares its physical file with another, and no task shares one with another task.
+    Then all of a file is dead at once, so nothing is ever rewritten.
     """
 
     limits: CompactionLimits
@@ -24,9 +24,9 @@ class FileMerging:
     enabled: bool = True
 
     def begin(self, root: Location, name: Callable[[int], str], *, compact: bool = True) -> SharedFiles:
-        """The files of one checkpoint in `root`, where the n-th has the name `name(n)`.
+        """Begin the files of one checkpoint in `root`. The n-th file has the name `name(n)`.
 
-        `compact`: write anew what lies in worn files.
+        `compact`: rewrite what lies in worn files.
         """
         if not self.enabled:
             return SharedFiles(PhysicalFileWriter(root, name, max_file_size=0), None, alone=True)

@@ -1,4 +1,4 @@
-"""Fetching segments out of physical files and laying them out as the files they were (F1)."""
+"""Fetches segments from physical files and writes them as the files that they were (F1)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from minflinkd.storage.parallel import for_each
 async def read_segments(
     root: Location, wanted: Mapping[str, StateHandle], target: Path, *, parallelism: int = 8
 ) -> int:
-    """Write each `path: handle` of `wanted` to `target / path`; returns the number of bytes fetched.
+    """Write each `path: handle` of `wanted` to `target / path`, and return the number of bytes fetched.
 
-    `root` is the directory that handles are relative to. Raises StorageCorrupt naming the physical file and the
-    segment whose bytes are missing or not those that were written, InvalidPath for a path that leaves `target`.
+    `root` is the directory that handles are relative to. Raises StorageCorrupt, with the physical file and the segment,
+    if bytes are missing or differ from those written. Raises InvalidPath for a path that leaves `target`.
     """
     for path in wanted:
         relative_path(path)
@@ -49,7 +49,7 @@ async def read_segments(
 
 
 def _make_directories(target: Path, wanted: Mapping[str, StateHandle]) -> None:
-    """And the empty files, which nothing is fetched for."""
+    """Make the directories, and the empty files: nothing is fetched for these."""
     for directory in {(target / path).parent for path in wanted} | {target}:
         directory.mkdir(parents=True, exist_ok=True)
     for path, handle in wanted.items():

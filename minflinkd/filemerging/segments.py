@@ -1,4 +1,4 @@
-"""Physical files and the segments in them (F1): names, header, checksums, and the plan by which segments are read."""
+"""Physical files and the segments in them (F1): names, header, checksums, and the plan for reading segments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import xxhash
 from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.runtime.ids import AttemptId, ResourceId
 
-# Magic, then the version of the format; the first segment begins behind it. No reader looks at it: a file of another
-# version is named by metadata of a later version only.
+# Magic, then the version of the format. The first segment begins after it. No reader checks it: only metadata of a
+# later version names a file of another version.
 HEADER = b"MFDSEG\x00\x01"
 CHUNK = 1024 * 1024  # bytes
 
@@ -20,7 +20,10 @@ CHUNK = 1024 * 1024  # bytes
 def physical_file_name(
     epoch: int, checkpoint_id: int, attempt_id: AttemptId, resource_id: ResourceId, sequence: int
 ) -> str:
-    """Relative to the job's checkpoint directory. Never given twice: an attempt makes a checkpoint only once (F5)."""
+    """Return the name, relative to the job's checkpoint directory.
+
+    It is never used twice: an attempt makes a checkpoint only once (F5).
+    """
     return f"{epoch}-{checkpoint_id:09d}-{resource_id}-{attempt_id}-{sequence:03d}.seg"
 
 
@@ -30,7 +33,7 @@ def checksum(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment and the files that are made of it: one handle may stand for several of the same content."""
+    """A segment and the files made from it. One handle may stand for several files with the same content."""
 
     handle: StateHandle
     paths: tuple[str, ...]
@@ -38,7 +41,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class RangedRead:
-    """One request: a range of a physical file that holds `segments`, in their order, without overlap."""
+    """One request: a range of a physical file that holds `segments`, in order and without overlap."""
 
     file: str
     offset: int
@@ -49,10 +52,10 @@ class RangedRead:
 def plan_reads(
     wanted: Mapping[str, StateHandle], *, max_gap: int = 64 * 1024, max_length: int = 64 * 1024 * 1024
 ) -> list[RangedRead]:
-    """The requests that fetch `wanted` (path -> handle).
+    """Return the requests that fetch `wanted` (path -> handle).
 
-    Neighbours in a physical file share a request, also across a gap of `max_gap` bytes, as long as the request stays
-    within `max_length`, so that a large file is still fetched by several at once. Empty segments need none.
+    Neighbours in a physical file share a request, even across a gap of `max_gap` bytes, while the request stays within
+    `max_length`. So a large file is still fetched by several requests at once. Empty segments need no request.
     """
     paths: dict[StateHandle, list[str]] = defaultdict(list)
     for path, handle in wanted.items():

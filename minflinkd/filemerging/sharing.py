@@ -1,11 +1,11 @@
 """The physical files of one checkpoint that several tasks on one TaskManager write together (F1, F3).
 
-The tasks reach the checkpoint at different times. Each goes through three phases: it has joined; its new state is
-written, so that what it refers to is known; it is done. Between the last two it writes anew what it has in worn files
-(F6), which are named when all have come so far. A file is finished when all are done; or, so that none stays open for a
-task that aligns for minutes, when one has waited for the others for long enough.
+The tasks reach the checkpoint at different times. Each goes through three phases. First it has joined. Then its new
+state is written, so it is known what it refers to. Then it is done. Between the last two it rewrites what it has in
+worn files (F6). The worn files are determined when all tasks have written their state. A file is finished when all are
+done, or when one has waited for the others long enough. So no file stays open for a task that aligns for minutes.
 
-A task that leaves without having finished ends the checkpoint, since its part is missing; the others are told so.
+A task that leaves without finishing ends the checkpoint, because its part is missing. The others are told so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PartnerLeft(MinflinkError):
-    """Another task's part of the same checkpoint failed or was given up, which ends the checkpoint by itself."""
+    """Another task's part of the same checkpoint failed or was given up. That alone ends the checkpoint."""
 
     code = "checkpoint-partner-left"
     consequence = Consequence.RETRYABLE
@@ -40,16 +40,16 @@ class PartnerLeft(MinflinkError):
 
 class Phase(IntEnum):
     JOINED = 0
-    WRITTEN = 1  # its new state; what it refers to in earlier files is known
+    WRITTEN = 1  # its new state is written; what it refers to in earlier files is known
     DONE = 2
     LEFT = 3
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a part has brought about. What is the common cause of several is counted with the first of them.
+    """What a part has written. A cost that several parts share is counted with the first of them.
 
-    `files`: those that hold something of it, with their bytes; `compactions`: older files that were left.
+    `files`: those that hold some of its state, with their bytes. `compactions`: older files that were left.
     """
 
     files: Mapping[str, int]
@@ -68,28 +68,28 @@ class SharedFiles:
         max_age: float = DEFAULT_MAX_FILE_AGE,
         alone: bool = False,
     ) -> None:
-        """`limits`: None: no file is worn. `max_age`: seconds for which a part that has written waits for others.
+        """`limits`: None if no file is worn. `max_age`: seconds that a part waits for others after it has written.
 
-        `alone`: one part is all there is.
+        `alone`: there is only one part.
         """
         self._writer = writer
         self._limits = limits
         self._max_age = max_age
         self._alone = alone
         self._parts: list[Part] = []
-        self._lost = False  # a part left without having finished
-        self._changed = asyncio.Event()  # another one after each change
+        self._lost = False  # a part left without finishing
+        self._changed = asyncio.Event()  # replaced after each change
         self._worn: frozenset[str] = frozenset()
-        self._left: set[str] = set()  # files of which a part has rewritten what it needs
+        self._left: set[str] = set()  # files from which a part has rewritten what it needs
         self._all_seen = False  # `_worn` is up to date with what the parts refer to
 
     @property
     def joinable(self) -> bool:
-        """Whether nobody has begun, or somebody still writes who is not to be alone."""
+        """Whether a part may join: nobody has begun, or somebody is still writing and sharing is allowed."""
         return not self._lost and (not self._parts or not (self._alone or self._all(Phase.DONE)))
 
     def join(self, known: Iterable[StateHandle], sizes: Mapping[str, int]) -> Part:
-        """A part to whose task earlier checkpoints offer the segments `known`, in files of these `sizes`."""
+        """Add a part. Earlier checkpoints offer its task the segments `known`, in files of these `sizes`."""
         part = Part(self, frozenset(known), sizes)
         self._parts.append(part)
         return part
@@ -106,7 +106,7 @@ class SharedFiles:
         self._changed = asyncio.Event()
 
     async def _wait_for(self, part: Part, phase: Phase) -> None:
-        """Until all parts are so far, or `part` has waited for long enough. Raises PartnerLeft."""
+        """Wait until all parts have reached `phase`, or `part` has waited long enough. Raises PartnerLeft."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(part.deadline):
                 while not self._lost and not self._all(phase):
@@ -119,14 +119,17 @@ class SharedFiles:
         self._all_seen = False
 
     def _worn_files(self) -> frozenset[str]:
-        """What was decided for one part is decided for all: they only become more, with those who come late."""
+        """Return the worn files.
+
+        What was decided for one part holds for all; parts that come late can only add to it.
+        """
         if self._limits is not None and not self._all_seen:
             self._all_seen = True
             self._worn |= files_to_rewrite(*self._uses(), self._limits)
         return self._worn
 
     def _uses(self) -> tuple[dict[str, FileUse], int]:
-        """Earlier files that stay by what is decided so far, and the bytes that lie in this checkpoint's own."""
+        """Return the earlier files that stay, by what is decided so far, and the bytes in this checkpoint's own."""
         own = self._writer.sizes
         sizes = {name: size for part in self._parts for name, size in part.sizes.items()}
         uses = file_uses((handle for part in self._parts for handle in part.live if handle.file not in own), sizes)
@@ -142,11 +145,11 @@ class SharedFiles:
     async def _writing(self, step: Awaitable[T]) -> T:
         try:
             return await step
-        except WriterClosed as error:  # by another part, which is about to leave
+        except WriterClosed as error:  # closed by another part, which is about to leave
             raise _partner_left() from error
 
     async def _leave(self, part: Part, *, finished: bool) -> None:
-        """The last one clears away what was handed to nobody. Raises StorageError."""
+        """A part leaves. The last one deletes what was handed over to nobody. Raises StorageError."""
         self._lost = self._lost or not finished
         self._to(part, Phase.LEFT)
         if self._all(Phase.LEFT):
@@ -154,34 +157,34 @@ class SharedFiles:
 
 
 class Part:
-    """One task's share. An async context: leaving it without `finish` gives the checkpoint up, for all."""
+    """One task's share, as an async context. Leaving it without `finish` gives up the checkpoint, for all tasks."""
 
     def __init__(self, shared: SharedFiles, live: frozenset[StateHandle], sizes: Mapping[str, int]) -> None:
         self.phase = Phase.JOINED
-        self.live = live  # what the task refers to, as far as that is known
+        self.live = live  # what the task refers to, as far as known
         self.sizes = sizes
-        self.deadline = math.inf  # of its waiting for others, by the loop's clock
+        self.deadline = math.inf  # of its wait for others, by the loop's clock
         self.waited = 0.0  # seconds
         self._shared = shared
-        self._mine: set[str] = set()  # files that hold something of it
+        self._mine: set[str] = set()  # files that hold some of its state
         self._finished = False
 
     async def append(self, source: bytes | Path) -> StateHandle:
-        """As PhysicalFileWriter. Raises PartnerLeft as well."""
+        """Like PhysicalFileWriter. Also raises PartnerLeft."""
         handle = await self._shared._writing(self._shared._writer.append(source))
         self._mine.add(handle.file)
         return handle
 
     async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]:
-        """As PhysicalFileWriter. Raises PartnerLeft as well."""
+        """Like PhysicalFileWriter. Also raises PartnerLeft."""
         handles = await self._shared._writing(self._shared._writer.append_all(pieces))
         self._mine.update(handle.file for handle in handles)
         return handles
 
     async def worn(self, live: Iterable[StateHandle]) -> frozenset[str]:
-        """The new state is written, and the task refers to `live`: files whose segments it has to append anew.
+        """Report that the new state is written. Return the worn files: the task must append its segments in them anew.
 
-        Raises PartnerLeft.
+        `live`: what the task refers to. Raises PartnerLeft.
         """
         shared = self._shared
         self.deadline = asyncio.get_running_loop().time() + shared._max_age
@@ -190,9 +193,9 @@ class Part:
         return shared._worn_files()
 
     async def finish(self, left: Set[str] = frozenset()) -> Written:
-        """Everything is appended: when it is durable, what was written, which is the caller's.
+        """Everything is appended. Return what was written once it is durable. It belongs to the caller.
 
-        `left`: worn files from which the task has taken something. Raises PartnerLeft, StorageError.
+        `left`: worn files from which the task has rewritten something. Raises PartnerLeft, StorageError.
         """
         await self._reach(Phase.DONE)
         written = await self._shared._hand_over(self._mine, left)

@@ -1,4 +1,4 @@
-"""Writing the state files of one checkpoint one after another into physical files (F1, F2, F3)."""
+"""Writes the state files of one checkpoint one after another into physical files (F1, F2, F3)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEFAULT_MAX_FILE_SIZE = 256 * 1024 * 1024  # bytes
 
 
 class WriterClosed(MinflinkError):
-    """The writer was committed or aborted, or an append failed: only `abort` is left."""
+    """The writer was committed or aborted, or an append failed. Only `abort` is possible now."""
 
     code = "physical-file-closed"
 
 
 @dataclass
 class FileCalls:
-    """Requests that begin and finish physical files: how many, and the milliseconds that they took together (F10)."""
+    """Requests that create and close physical files: their number, and the milliseconds they took together (F10)."""
 
     creates: int = 0
     create_ms: float = 0.0
@@ -42,11 +42,11 @@ class FileCalls:
 
 
 class PhysicalFileWriter:
-    """The physical files of one TaskManager and checkpoint; none exists before the first append.
+    """The physical files of one TaskManager and checkpoint. None exists before the first append.
 
-    `root` is the job's checkpoint directory, `name(n)` gives the n-th file's name in it. A file is finished when the
-    next segment would take it over `max_file_size`; a larger segment gets a file of its own, and with 0 each does.
-    Appends may come from several tasks. Leaving the context without `commit` leaves nothing.
+    `root` is the job's checkpoint directory, and `name(n)` returns the n-th file's name in it. A file is finished when
+    the next segment would make it exceed `max_file_size`. A larger segment gets its own file. With 0, each segment
+    does. Appends may come from several tasks. Leaving the context without `commit` leaves nothing behind.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class PhysicalFileWriter:
         self._usable = True
         self._committed = False
         self._sizes: dict[str, int] = {}  # of all files begun, finished or not
-        self._given: set[str] = set()  # to somebody who answers for them
-        self._writer: Writer | None = None  # of the last of them
+        self._given: set[str] = set()  # handed over to somebody who is responsible for them
+        self._writer: Writer | None = None  # of the last file
         self._empty = True  # that file has no segment yet
         self._calls = FileCalls()
 
@@ -70,12 +70,12 @@ class PhysicalFileWriter:
         return dict(self._sizes)
 
     def take_calls(self) -> FileCalls:
-        """Those since this was asked last."""
+        """Return the calls since this was last asked."""
         calls, self._calls = self._calls, FileCalls()
         return calls
 
     async def append(self, source: bytes | Path) -> StateHandle:
-        """Add one state file. Raises StorageError; then the writer takes nothing more."""
+        """Add one state file. Raises StorageError; after that the writer accepts nothing more."""
         async with self._lock:
             if not self._usable:
                 raise WriterClosed(f"the physical files in {self._root.uri} take no more segments")
@@ -85,7 +85,7 @@ class PhysicalFileWriter:
             return handle
 
     async def append_all(self, pieces: Sequence[tuple[bytes, str]]) -> list[StateHandle]:
-        """Add small state files in one go: bytes and checksum of each. Raises StorageError, as `append`."""
+        """Add small state files at once, given the bytes and checksum of each. Raises StorageError, like `append`."""
         async with self._lock:
             if not self._usable:
                 raise WriterClosed(f"the physical files in {self._root.uri} take no more segments")
@@ -103,7 +103,7 @@ class PhysicalFileWriter:
             return handles
 
     async def commit(self) -> tuple[str, ...]:
-        """Make all files durable and visible; their names. Nothing can be added after."""
+        """Make all files durable and visible, and return their names. Nothing can be added afterwards."""
         async with self._lock:
             if not self._committed:
                 if not self._usable:
@@ -114,9 +114,9 @@ class PhysicalFileWriter:
             return tuple(self._sizes)
 
     async def hand_over(self, names: Set[str]) -> None:
-        """Make these of the files durable and visible; from then on `abort` leaves them alone.
+        """Make these files durable and visible. From then on, `abort` leaves them alone.
 
-        What is appended later goes into another file. Raises WriterClosed, StorageError.
+        Later appends go into another file. Raises WriterClosed, StorageError.
         """
         async with self._lock:
             if self._writer is not None and self._open_file in names:
@@ -128,7 +128,7 @@ class PhysicalFileWriter:
             self._given |= names
 
     async def abort(self) -> None:
-        """Leave nothing but what was handed over; after `commit` it does nothing. Idempotent."""
+        """Delete everything that was not handed over. After `commit` it does nothing. Idempotent."""
         async with self._lock:
             if self._committed:
                 return
@@ -220,8 +220,10 @@ class PhysicalFileWriter:
 
 
 class _StateFile:
-    """A local file, read and hashed in threads; a small one in a single trip. Locked, since a cancelled append closes
-    it while its last read may still be under way."""
+    """A local file, read and hashed in threads; a small one in a single thread call.
+
+    Locked, because a cancelled append closes it while its last read may still be under way.
+    """
 
     def __init__(self, path: Path) -> None:
         self.size = 0

@@ -1,8 +1,8 @@
 """`high-availability: embedded`: one daemon leads by holding its state directory (ha.md A10, A11).
 
 lock       held (flock) as long as the daemon lives; a second one is refused
-epoch      how often the directory was taken; part of the names of what this leader writes
-cluster.id tells what is this cluster's in storage that it shares with others
+epoch      how often the directory was taken; part of the names of all that this leader writes
+cluster.id marks what belongs to this cluster in storage that it shares with others
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
-SECRET_BYTES = 32  # as TaskManagers demand
+SECRET_BYTES = 32  # as TaskManagers require
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DIRECTORY = (errno.EEXIST, errno.ENOTDIR)
 _EPOCH = re.compile(rb"[0-9]{1,15}")
@@ -31,7 +31,7 @@ class StateDirectoryTaken(MinflinkError):
 
 
 class UnusableStateDirectory(MinflinkError):
-    """It cannot be made, read or written."""
+    """The state directory cannot be made, read or written."""
 
     code = "unusable-state-directory"
 
@@ -47,14 +47,14 @@ class UnusableSecret(MinflinkError):
 
 
 class StateDirectory:
-    """Taken by `take`, given back by `release` or by the end of the process. Blocking, and quick."""
+    """Taken by `take`, given back by `release` or by the end of the process. Blocking, but quick."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
 
     def take(self) -> int:
-        """The epoch of this leadership: higher than every earlier one.
+        """Take the directory. Return the epoch of this leadership, higher than every earlier one.
 
         Raises StateDirectoryTaken, UnusableStateDirectory, UnusableEpoch.
         """
@@ -85,7 +85,7 @@ class StateDirectory:
         return self._lock is not None
 
     def release(self) -> None:
-        """Idempotent."""
+        """Give the directory back. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -110,13 +110,13 @@ class UnusableClusterId(MinflinkError):
 
 
 def cluster_id(state: Path) -> str:
-    """Made on first use. Raises UnusableClusterId, UnusableStateDirectory."""
+    """Return the cluster's id, made on first use. Raises UnusableClusterId, UnusableStateDirectory."""
     path = state / "cluster.id"
     with usable(state):
         if not path.exists():
             _write(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
         found = path.read_bytes().decode(errors="replace").strip()
-    if not _CLUSTER_ID.fullmatch(found):  # it becomes a part of paths
+    if not _CLUSTER_ID.fullmatch(found):  # it becomes part of paths
         raise UnusableClusterId(
             f"{path} holds {found[:80]!r}, which is no cluster id",
             hint="restore it: without it the artifacts of stored jobs are not found in high-availability.storageDir",
@@ -125,7 +125,7 @@ def cluster_id(state: Path) -> str:
 
 
 def cluster_secret(path: Path) -> bytes:
-    """The secret that TaskManagers prove to know; made on first use, readable by the owner alone.
+    """Return the secret that TaskManagers prove to know. It is made on first use, readable only by its owner.
 
     Raises UnusableSecret.
     """
@@ -162,7 +162,10 @@ def usable(state: Path) -> Iterator[None]:
 
 
 def _why(path: Path, error: OSError) -> str:
-    """The part of the path that is in the way, where one is. `os.path` raises nothing where this user may not look."""
+    """Return what is wrong: the part of the path that is in the way, if one is.
+
+    `os.path` raises nothing even if this user may not look there.
+    """
     for above in (*reversed(path.parents), path):
         if os.path.exists(above) and not os.path.isdir(above) and (above != path or error.errno in _NO_DIRECTORY):
             return f"{above} is a file"
@@ -171,7 +174,7 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Whole, or not at all; durable when it returns."""
+    """Write the file whole or not at all. It is durable on return."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
         file.write(data)
@@ -180,6 +183,6 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)  # the name, too: an epoch that a power cut takes back would be given away again
+        os.fsync(directory)  # sync the name, too: an epoch that a power cut takes back would be used again
     finally:
         os.close(directory)

@@ -24,9 +24,9 @@ Options = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True)
 class SinkContext:
-    """What the class of an exactly-once python sink is made with, once an attempt.
+    """What the class of an exactly-once python sink is made with, once per attempt.
 
-    `job_id` and `sink` (the vertex's id) stay, `attempt_id` is another one after each restart.
+    `job_id` and `sink` (the vertex's id) stay the same. `attempt_id` differs after each restart.
     """
 
     job_id: str
@@ -36,15 +36,15 @@ class SinkContext:
 
 
 class VertexSettings(TypedDict, total=False):
-    """What every vertex may have beside what it does."""
+    """Settings that every vertex may have, besides what it does."""
 
     parallelism: int
     slot_sharing_group: str
-    watermark: tuple[str, str]  # column, delay: rows may come that late
+    watermark: tuple[str, str]  # column, delay: how late rows may come
 
 
 class JobSettings(TypedDict, total=False):
-    """The settings of a job file, with `_` for `-`; durations are numbers of seconds or texts such as `5 s`."""
+    """The settings of a job file, with `_` for `-`. Durations are numbers of seconds, or texts such as `5 s`."""
 
     params: Mapping[str, Any]
     parallelism: int
@@ -60,7 +60,7 @@ class JobSettings(TypedDict, total=False):
 
 
 class Stream:
-    """What a vertex yields: the input of others."""
+    """The output of a vertex, which others take as input."""
 
     def __init__(self, job: Job, vertex_id: str) -> None:
         self._job = job
@@ -79,14 +79,14 @@ class Stream:
         output_mode: str | None = None,
         parallelism: int | None = None,
     ) -> None:
-        """Write the stream: files, kafka, jdbc, console, collect by `format`, or what `python` names."""
+        """Write the stream to files, kafka, jdbc, console or collect, by `format`, or to what `python` names."""
         sink = {"format": format, "path": path, "delivery": delivery, "options": options, "python": python}
         vertex = {"inputs": [self.id], "sink": sink | {"partition-by": list(partition_by) or None}}
         self._job.add(id, vertex | {"output-mode": output_mode, "parallelism": parallelism})
 
 
 class Job:
-    """A job under construction. Nothing is checked before `graph()`, which then names every fault at once."""
+    """A job under construction. Nothing is checked before `graph()`, which then reports every fault at once."""
 
     def __init__(self, name: str, **settings: Unpack[JobSettings]) -> None:
         self._settings = {"name": name} | {key.replace("_", "-"): value for key, value in settings.items()}
@@ -109,17 +109,17 @@ class Job:
         return self.add(id, {"source": source}, **settings)
 
     def sql(self, id: str, query: str, *, inputs: Sequence[Stream], **settings: Unpack[VertexSettings]) -> Stream:
-        """One SQL query, in which every input is a view named by its id."""
+        """Add one SQL query. Every input is a view named by its id."""
         return self.add(id, {"sql": query, "inputs": [stream.id for stream in inputs]}, **settings)
 
     def python(
         self, id: str, reference: str, *, inputs: Sequence[Stream], **settings: Unpack[VertexSettings]
     ) -> Stream:
-        """The function `reference` (`module:function`), called with the inputs and the job's params."""
+        """Add the function `reference` (`module:function`). It is called with the inputs and the job's params."""
         return self.add(id, {"python": reference, "inputs": [stream.id for stream in inputs]}, **settings)
 
     def add(self, id: str, vertex: Mapping[str, Any], **settings: Unpack[VertexSettings]) -> Stream:
-        """Any vertex, as a job file would have it."""
+        """Add any vertex, in the form that it has in a job file."""
         more: dict[str, Any] = {key.replace("_", "-"): value for key, value in settings.items()}
         if "watermark" in settings:
             more["watermark"] = dict(zip(("column", "delay"), settings["watermark"], strict=True))
@@ -127,17 +127,17 @@ class Job:
         return Stream(self, id)
 
     def artifact(self, path: str | Path) -> None:
-        """A file of user code (.py, .zip, .whl), uploaded with the job."""
+        """Add a file of user code (.py, .zip, .whl). It is uploaded with the job."""
         self._artifacts.append({"name": Path(path).name, "path": str(path)})
 
     def document(self) -> dict[str, Any]:
-        """The job as a job file would have it."""
+        """Return the job in the form that it has in a job file."""
         return {**self._settings, "vertices": self._vertices, "artifacts": self._artifacts}
 
     def graph(self, *, base: Path | None = None) -> JobGraph:
-        """The JobGraph. Raises InvalidJobGraph with every fault; artifacts are looked up where `base` is given."""
+        """Return the JobGraph. Raises InvalidJobGraph with every fault. With `base`, artifacts are looked up there."""
         return parse_job(self.document(), base=base)
 
     def to_json(self) -> str:
-        """The job as JSON: a job file, and what a submission carries. Raises InvalidJobGraph."""
+        """Return the job as JSON: a job file, and the content of a submission. Raises InvalidJobGraph."""
         return encode(self.graph()).decode()

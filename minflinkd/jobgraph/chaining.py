@@ -1,7 +1,7 @@
-"""From vertices to tasks (J5, J6): what is connected and can run as one Spark query becomes one task.
+"""Turns vertices into tasks (J5, J6): what is connected and can run as one Spark query becomes one task.
 
-A task ends at sinks or at one exchange, and everything that it ends at reads the same vertex: a micro-batch is computed
-once. Edges are cut where the graph says so, and where one query would have to end at two vertices.
+A task ends at sinks or at one exchange. Everything at its end reads the same vertex, so a micro-batch is computed once.
+An edge is cut if the graph says so, or if one query would otherwise have to end at two vertices.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Edge = tuple[VertexId, VertexId]  # from, to
 
 
 def chain(graph: JobGraph) -> tuple[Task, ...]:
-    """The tasks of a valid graph, by the id of their first vertex.
+    """Return the tasks of a valid graph, by the id of their first vertex.
 
-    The result depends on the vertices alone, never on their order in the document, so a task keeps its id and with it
-    its state as long as its first vertex stays.
+    The result depends only on the vertices, never on their order in the document. So a task keeps its id, and with it
+    its state, as long as its first vertex stays.
     """
     vertices = topological_order(graph.vertices)
     cut = cut_edges(graph)
@@ -45,7 +45,7 @@ def chain(graph: JobGraph) -> tuple[Task, ...]:
 def _task(
     graph: JobGraph, part: tuple[Vertex, ...], readers: tuple[TaskId, ...], exchange_mode: OutputMode | None
 ) -> Task:
-    # A number that a vertex states counts, even if it is less than the job's: they all share one query.
+    # A number that a vertex states counts, even if it is less than the job's: all vertices of the part share one query.
     stated = [vertex.parallelism for vertex in part if vertex.parallelism is not None]
     return Task(
         id=TaskId(part[0].id),
@@ -58,7 +58,7 @@ def _task(
 
 
 def cut_edges(graph: JobGraph) -> frozenset[Edge]:
-    """The edges that are exchanges, those that the graph asks for and those that it needs."""
+    """Return the edges that are exchanges: those that the graph asks for, and those that it needs."""
     by_id = {vertex.id: vertex for vertex in graph.vertices}
     vertices = topological_order(graph.vertices)
     cut = {
@@ -73,7 +73,7 @@ def cut_edges(graph: JobGraph) -> frozenset[Edge]:
 
 
 def _needed(vertices: tuple[Vertex, ...], cut: set[Edge]) -> set[Edge]:
-    """Edges to cut in parts that end at several vertices: where a vertex leads to more ends than its consumer does."""
+    """Return the edges to cut in parts with several ends: those from a vertex with more ends than its consumer."""
     more: set[Edge] = set()
     for part in _parts(vertices, frozenset(cut)):
         own = {vertex.id for vertex in part}
@@ -91,7 +91,10 @@ def _needed(vertices: tuple[Vertex, ...], cut: set[Edge]) -> set[Edge]:
 
 
 def _ends(part: tuple[Vertex, ...], cut: set[Edge]) -> dict[VertexId, frozenset[VertexId]]:
-    """Vertex -> the vertices of its part that something reads from outside, or a sink, and that it leads to."""
+    """Map each vertex to the ends of its part that it leads to.
+
+    An end is a vertex that a sink reads, or that something outside the part reads.
+    """
     found: dict[VertexId, set[VertexId]] = {vertex.id: set() for vertex in part if vertex.sink is None}
     for upstream, _ in cut:
         if upstream in found:
@@ -104,16 +107,16 @@ def _ends(part: tuple[Vertex, ...], cut: set[Edge]) -> dict[VertexId, frozenset[
 
 
 def _parts(vertices: tuple[Vertex, ...], cut: frozenset[Edge]) -> list[tuple[Vertex, ...]]:
-    """Connected parts of the graph without the cut edges, with their vertices whole."""
+    """Return the connected parts of the graph without the cut edges. The vertices keep all their inputs."""
     whole = {vertex.id: vertex for vertex in vertices}
     without = tuple(replace(v, inputs=tuple(e for e in v.inputs if (e.id, v.id) not in cut)) for v in vertices)
     return [tuple(whole[v.id] for v in part) for part in connected_parts(without)]
 
 
 def check_exchanges(graph: JobGraph, faults: Faults) -> None:
-    """What is said of edges that are no exchanges, and what readers of one exchange do not agree on."""
+    """Check settings of edges that are no exchanges, and settings that the readers of one exchange do not agree on."""
     if faults.touch("vertices"):
-        return  # with an edge missing or wrong, where the tasks end says nothing
+        return  # if an edge is missing or wrong, the ends of the tasks mean nothing
     cut = cut_edges(graph)
     asked: dict[VertexId, tuple[OutputMode, VertexId]] = {}
     for vertex in graph.vertices:
@@ -135,7 +138,10 @@ def check_exchanges(graph: JobGraph, faults: Faults) -> None:
 
 
 def _check_complete(graph: JobGraph, sink: Vertex, cut: frozenset[Edge], faults: Faults) -> None:
-    """A sink that reads an exchange has no aggregate in its own query, and Spark writes nothing complete without."""
+    """Check that a sink in mode complete has its aggregate in its own query, as Spark requires.
+
+    A sink that reads an exchange has no aggregate there.
+    """
     if sink.sink is None or sink.output_mode is not OutputMode.COMPLETE:
         return
     for edge in sink.inputs:

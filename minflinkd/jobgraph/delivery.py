@@ -1,8 +1,8 @@
-"""What each kind of sink guarantees, and what a sink must say to have it (J12, J13). Pure.
+"""What each kind of sink guarantees, and what a sink must declare for that (J12, J13). Pure.
 
-Exactly-once holds across any failure where a sink stages durably and commits with the checkpoint, or where its rows
-take the place of those with the same key. Everything else sees some rows again after a restart: Spark's batch ids are
-not stable across a restore, so they are no fence.
+Exactly-once holds across any failure if a sink stages durably and commits with the checkpoint, or if its rows replace
+those with the same key. Any other sink sees some rows again after a restart: Spark's batch ids are not stable across a
+restore, so they are no fence.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputM
 MOST_COLLECTED = 10_000  # rows of a collect sink
 POSTGRESQL = "jdbc:postgresql:"
 
-# Options of the sinks that are not Spark's writers: name -> what it must be, for the fault; None: any text.
+# Options of the sinks that are not Spark's writers: name -> what the value must be, for the fault.
 _COLLECT = {"rows": f"a whole number, from 1 to {MOST_COLLECTED}"}
 _CONSOLE = {"numRows": "a whole number, at least 1", "truncate": "true or false"}
 
 
 def delivery_of(sink: Sink) -> Delivery:
-    """What the sink guarantees, given that checkpoints are exactly-once."""
+    """Return what the sink guarantees if checkpoints are exactly-once."""
     if sink.python is not None or sink.format == "kafka":
         return sink.delivery or Delivery.AT_LEAST_ONCE
     if sink.format == "jdbc":
@@ -31,25 +31,25 @@ def delivery_of(sink: Sink) -> Delivery:
 
 
 def stages(sink: Sink) -> bool:
-    """Whether its rows are seen only once a checkpoint that covers them is complete."""
+    """Whether its rows become visible only once a checkpoint that covers them is complete."""
     return delivery_of(sink) is Delivery.EXACTLY_ONCE and not key_of(sink)
 
 
 def key_of(sink: Sink) -> tuple[str, ...]:
-    """The columns by which a jdbc sink knows a row again."""
+    """Return the columns that identify a row of a jdbc sink."""
     if sink.format != "jdbc":
         return ()
     return tuple(name for name in (part.strip() for part in sink.options.get("key", "").split(",")) if name)
 
 
 def delivery_in(graph: JobGraph, sink: Sink) -> Delivery:
-    """What is shown of a sink of this job: at-least-once checkpoints repeat rows, which only a key takes back."""
+    """Return what is shown for a sink of this job: at-least-once checkpoints repeat rows, unless the sink has a key."""
     weaker = graph.checkpointing.mode is CheckpointMode.AT_LEAST_ONCE and not key_of(sink)
     return Delivery.AT_LEAST_ONCE if weaker else delivery_of(sink)
 
 
 def check_delivery(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
-    """What the sink was asked for, and cannot give."""
+    """Check that the sink can give what was asked of it."""
     if sink.delivery is not Delivery.EXACTLY_ONCE:
         return
     where = at(path, "delivery")
@@ -64,7 +64,7 @@ def check_delivery(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> No
 
 
 def check_jdbc(sink: Sink, path: str, resolved: Callable[[str], str | None], faults: Faults) -> None:
-    """`resolved`: an option's value with the job's params filled in; None where that is a fault already."""
+    """Check a jdbc sink. `resolved`: an option's value with the params filled in; None if that is a fault already."""
     options = at(path, "options")
     for name, example in (("url", "jdbc:postgresql://host:5432/database"), ("dbtable", "public.delays")):
         if not sink.options.get(name) and not faults.touch(at(options, name)):
@@ -109,7 +109,7 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
 
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
-    """Why the sink cannot be written in this output mode, and what is possible."""
+    """Return why the sink cannot be written in this output mode, and what is possible; None if it can."""
     if mode is OutputMode.APPEND or sink.python is not None or sink.format in ("console", "collect"):
         return None
     if sink.format in formats.FILE_FORMATS:

@@ -1,4 +1,4 @@
-"""What distinguishes two versions of a job, as a person would say it. Pure."""
+"""The differences between two versions of a job, as a person would put them. Pure."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Change(StrEnum):
 class VertexChange(Struct, frozen=True):
     vertex: str
     change: Change
-    fields: tuple[str, ...] = ()  # of the vertex, that are not what they were
+    fields: tuple[str, ...] = ()  # the vertex's fields that have changed
 
 
 class SettingChange(Struct, frozen=True):
-    """`before` and `after` as JSON; empty for what is not set there."""
+    """`before` and `after` are JSON, or empty if the setting is not set there."""
 
     path: str  # `params.minutes`, `parallelism`, `artifacts.flights.py`
     before: str = ""
     after: str = ""
 
 
-_APART = frozenset({"vertices", "restore"})  # the former are compared one by one; the latter is of a job's start
+_APART = frozenset({"vertices", "restore"})  # the former are compared one by one; the latter concerns only the start
 _BY_NAME = ("params", "spark", "checkpointing", "restart-strategy")
 
 
 def vertex_changes(old: JobGraph, new: JobGraph) -> tuple[VertexChange, ...]:
-    """In the order of the new version, and then what it no longer has."""
+    """Return the changes in the order of the new version, then the vertices that it no longer has."""
     before = {vertex.id: vertex for vertex in old.vertices}
     after = {vertex.id: vertex for vertex in new.vertices}
     changes = []
@@ -52,7 +52,7 @@ def vertex_changes(old: JobGraph, new: JobGraph) -> tuple[VertexChange, ...]:
 
 
 def setting_changes(old: JobGraph, new: JobGraph) -> tuple[SettingChange, ...]:
-    """Everything but the vertices, one path a change."""
+    """Return the changes of everything except the vertices, one path per change."""
     before, after = _settings(old), _settings(new)
     return tuple(
         SettingChange(path=path, before=_json(before.get(path)), after=_json(after.get(path)))
@@ -66,7 +66,7 @@ def _settings(graph: JobGraph) -> dict[str, Any]:
     for name, value in _fields(graph).items():
         if name in _APART:
             continue
-        if name == "artifacts":  # their keys say whether the content is another
+        if name == "artifacts":  # their keys show whether the content differs
             found |= {f"artifacts.{a['name']}": a.get("key", "").rpartition("-")[0] or a.get("key") for a in value}
         elif name in _BY_NAME:
             found |= {f"{name}.{key}": part for key, part in value.items()}

@@ -1,6 +1,6 @@
-"""Job files: YAML or JSON text to plain values, and where in the text each of them is.
+"""Job files: reads YAML or JSON text to plain values, and notes where in the text each of them is.
 
-Responsible for syntax only; `validation` says whether the values describe a job.
+Covers syntax only. `validation` decides whether the values describe a job.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from minflinkd.jobgraph.validation import parse_job
 from minflinkd.runtime.ids import is_vertex_id
 
 _TAG = "tag:yaml.org,2002:"
-_LARGEST = 100_000  # values in one file, aliases counted as often as they are used
+_LARGEST = 100_000  # values in one file; aliases count as often as they are used
 
 
 @dataclass(frozen=True)
 class JobDocument:
-    """What a job file holds. `positions` has the line of every path, and is empty for JSON."""
+    """The contents of a job file. `positions` has the line of every path, and is empty for JSON."""
 
     value: Any
     positions: Mapping[str, int] = field(default_factory=dict)
-    duplicates: tuple[GraphFault, ...] = ()  # keys that are there twice: JSON values cannot show them
+    duplicates: tuple[GraphFault, ...] = ()  # keys that occur twice, which JSON values cannot show
     base: Path | None = None  # the directory that artifact paths are relative to
 
     def with_params(self, params: Mapping[str, Any]) -> JobDocument:
-        """The document with some params set or replaced, as `minflinkd run -p minutes=5` does."""
+        """Return the document with some params set or replaced, as `minflinkd run -p minutes=5` does."""
         if not params or not isinstance(self.value, Mapping):
             return self
         own = self.value.get("params") or {}
@@ -42,13 +42,13 @@ class JobDocument:
         return replace(self, value={**self.value, "params": merged})
 
     def with_restore(self, restore: Mapping[str, Any] | None) -> JobDocument:
-        """The document with another `restore`, as `minflinkd run --from-savepoint` does; None changes nothing."""
+        """Return the document with another `restore`, as `minflinkd run --from-savepoint` does; None keeps it."""
         if restore is None or not isinstance(self.value, Mapping):
             return self
         return replace(self, value={**self.value, "restore": restore})
 
     def job(self) -> JobGraph:
-        """The job that the file describes. Raises InvalidJobGraph with every fault."""
+        """Return the job that the file describes. Raises InvalidJobGraph with every fault."""
         faults, sound = list(self.duplicates), None
         try:
             graph = parse_job(self.value, self.positions, base=self.base)
@@ -59,19 +59,19 @@ class JobDocument:
         return graph
 
     def locate(self, faults: Iterable[GraphFault]) -> tuple[GraphFault, ...]:
-        """Faults that were found elsewhere, such as by Spark, with their lines in this file."""
+        """Return faults that were found elsewhere, such as by Spark, with their lines in this file."""
         return located(faults, self.positions)
 
 
 def read_job_file(path: Path) -> JobDocument:
-    """Read a file; what ends in `.json` is JSON, all else YAML. Raises InvalidJobGraph and OSError."""
+    """Read a file: JSON if its name ends in `.json`, otherwise YAML. Raises InvalidJobGraph and OSError."""
     text = path.read_bytes()
     document = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
     return replace(document, base=path.parent)
 
 
 def parse_json(text: bytes) -> JobDocument:
-    """Raises InvalidJobGraph where the text is no JSON."""
+    """Parse JSON. Raises InvalidJobGraph if the text is not JSON."""
     duplicates: list[GraphFault] = []
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def parse_json(text: bytes) -> JobDocument:
 
 
 def parse_yaml(text: bytes) -> JobDocument:
-    """Raises InvalidJobGraph where the text is no YAML."""
+    """Parse YAML. Raises InvalidJobGraph if the text is not YAML."""
     try:
         node = YAML(typ="safe", pure=True).compose(text.decode())
     except MarkedYAMLError as error:
@@ -112,7 +112,7 @@ def parse_yaml(text: bytes) -> JobDocument:
 
 
 class _Plain:
-    """Plain values of YAML nodes. Dates stay texts, as JSON has none."""
+    """Converts YAML nodes to plain values. Dates stay text, because JSON has none."""
 
     def __init__(self) -> None:
         self.positions: dict[str, int] = {}
@@ -146,7 +146,7 @@ class _Plain:
         return values
 
     def _entry(self, node: Node, path: str, index: int) -> Any:
-        """An entry of a list. Faults name a vertex by its id, so a list of vertices is read under both paths."""
+        """Read an entry of a list. Faults name a vertex by its id, so a list of vertices is noted under both paths."""
         value = self.read(node, at(path, index))
         name = value.get("id") if path == "vertices" and isinstance(value, dict) else None
         if isinstance(name, str) and is_vertex_id(name):

@@ -1,6 +1,6 @@
-"""What is wrong with a job, told all at once (J4): every fault with its place in the document.
+"""What is wrong with a job, reported all at once (J4): every fault with its place in the document.
 
-Responsible for how faults are written, collected and placed in a document; not for finding them.
+Covers how faults are written, collected and located in a document, but not how they are found.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 DOCUMENT = "job"  # the path of the document as a whole
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_SHOWN = 80  # characters of a wrong value that are repeated
+_SHOWN = 80  # characters shown of a wrong value
 
 
 class GraphFault(msgspec.Struct, frozen=True, kw_only=True):
     """One fault of a submission (J4): where in the document, what is wrong, what would be right."""
 
-    path: str  # `vertices.delays.inputs[0]`; a vertex is named by its id also where the document has a list
+    path: str  # `vertices.delays.inputs[0]`; a vertex is named by its id even if the document has a list
     problem: str
     hint: str = ""
     traceback: str = ""  # of user code or of Spark
-    line: int | None = None  # in the job file, where there is one; 1 is the first
-    code: str | None = None  # where it is one of the errors of docs/errors.md
+    line: int | None = None  # in the job file, if there is one; the first is 1
+    code: str | None = None  # if it is one of the errors of docs/errors.md
 
     def __str__(self) -> str:
         place = f"line {self.line}, {self.path}" if self.line else self.path
@@ -39,9 +39,9 @@ class GraphFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidJobGraph(MinflinkError):
-    """A job that is refused before anything of it started, with every fault that was found.
+    """A job that is refused before anything of it has started, with every fault that was found.
 
-    `sound` is the part of the job that is not at fault, where there is one: Spark may find more faults in it.
+    `sound`: the part of the job without faults, if there is one. Spark may find more faults in it.
     """
 
     code = "invalid-job-graph"
@@ -64,7 +64,7 @@ class Faults:
         self._found.setdefault((path, problem), GraphFault(path=path, problem=problem, hint=hint))
 
     def touch(self, path: str) -> bool:
-        """Whether `path` or something below it is at fault, so that a rule does not complain about the consequence."""
+        """Whether `path` or something below it is faulty, so that a rule does not complain about a consequence."""
         return any(at == path or at.startswith((f"{path}.", f"{path}[")) for at, _ in self._found)
 
     def raise_if_any(
@@ -76,7 +76,7 @@ class Faults:
 
 
 def at(path: str, key: str | int) -> str:
-    """The path of an entry: `a.b`, `a[0]`, `a["spark.sql.x"]`; the entries of the document itself have no prefix."""
+    """Return the path of an entry: `a.b`, `a[0]`, `a["spark.sql.x"]`. Top-level entries have no prefix."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if not _PLAIN_KEY.fullmatch(key):
@@ -89,9 +89,9 @@ def vertex_path(vertex_id: str) -> str:
 
 
 def located(faults: Iterable[GraphFault], positions: Mapping[str, int]) -> tuple[GraphFault, ...]:
-    """The faults with the lines of their paths, in their order.
+    """Return the faults with the lines of their paths, sorted by line.
 
-    What is missing in the file has the line of what it is missing from.
+    Something missing has the line of what it is missing from.
     """
     if not positions:
         return tuple(faults)
@@ -109,7 +109,7 @@ def _line(path: str, positions: Mapping[str, int]) -> int | None:
 
 
 def show(value: object) -> str:
-    """A wrong value as an error repeats it: quoted, one line, never long."""
+    """Return a wrong value as an error shows it: quoted, on one line, never long."""
     if isinstance(value, str):
         quoted = ascii(value) if any(0xD800 <= ord(c) < 0xE000 for c in value[:_SHOWN]) else repr(value)
         text = f'"{quoted[1:-1]}"' if '"' not in value else quoted
@@ -127,14 +127,14 @@ def show(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known word that `word` was most likely meant to be: neither case nor the kind of dash counts."""
+    """Return the known word that `word` most likely stands for. Case and the kind of dash do not matter."""
     names = {name.lower().replace("_", "-"): name for name in sorted(known)}
     close = difflib.get_close_matches(word.lower().replace("_", "-")[:_SHOWN], names, n=1, cutoff=cutoff)
     return names[close[0]] if close else None
 
 
 def meant(word: str, known: Iterable[str], what: str = "known here") -> str:
-    """A hint for an unknown word: the nearest known one, or all of them."""
+    """Return a hint for an unknown word: the nearest known one, or all of them."""
     names = sorted(known)
     close = nearest(word, names)
     if close is not None:

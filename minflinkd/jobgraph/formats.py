@@ -1,4 +1,4 @@
-"""Which sinks, formats, options and Spark settings a job may use: tables, and what to say about the rest."""
+"""The sinks, formats, options and Spark settings that a job may use, as tables, and what to say about all others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ FILE_FORMATS = ("parquet", "json", "csv", "text", "orc")
 
 SINK_FORMATS = (*FILE_FORMATS, "kafka", "jdbc", "console", "collect")
 
-# Spark takes no notice of an option that it does not know. So one that is almost a known one is refused as misspelt;
-# any other is passed on, since Spark's own list is longer than its documentation.
+# Spark ignores an option that it does not know. So an option that nearly matches a known one is refused as misspelt.
+# Any other is passed on, because Spark's own list is longer than its documentation.
 _FILES_IN = """maxFilesPerTrigger maxBytesPerTrigger maxCachedFiles discardCachedInputRatio maxFileAge latestFirst
     fileNameOnly cleanSource sourceArchiveDir basePath pathGlobFilter recursiveFileLookup modifiedBefore modifiedAfter
     ignoreCorruptFiles ignoreMissingFiles ignoreInvalidPartitionPaths ignoredPathSegmentRegex archivePathFilter"""
@@ -27,7 +27,7 @@ _BY_FORMAT = {
     "orc": "mergeSchema compression",
 }
 
-# Options of a source or sink that are not the user's to set, and why.
+# Options of a source or sink that the user may not set, and why.
 _REFUSED_OPTIONS = {
     "checkpointlocation": "minflinkd keeps the checkpoints; see `checkpointing`",
     "path": "write `path` beside `format`, not under `options`",
@@ -36,17 +36,20 @@ _REFUSED_OPTIONS = {
 
 
 def misspelt_option(format: str, option: str, *, reads: bool) -> str | None:
-    """The known option that `option` of a files source or sink is almost, but not, the name of."""
+    """Return the known option that `option` of a files source or sink nearly matches.
+
+    None if `option` is known, or unlike any that is.
+    """
     if format not in _BY_FORMAT:
         return None
     known = (_BY_FORMAT[format] + (f" {_FILES_IN}" if reads else "")).split()
-    if option.lower() in {name.lower() for name in known}:  # Spark's options do not regard case
+    if option.lower() in {name.lower() for name in known}:  # the case of Spark's options does not matter
         return None
     return nearest(option, known, cutoff=0.8)
 
 
 def refused_option(option: str) -> str | None:
-    """Why a source or sink may not have this option."""
+    """Return why a source or sink may not have this option; None if it may."""
     return _REFUSED_OPTIONS.get(option.lower())
 
 
@@ -79,7 +82,7 @@ _WHOLE_JVM = (
 
 
 def refused_setting(name: str) -> str | None:
-    """Why a job may not have this Spark setting."""
+    """Return why a job may not have this Spark setting; None if it may."""
     for owned, why in _OWNED.items():
         if name.lower() == owned.lower():
             return f"minflinkd sets it: {why}"

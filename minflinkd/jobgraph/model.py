@@ -1,6 +1,6 @@
 """The JobGraph: what a user submits, as immutable values (J1 - J3), and the tasks that it becomes (J5).
 
-The field names, in kebab-case, are those of the job file; a JobGraph in JSON *is* a job file.
+In kebab-case, the field names are those of the job file. A JobGraph in JSON *is* a job file.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Isolation(StrEnum):
 
 
 class Externalized(StrEnum):
-    """What becomes of the checkpoints of a job that is cancelled, or fails."""
+    """What happens to the checkpoints of a job that is cancelled or fails."""
 
     DELETE = "delete"
-    RETAIN = "retain"  # they are their user's from then on
+    RETAIN = "retain"  # they belong to their user from then on
 
 
 class RestoreMode(StrEnum):
-    CLAIM = "claim"  # the job's from now on: deleted once a checkpoint of its own is complete
+    CLAIM = "claim"  # belongs to the job from now on: deleted once it has completed a checkpoint of its own
     NO_CLAIM = "no-claim"  # only read
 
 
@@ -84,18 +84,18 @@ class Sink(Struct, frozen=True):
     format: str = ""
     path: str | None = None
     partition_by: tuple[str, ...] = ()
-    delivery: Delivery | None = None  # None: what `jobgraph.delivery` says of such a sink
+    delivery: Delivery | None = None  # None: the default that `jobgraph.delivery` has for such a sink
     options: dict[str, str] = {}
     python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
 
 
 class Input(Struct, frozen=True):
-    """An edge into a vertex. In a job file a bare id stands for `{id: ...}`."""
+    """An edge into a vertex. A bare id in a job file stands for `{id: ...}`."""
 
     id: VertexId
     exchange: bool = False  # a durable channel: the vertex begins a new task
     output_mode: OutputMode | None = None  # of what goes through an exchange; None: what fits the operator
-    idle_timeout: Duration | None = None  # of an exchange: so long without data, it holds back no watermark
+    idle_timeout: Duration | None = None  # of an exchange: after this long without data, it holds back no watermark
 
 
 class Vertex(Struct, frozen=True):
@@ -109,7 +109,7 @@ class Vertex(Struct, frozen=True):
     python: str | None = None  # module:function(inputs: dict[str, DataFrame], params) -> DataFrame
     sink: Sink | None = None
     watermark: Watermark | None = None
-    output_mode: OutputMode | None = None  # of a sink: what of the result is written; None: what fits the operator
+    output_mode: OutputMode | None = None  # of a sink: what it writes of the result; None: what fits the operator
     slot_sharing_group: str = "default"
 
     @property
@@ -121,7 +121,7 @@ class Vertex(Struct, frozen=True):
 
 
 class Checkpointing(Struct, frozen=True):
-    """None means: the daemon's `execution.checkpointing.*` option decides."""
+    """None means that the daemon's `execution.checkpointing.*` option decides."""
 
     interval: Duration | None = None  # 0 turns periodic checkpoints off
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
@@ -130,16 +130,16 @@ class Checkpointing(Struct, frozen=True):
     max_concurrent_checkpoints: Annotated[int, msgspec.Meta(ge=1)] | None = None
     num_retained: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tolerable_failed_checkpoints: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    alignment_timeout: Duration | None = None  # after it a checkpoint becomes unaligned; 0: never
-    master_hooks: tuple[str, ...] = ()  # beside the daemon's (C27)
+    alignment_timeout: Duration | None = None  # a checkpoint becomes unaligned after this time; 0: never
+    master_hooks: tuple[str, ...] = ()  # in addition to the daemon's (C27)
     externalized: Externalized | None = None
 
 
 class RestartStrategy(Struct, frozen=True):
-    """R16. Fields that a kind does not use are ignored by it."""
+    """R16. Each kind ignores the fields that it does not use."""
 
     kind: RestartKind = RestartKind.EXPONENTIAL_DELAY
-    attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None  # fixed-delay; exponential-delay: None is without end
+    attempts: Annotated[int, msgspec.Meta(ge=0)] | None = None  # fixed-delay; exponential-delay: None means no limit
     delay: Duration = Duration(1.0)
     max_failures_per_interval: int = 3  # failure-rate
     failure_rate_interval: Duration = Duration(60.0)
@@ -151,17 +151,17 @@ class RestartStrategy(Struct, frozen=True):
 
 
 class Restore(Struct, frozen=True):
-    """From what a new job starts; later it is recovered from its own checkpoints."""
+    """Where a new job starts. Later it is recovered from its own checkpoints."""
 
     path: str | None = None  # URI of a savepoint, or of a checkpoint; with offsets: latest also a job's directory
     mode: RestoreMode = RestoreMode.NO_CLAIM
     allow_non_restored_state: bool = False
-    allow_changed_state: bool = False  # state may go on as something else than it was
+    allow_changed_state: bool = False  # state may continue with another meaning
     offsets: dict[str, Any] | str | None = None  # with empty state: `latest`, or source -> Spark's offset
 
 
 class Artifact(Struct, frozen=True):
-    """A file of user code. `key` is set once it was uploaded; until then `path` says where the client finds it."""
+    """A file of user code. `key` is set once it is uploaded; until then, `path` says where the client finds it."""
 
     name: str  # file name, `flights.py`
     path: str | None = None
@@ -198,7 +198,7 @@ class Task(Struct, frozen=True):
     parallelism: int
     slot_sharing_group: str = "default"
     readers: tuple[TaskId, ...] = ()  # tasks that read this one's output through its exchange
-    exchange_mode: OutputMode | None = None  # what they ask for
+    exchange_mode: OutputMode | None = None  # the mode that they ask for
 
     @property
     def name(self) -> str:
@@ -206,7 +206,7 @@ class Task(Struct, frozen=True):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Edges from vertices of other tasks, one a vertex."""
+        """Edges from vertices of other tasks, one per vertex."""
         own = {v.id for v in self.vertices}
         edges = {edge.id: edge for v in self.vertices for edge in v.inputs if edge.id not in own}
         return tuple(edges[vertex] for vertex in sorted(edges))
@@ -230,5 +230,5 @@ def encode(graph: JobGraph) -> bytes:
 
 
 def decode(data: bytes) -> JobGraph:
-    """A JobGraph that was written by `encode`; documents of users go through `jobgraph.validation`."""
+    """Decode a JobGraph that `encode` wrote. Users' documents go through `jobgraph.validation`."""
     return _decoder.decode(data)

@@ -1,6 +1,6 @@
-"""`${name}` in a job's SQL, paths and options stands for the job's param of that name.
+"""Replaces `${name}` in a job's SQL, paths and options with the job's param of that name.
 
-The value is put in as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
+The value is inserted as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 class InvalidParam(MinflinkError):
-    """A `${name}` that has no value, or one that is no text."""
+    """A `${name}` without a value, or with a value that is no text."""
 
     code = "invalid-param"
     consequence = Consequence.REFUSED
@@ -32,14 +32,14 @@ def is_param_name(name: str) -> bool:
 
 
 def substitute(text: str, params: Mapping[str, Any]) -> str:
-    """`text` with every `${name}` replaced. Raises InvalidParam for the first that has no value."""
+    """Return `text` with every `${name}` replaced. Raises InvalidParam for the first that has no value."""
     for error in problems(text, params):
         raise error
     return _PLACE.sub(lambda m: m[1] or str(option_text(params[m[2]])), text)
 
 
 def problems(text: str, params: Mapping[str, Any]) -> Iterator[InvalidParam]:
-    """Every placeholder of `text` that cannot be replaced, once a name."""
+    """Yield an error for every placeholder of `text` that cannot be replaced, one per name."""
     for name in dict.fromkeys(m[2] for m in _PLACE.finditer(text) if not m[1]):
         if name not in params:
             hint = meant(name, params, "the params are") or "the job has no params"
@@ -50,7 +50,10 @@ def problems(text: str, params: Mapping[str, Any]) -> Iterator[InvalidParam]:
 
 
 def resolve(vertex: Vertex, params: Mapping[str, Any]) -> Vertex:
-    """The vertex as it is run: SQL, schema, watermark delay, paths and options with the params in. InvalidParam."""
+    """Return the vertex as it runs, with the params filled in. Raises InvalidParam.
+
+    They are filled into SQL, schema, watermark delay, paths and options.
+    """
 
     def filled(part: Source | Sink) -> dict[str, Any]:
         path = part.path and substitute(part.path, params)
@@ -71,7 +74,7 @@ def resolve(vertex: Vertex, params: Mapping[str, Any]) -> Vertex:
 
 
 def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text of a vertex in which params may stand, with its keys below the vertex."""
+    """Yield every text of a vertex that may contain params, with its keys below the vertex."""
     if vertex.sql is not None:
         yield ("sql",), vertex.sql
     if vertex.watermark is not None:

@@ -1,7 +1,7 @@
-"""From plain values to the model: every field by the type that the model declares, every fault noted.
+"""Converts plain values to the model: every field by the type that the model declares, every fault noted.
 
-msgspec itself stops at the first fault; here the structs of `model` are the table, and msgspec converts the leaves.
-Responsible for shape, types and units of single values; not for what they mean together (`rules`, `topology`).
+msgspec itself stops at the first fault. Here the structs of `model` are the table, and msgspec converts only the
+leaves. Covers shape, types and units of single values, but not what they mean together (`rules`, `topology`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minflinkd.runtime.units import Duration, InvalidUnit
 
 T = TypeVar("T", bound=Struct)
 
-WRONG: Final = object()  # stands for a value whose fault was noted
+WRONG: Final = object()  # stands for a faulty value; its fault is noted
 
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def option_text(value: object) -> str | None:
-    """A scalar in the form that Spark's options and settings have; None for what is no scalar."""
+    """Return a scalar in the form that Spark's options and settings have; None if it is no scalar."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None
@@ -50,42 +50,45 @@ def _restart_strategy(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-# What may be written for a struct instead of all of its fields.
+# Short forms that may replace a struct with all of its fields.
 _SHORTHANDS = {Input: _input, Artifact: _artifact, RestartStrategy: _restart_strategy}
 
 
 @cache
 def _fields(kind: type[Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """msgspec evaluates the annotations anew each time, which costs more than all else of reading a job."""
+    """Cached, because msgspec evaluates the annotations anew each time.
+
+    That costs more than the rest of reading a job.
+    """
     return msgspec.structs.fields(kind)
 
 
 class Reader:
-    """Reads plain values; what is wrong goes to `faults`, and reading goes on."""
+    """Reads plain values. Faults go to `faults`, and reading continues."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
     def struct(self, kind: type[T], value: object, path: str) -> T | None:
-        """A struct, its faulty optional fields left at their defaults; None where a required field is at fault."""
+        """Read a struct. Faulty optional fields keep their defaults; None if a required field is faulty."""
         fields = self.fields(kind, _SHORTHANDS.get(kind, lambda plain: plain)(value), path)
         required = {f.name for f in _fields(kind) if f.required}
         return kind(**fields) if fields is not None and required <= fields.keys() else None
 
     def fields(self, kind: type[Struct], value: object, path: str) -> dict[str, Any] | None:
-        """The good fields of a struct by their Python names; None where the value is no mapping at all."""
+        """Return the good fields of a struct by their Python names; None if the value is no mapping at all."""
         if not isinstance(value, Mapping):
             self._faults.add(path, f"{show(value)} is not a mapping", f"with {', '.join(_keys(kind))}")
             return None
         known = {f.encode_name: f for f in _fields(kind)}
-        misspelt = set()  # known keys that a misspelt one stands for
+        misspelt = set()  # known keys that misspelt ones stand for
         for key in value:
             if key not in known:
                 misspelt.add(nearest(str(key), known))
                 self._faults.add(at(path, str(key)), f"unknown key {show(str(key))}", meant(str(key), known))
         good = {}
         for key, field in known.items():
-            if value.get(key) is not None:  # an empty YAML value is one that was not given
+            if value.get(key) is not None:  # an empty YAML value counts as not given
                 read = self.value(field.type, value[key], at(path, key))
                 if read is not WRONG:
                     good[field.name] = read
@@ -94,7 +97,7 @@ class Reader:
         return good
 
     def value(self, kind: Any, value: object, path: str) -> Any:
-        """A value of any type that the model uses, or WRONG."""
+        """Read a value of any type that the model uses. Return WRONG if it is faulty."""
         origin, args = get_origin(kind), get_args(kind)
         if kind is Any:
             return value
@@ -129,7 +132,7 @@ class Reader:
         return {key: text for key, text in texts.items() if text is not None}
 
     def _vertices(self, value: object, path: str) -> Any:
-        """A mapping id -> vertex, or a list of vertices with ids. Each is at `vertices.<id>` from here on."""
+        """Read a mapping id -> vertex, or a list of vertices with ids. From here on, each is at `vertices.<id>`."""
         if isinstance(value, Mapping):
             entries = [(at(path, str(key)), self._named(str(key), entry, path)) for key, entry in value.items()]
         elif isinstance(value, list | tuple):

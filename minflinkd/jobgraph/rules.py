@@ -1,6 +1,6 @@
-"""What single vertices and settings must fulfil beyond their types: one rule a function.
+"""The rules for single vertices and settings, beyond their types: one function per rule.
 
-Responsible for what can be said without Spark and without the other vertices; the graph as a whole is `topology`'s.
+Covers what can be checked without Spark and without the other vertices. `topology` checks the graph as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def check_job(graph: JobGraph, faults: Faults) -> None:
-    """Every rule for the job's settings and for each of its vertices."""
+    """Check every rule for the job's settings and for each of its vertices."""
     _check_settings(graph, faults)
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
@@ -114,7 +114,7 @@ def _check_artifacts(artifacts: tuple[Artifact, ...], faults: Faults) -> None:
 
 
 def _check_ids(graph: JobGraph, faults: Faults) -> None:
-    """SQL knows vertices as views, whose names are the same in upper and lower case: `A` would be read for `a`."""
+    """SQL sees vertices as views, and the case of view names does not matter: `A` would be read for `a`."""
     seen: dict[str, str] = {}
     for vertex in graph.vertices:
         other = seen.setdefault(vertex.id.lower(), vertex.id)
@@ -233,7 +233,7 @@ def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
 
 
 def _filled(graph: JobGraph, text: str) -> str | None:
-    """With the params in; None where one is missing, which is a fault of its own."""
+    """Return the text with the params filled in; None if one is missing, which is a fault of its own."""
     return None if any(params.problems(text, graph.params)) else params.substitute(text, graph.params)
 
 
@@ -255,7 +255,7 @@ def _check_options(format: str, options: dict[str, str], path: str, faults: Faul
 
 
 def _check_reference(reference: str, path: str, faults: Faults) -> None:
-    """`module:function`; whether they exist is for the TaskManager to say, which has the artifacts."""
+    """Check for `module:function`. The TaskManager, which has the artifacts, finds out whether they exist."""
     module, _, function = reference.partition(":")
     names = [*module.split("."), function]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):

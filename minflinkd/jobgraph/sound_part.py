@@ -1,6 +1,6 @@
-"""The part of a job that is not at fault, as tasks that Spark can analyse (J4).
+"""The part of a job without faults, as tasks that Spark can analyse (J4).
 
-Example: of `events -> delays -> out`, where `out` has an unknown format, `events -> delays` is left, which ends in no
+Example: in `events -> delays -> out`, `out` has an unknown format. That leaves `events -> delays`, which ends in no
 sink. It gets a sink that takes all rows, so that Spark reports what is wrong with the SQL, and nothing about the end.
 """
 
@@ -19,7 +19,7 @@ _END = "__end_of_sound_part"  # longer ids than 64 characters are no user's
 
 
 def sound_tasks(sound: JobGraph) -> tuple[Task, ...]:
-    """`sound`: vertices that are not at fault, with everything that they read."""
+    """Return the tasks of the vertices without faults. `sound` has these, and everything that they read."""
     read = {edge.id for vertex in sound.vertices for edge in vertex.inputs}
     open_ends = [vertex for vertex in sound.vertices if vertex.sink is None and vertex.id not in read]
     ends = [
@@ -35,6 +35,6 @@ def sound_tasks(sound: JobGraph) -> tuple[Task, ...]:
 
 
 def of_the_job(faults: Iterable[GraphFault], tasks: Iterable[Task]) -> tuple[GraphFault, ...]:
-    """Without those of the ends that the user has not written."""
+    """Leave out faults of the ends that the user has not written."""
     ends = tuple(vertex_path(v.id) for task in tasks for v in task.sinks if v.id.endswith(_END))
     return tuple(fault for fault in faults if not fault.path.startswith(ends))

@@ -1,6 +1,6 @@
 """The job as a graph: edges, cycles, order, connected parts.
 
-Responsible for what needs more than one vertex at a time; not for what a vertex does.
+Covers what needs more than one vertex at a time, but not what a vertex does.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from minflinkd.jobgraph.model import JobGraph, Vertex
 
 
 def check_topology(graph: JobGraph, faults: Faults) -> None:
-    """Every fault of the edges. A cycle is named in full, once."""
+    """Check the edges for every fault. A cycle is named in full, once."""
     if not graph.vertices:
         if not faults.touch("vertices"):
             faults.add("vertices", "the job has no vertices", "a source and a sink, at least")
         return
     consumed = _check_edges(graph, faults)
-    # A vertex whose inputs were forgotten is most likely the one that this one should lead to.
+    # A vertex with forgotten inputs is most likely the one that this vertex should lead to.
     forgotten = any(not v.inputs and v.kind not in ("source", "nothing") for v in graph.vertices)
     for vertex in () if forgotten else graph.vertices:
         path = vertex_path(vertex.id)
@@ -33,7 +33,7 @@ def check_topology(graph: JobGraph, faults: Faults) -> None:
 
 
 def _check_edges(graph: JobGraph, faults: Faults) -> set[str]:
-    """The ids of all vertices that another one reads, or clearly means to read."""
+    """Check the inputs. Return the ids of all vertices that another one reads, or clearly means to read."""
     by_id = {vertex.id: vertex for vertex in graph.vertices}
     consumed: set[str] = set()
     for vertex in graph.vertices:
@@ -54,13 +54,13 @@ def _check_edges(graph: JobGraph, faults: Faults) -> set[str]:
 
 
 def predecessors(vertices: Iterable[Vertex]) -> dict[str, list[str]]:
-    """Vertex id -> the ids of its inputs, those that exist."""
+    """Map each vertex id to the ids of its inputs that exist."""
     by_id = {vertex.id: vertex for vertex in vertices}
     return {v.id: [edge.id for edge in v.inputs if edge.id in by_id] for v in by_id.values()}
 
 
 def _cycles(inputs: Mapping[str, list[str]]) -> list[list[str]]:
-    """Cycles without a vertex in common, until the rest has none; each in the direction in which data would flow."""
+    """Return cycles without a common vertex, until the rest has none. Each is in the direction of the data flow."""
     rest = {vertex: list(ids) for vertex, ids in inputs.items()}
     found = []
     while True:
@@ -76,7 +76,7 @@ def _cycles(inputs: Mapping[str, list[str]]) -> list[list[str]]:
 
 
 def topological_order(vertices: Iterable[Vertex]) -> tuple[Vertex, ...]:
-    """Inputs before their consumers, and by id where that leaves a choice: the order in the document never matters.
+    """Sort inputs before their consumers, otherwise by id: the order in the document never matters.
 
     The vertices must be free of cycles.
     """
@@ -101,7 +101,7 @@ def topological_order(vertices: Iterable[Vertex]) -> tuple[Vertex, ...]:
 
 
 def connected_parts(vertices: tuple[Vertex, ...]) -> list[tuple[Vertex, ...]]:
-    """The vertices by connected part, each part in the order of `vertices`; edges count in both directions."""
+    """Return the vertices by connected part, each in the order of `vertices`. Edges count in both directions."""
     inputs = predecessors(vertices)
     neighbours: dict[str, set[str]] = {vertex: set(ids) for vertex, ids in inputs.items()}
     for vertex, ids in inputs.items():

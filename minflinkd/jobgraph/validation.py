@@ -1,6 +1,6 @@
-"""From a document to a JobGraph, or to every fault at once (J4).
+"""Turns a document into a JobGraph, or reports every fault at once (J4).
 
-Responsible for the order of the checks. SQL and user code are analysed later, by Spark on a TaskManager.
+Covers the order of the checks. Spark analyses SQL and user code later, on a TaskManager.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DEEPEST = 64  # levels of nesting in a document
 
 
 def parse_job(document: object, positions: Mapping[str, int] | None = None, *, base: Path | None = None) -> JobGraph:
-    """The JobGraph that a document (plain JSON values) describes. Raises InvalidJobGraph, and nothing else.
+    """Return the JobGraph that a document (plain JSON values) describes. Raises InvalidJobGraph, and nothing else.
 
-    `positions` gives the faults their lines in the job file. With `base`, the directory of the job file, the artifacts
-    must be there: the client checks that, before it uploads them.
+    `positions` gives the faults their lines in the job file. `base` is the directory of the job file. If it is given,
+    the artifacts must exist: the client checks that before it uploads them.
     """
     faults = Faults()
     for path, problem in _not_json(document):
@@ -47,7 +47,7 @@ def parse_job(document: object, positions: Mapping[str, int] | None = None, *, b
 
 
 def _sound_part(graph: JobGraph, faults: Faults) -> JobGraph:
-    """The vertices that are not at fault, and neither is anything that they read; in topological order."""
+    """Return the vertices that are not faulty and read nothing faulty, in topological order."""
     sound: dict[str, Vertex] = {}
     waiting = {v.id: v for v in graph.vertices if v.kind != "nothing" and not faults.touch(vertex_path(v.id))}
     while ready := [v for v in waiting.values() if all(edge.id in sound for edge in v.inputs)]:
@@ -65,7 +65,7 @@ def _check_files(graph: JobGraph, base: Path, faults: Faults) -> None:
 
 
 def _not_json(document: object) -> Iterator[tuple[str, str]]:
-    """What no JSON text can hold, or what could not be written again."""
+    """Yield what JSON text cannot hold, or what could not be written again."""
     rest: list[tuple[str, object, int]] = [(DOCUMENT, document, 0)]
     while rest:
         path, value, depth = rest.pop()

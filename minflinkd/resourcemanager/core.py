@@ -1,8 +1,8 @@
 """The ResourceManager without a network: messages in, answers and commands out (rpc.party.Core).
 
-What happens to TaskManagers, slots and needs is an event of `resourcemanager.slot_manager`; this file translates, and
-decides who speaks too late (R1) or not at all any more (R10). What repeats without change (heartbeats, declarations)
-is noted here and does not reach those decisions.
+What happens to TaskManagers, slots and needs is an event of `resourcemanager.slot_manager`. This module translates
+messages to events, and decides whose message comes too late (R1) and who has fallen silent (R10). Unchanged repetitions
+(heartbeats, declarations) are noted here and do not reach the slot manager.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_PAUSE = 0.2  # seconds before AllocateSlots is sent again
 LONGEST_TICK = 1.0  # seconds
-CHECK_INTERVAL = 60.0  # seconds between two checks of the invariants, where not every step is checked
+CHECK_INTERVAL = 60.0  # seconds between two checks of the invariants, unless every step is checked
 
 Command = Ask | Tell | ev.StartTaskManager | ev.StopTaskManager
 
@@ -45,14 +45,14 @@ class UnknownTaskManager(MinflinkError):
 
 @dataclass(frozen=True)
 class Renewing:
-    """What an answer to RenewSession is about: nothing is concluded from it, the next report says what is so."""
+    """Marks the answer to RenewSession. Nothing is concluded from the answer; the next report shows the facts."""
 
     resource_id: ResourceId
 
 
 @dataclass
 class _Seen:
-    """What is shown of a TaskManager, and decides nothing. Times in seconds of the injected clock."""
+    """What is shown of a TaskManager. It decides nothing. Times are in seconds of the injected clock."""
 
     registered: float
     heard: float
@@ -63,8 +63,8 @@ class _Seen:
 class ResourceManagerCore:
     """A rpc.party.Core. Its own commands are StartTaskManager and StopTaskManager, for a ResourceManagerDriver.
 
-    `wall_ms` shows a time of the injected clock as milliseconds since 1970. With `check`, the invariants are checked
-    after every step, else once a minute.
+    `wall_ms` converts a time of the injected clock to milliseconds since 1970. With `check`, the invariants are checked
+    after every step, otherwise once a minute.
     """
 
     def __init__(
@@ -112,13 +112,16 @@ class ResourceManagerCore:
         return self._machine.state
 
     def reconfigure(self, options: ResourceManagerOptions) -> None:
-        """Take over other options; the next step acts on them."""
+        """Use other options from now on. The next step acts on them."""
         self._setting = slot_manager.Setting(options, self._ids.resource)
 
     # --- rpc.party.Core ------------------------------------------------------------------------------------------
 
     def receive(self, message: m.Message, fence: LeaderId | None, now: float) -> Any:
-        """Raises Fenced, Unreachable for what it does not take, and the refusals of each message."""
+        """Handle a message.
+
+        Raises Fenced, Unreachable for a message that it does not take, and each message's refusals.
+        """
         handler = self._handlers.get(type(message))
         if handler is None:
             raise Unreachable(f"{RESOURCE_MANAGER} does not take {type(message).__name__}")
@@ -134,7 +137,7 @@ class ResourceManagerCore:
                     answer: m.SlotAnswer = outcome.value
                     self._feed(ev.AllocationAnswered(allocation, answer.allocated, answer.report), now)
                 else:
-                    # Also a refusal: a TaskManager that was just registered may not follow this leader yet.
+                    # Also for a refusal: a TaskManager that has just registered may not follow this leader yet.
                     log.info("an allocation has no outcome yet", allocation=allocation, error=str(outcome.error))
                     self._feed(ev.AllocationUnknown(resource_id, allocation), now)
             case ev.SendExit(resource_id, reason):
@@ -173,19 +176,19 @@ class ResourceManagerCore:
     # --- from the driver -----------------------------------------------------------------------------------------
 
     def found(self, resource_ids: tuple[ResourceId, ...], now: float) -> None:
-        """TaskManagers that an earlier ResourceManager started, and that live (R7). Before anything else."""
+        """Learn the live TaskManagers that an earlier ResourceManager started (R7). Call it before anything else."""
         if resource_ids:
             self._feed(ev.TaskManagersFound(resource_ids), now)
 
     def exited(self, resource_id: ResourceId, reason: str, now: float) -> None:
-        """Its process ended; nothing where that was known."""
+        """The TaskManager's process ended. Does nothing if that was already known."""
         self._feed(ev.TaskManagerFailed(resource_id, reason), now)
 
     def start_failed(self, resource_id: ResourceId, reason: str, now: float) -> None:
         self._feed(ev.TaskManagerFailed(resource_id, f"its process could not be started: {reason}"), now)
 
     def disconnected(self, resource_id: ResourceId, now: float) -> None:
-        """Its connection ended: unless it is heard of within two intervals, it is lost (R10)."""
+        """The TaskManager's connection ended. Unless it is heard from within two intervals, it is lost (R10)."""
         self._task_managers.suspect(resource_id, now + 2 * self._setting.options.heartbeat_interval)
 
     # --- the machine's commands as messages ----------------------------------------------------------------------
@@ -231,7 +234,7 @@ class ResourceManagerCore:
     # --- from TaskManagers ---------------------------------------------------------------------------------------
 
     def _register(self, hello: m.RegisterTaskManager, now: float) -> m.Registered:
-        """m4, m5. Raises Conflict where it is to exit."""
+        """m4, m5: Register a TaskManager. Raises Conflict if it must exit."""
         resource_id = hello.report.resource_id
         self._feed(ev.TaskManagerRegistered(self._ids.instance(), hello), now)
         tm = self.state.task_managers.get(resource_id)
@@ -250,7 +253,7 @@ class ResourceManagerCore:
         )
 
     def _heartbeat(self, beat: m.HeartbeatFromTaskManager, now: float) -> m.HeartbeatAnswer:
-        """Raises UnknownTaskManager."""
+        """Note a heartbeat. Raises UnknownTaskManager."""
         resource_id = beat.report.resource_id
         tm = self.state.task_managers.get(resource_id)
         seen = self._seen.get(resource_id)
@@ -284,7 +287,7 @@ class ResourceManagerCore:
     # --- from JobMasters -----------------------------------------------------------------------------------------
 
     def _declare_needs(self, declaration: m.DeclareNeeds, now: float) -> m.NeedsAnswer:
-        """m1, m2. Raises Fenced for a JobMaster that was replaced, or has ended."""
+        """m1, m2: Note a job's needs. Raises Fenced for a JobMaster that was replaced or has ended."""
         job_id = declaration.job_id
         if slot_manager.is_stale(self.state, job_id, declaration.leader_id):
             raise Fenced(f"job {job_id} has another JobMaster than {declaration.leader_id}, or has ended")
@@ -303,8 +306,11 @@ class ResourceManagerCore:
     # --- from the Dispatcher and the REST server -----------------------------------------------------------------
 
     def _find_session(self, request: m.FindSession, now: float) -> m.SessionFound:
-        """One that the job has slots of; else the emptiest TaskManager that is no job's own, rather one whose session
-        has not aged, or best holds the job's libraries already: those that an analysis brings keep other versions away.
+        """Find a session, preferably one that the job has slots of.
+
+        Otherwise take a TaskManager that is not dedicated to a job. Prefer one that already holds the job's libraries,
+        because libraries that an analysis brings keep other versions away. Then prefer a session that has not aged, and
+        the most free slots.
         """
         own = self._ready_of(request.job_id, request.libraries) if request.job_id is not None else None
         if own is not None:
@@ -368,7 +374,7 @@ class ResourceManagerCore:
 
 
 def _worth(report: m.TaskManagerReport) -> tuple[object, ...]:
-    """What decides, beside the slots."""
+    """Return the parts of a report that affect decisions, besides the slots."""
     return (
         report.version,
         report.session,

@@ -1,4 +1,4 @@
-"""What a driver offers: TaskManagers as processes somewhere, started, ended and found again (R7)."""
+"""What a driver offers: TaskManagers as processes somewhere, which it starts, ends and finds again (R7)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OnExit = Callable[[ResourceId, str], None]  # the reason: how it ended, and the 
 
 
 class StartFailed(MinflinkError):
-    """No process came to be."""
+    """No process was started."""
 
     code = "taskmanager-start"
     consequence = Consequence.RETRYABLE
 
 
 class StopFailed(MinflinkError):
-    """The process is still there, though it was killed."""
+    """The process still exists, although it was killed."""
 
     code = "taskmanager-stop"
     consequence = Consequence.RETRYABLE
@@ -33,34 +33,39 @@ class Launched:
 
 
 class ResourceManagerDriver(Protocol):
-    """The exit of every TaskManager that lives is told to the driver's `OnExit`, also of one that was told to end."""
+    """The driver reports the exit of every living TaskManager to its `OnExit`, even if it was told to end."""
 
     async def start(self, resource_id: ResourceId) -> None:
-        """Returns when the process is there, which is long before it registers. Raises StartFailed."""
+        """Start a process. Returns when it exists, which is long before it registers. Raises StartFailed."""
         ...
 
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
-        """Returns when nothing of it is left: ask it to end, and kill it after a grace; or kill it at once.
+        """Ask the process to end and kill it after a grace period, or kill it at once.
 
-        Idempotent; an unknown one is gone already. Raises StopFailed.
+        Returns when nothing of it is left.
+
+        Idempotent; an unknown one is already gone. Raises StopFailed.
         """
         ...
 
     async def adopt(self) -> tuple[Launched, ...]:
-        """Those that live, also those that a driver of an earlier daemon started; their exits are told from now on."""
+        """Return all living TaskManagers, including those that an earlier daemon's driver started.
+
+        Their exits are reported from now on.
+        """
         ...
 
     async def stop_all(self, *, adopted: bool = True) -> None:
-        """End every TaskManager that it has started, side by side, and those that it adopted, where that is wanted.
+        """End every TaskManager that it started, in parallel, and those that it `adopted`, if wanted.
 
         Raises StopFailed for the first that stays.
         """
         ...
 
     async def reap_leftovers(self) -> None:
-        """Kill what a driver of an earlier daemon started, for a daemon that wants to begin anew."""
+        """Kill what an earlier daemon's driver started, for a daemon that wants to begin anew."""
         ...
 
     async def aclose(self) -> None:
-        """Leaves the TaskManagers running. Idempotent."""
+        """Leave the TaskManagers running. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""What the slot manager is told, and what it commands. Values only."""
+"""The events that the slot manager receives, and the commands that it issues. Values only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, Res
 
 @dataclass(frozen=True)
 class TaskManagersFound:
-    """All that the driver knows from an earlier ResourceManager; they have not registered with this one (R7)."""
+    """All TaskManagers that the driver knows from an earlier ResourceManager.
+
+    They have not registered here yet (R7).
+    """
 
     resource_ids: tuple[ResourceId, ...]
 
 
 @dataclass(frozen=True)
 class TaskManagerRegistered:
-    instance_id: InstanceId  # taken only where this is no repetition of a known registration
+    instance_id: InstanceId  # used only if this does not repeat a known registration
     hello: RegisterTaskManager
 
 
@@ -32,7 +35,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class TaskManagerFailed:
-    """It ended, could not be started, or nothing was heard of it for too long."""
+    """The TaskManager ended, could not be started, or was silent for too long."""
 
     resource_id: ResourceId
     reason: str
@@ -40,7 +43,7 @@ class TaskManagerFailed:
 
 @dataclass(frozen=True)
 class ExitAnswered:
-    """It was asked to exit, and said yes, no or nothing."""
+    """The TaskManager was asked to exit, and answered yes, no or nothing."""
 
     resource_id: ResourceId
     reason: str
@@ -53,7 +56,10 @@ class NeedsDeclared:
 
 @dataclass(frozen=True)
 class JobMasterGone:
-    """It needs nothing any more. `for_good`: it has said so itself; nothing that it sent before counts now."""
+    """The JobMaster needs nothing any more.
+
+    `for_good`: it said so itself, and nothing that it sent before counts now.
+    """
 
     job_id: JobId
     leader_id: LeaderId
@@ -62,7 +68,7 @@ class JobMasterGone:
 
 @dataclass(frozen=True)
 class AllocationAnswered:
-    """m8. Also with a no, the report says what is so."""
+    """m8. The report gives the facts, even with a refusal."""
 
     allocation_id: AllocationId
     allocated: bool
@@ -71,7 +77,7 @@ class AllocationAnswered:
 
 @dataclass(frozen=True)
 class AllocationUnknown:
-    """m7 was not answered, or refused by a TaskManager that does not follow this leader yet."""
+    """m7 was not answered, or was refused by a TaskManager that does not follow this leader yet."""
 
     resource_id: ResourceId
     allocation_id: AllocationId
@@ -79,14 +85,14 @@ class AllocationUnknown:
 
 @dataclass(frozen=True)
 class SessionWanted:
-    """For an analysis: any TaskManager with a ready session will do that holds no other version of these."""
+    """An analysis needs any TaskManager with a ready session that holds no other version of these libraries."""
 
     libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)
 class SessionLent:
-    """The TaskManager analyses a submission: it is not idle now."""
+    """The TaskManager analyses a submission, so it is not idle now."""
 
     resource_id: ResourceId
 
@@ -116,7 +122,7 @@ Event = (
 
 @dataclass(frozen=True)
 class SendAllocate:
-    """m7. The slots are marked taken already."""
+    """m7. The slots are already marked taken."""
 
     resource_id: ResourceId
     request: AllocateSlots
@@ -132,7 +138,7 @@ class StartTaskManager:
 
 @dataclass(frozen=True)
 class SendExit:
-    """Ask it to exit; slots of it are given away no more."""
+    """Ask the TaskManager to exit. Its slots are no longer assigned."""
 
     resource_id: ResourceId
     reason: str
@@ -140,7 +146,7 @@ class SendExit:
 
 @dataclass(frozen=True)
 class StopTaskManager:
-    """Of the driver: nothing is to be left of it."""
+    """Tell the driver to end the TaskManager completely."""
 
     resource_id: ResourceId
     reason: str
@@ -149,7 +155,7 @@ class StopTaskManager:
 
 @dataclass(frozen=True)
 class SendRenew:
-    """Ask it for a new session (R6a)."""
+    """Ask the TaskManager for a new session (R6a)."""
 
     resource_id: ResourceId
     reason: str
@@ -170,7 +176,7 @@ class NotifyLost:
 
     resource_id: ResourceId
     reason: str
-    job_masters: tuple[tuple[str, LeaderId], ...]  # address, and the leader that is meant
+    job_masters: tuple[tuple[str, LeaderId], ...]  # address, and the intended leader
 
 
 Command = SendAllocate | StartTaskManager | SendExit | StopTaskManager | SendRenew | AnnounceJobMaster | NotifyLost

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceManagerOptions:
-    """How many TaskManagers there are to be, and for how long. Times in seconds."""
+    """How many TaskManagers there should be, and for how long. Times in seconds."""
 
-    slots_per_tm: int  # of one that the driver starts
+    slots_per_tm: int  # of a TaskManager that the driver starts
     can_start: bool = True  # whether the driver starts any
-    min: int = 0  # TaskManagers below which no idle one is stopped; none is started for it (R6)
-    standby: int = 1  # wholly free ready ones, beyond those in use (R6)
+    min: int = 0  # at this number, no idle TaskManager is stopped; none is started for it (R6)
+    standby: int = 1  # wholly free, ready TaskManagers, beyond those in use (R6)
     max: int = 1_000
-    taskmanager_timeout: float = 300.0  # an idle one beyond the above is stopped after it
+    taskmanager_timeout: float = 300.0  # an idle one beyond the above is stopped after this time
     start_timeout: float = 120.0  # from start to registration, and from there to a ready session
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 5.0
-    max_concurrent_starts: int = 1  # of those that have not taken half of `start_timeout` yet
+    max_concurrent_starts: int = 1  # starts that have not taken half of `start_timeout` yet

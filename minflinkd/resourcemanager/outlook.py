@@ -1,4 +1,4 @@
-"""What becomes of a need that has no slots yet (R5): what was asked for, what there is, why no more comes. Pure."""
+"""The outlook for a need without slots (R5): what was asked for, what there is, why no more comes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minflinkd.runtime.ids import JobId
 
 
 def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobId, now: float) -> NeedsAnswer:
-    """Refused is what no waiting would help, as far as can be known; a job that would only grow is never refused."""
+    """Refuse what no waiting would help, as far as is known. A job that would only grow is never refused."""
     needs = state.open_needs.get(job_id)
     if not needs:
         return NeedsAnswer()
@@ -38,7 +38,7 @@ def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobI
 def session_outlook(
     state: Resources, options: ResourceManagerOptions, libraries: tuple[Library, ...], now: float
 ) -> str:
-    """Why there is no session for an analysis of a job with these libraries, and what there is to wait for."""
+    """Return why there is no session to analyse a job with these libraries, and what there is to wait for."""
     outlook = expected(state, options, now)
     others = _others(state, libraries)
     return f"{_there(state)}{others}; {outlook}" if others else outlook
@@ -70,7 +70,7 @@ def _there(state: Resources) -> str:
 
 
 def expected(state: Resources, options: ResourceManagerOptions, now: float) -> str:
-    """What there is to wait for, or why nothing comes."""
+    """Return what there is to wait for, or why nothing comes."""
     if recovering(state, now):
         return "waiting for TaskManagers to say what they hold"
     if number := coming(state, options, now):
@@ -87,7 +87,7 @@ def expected(state: Resources, options: ResourceManagerOptions, now: float) -> s
 
 
 def _session_error(state: Resources) -> list[str]:
-    """What one of the TaskManagers says whose session does not come up."""
+    """Return the error of one session that does not come up."""
     for shelf in sorted(shelf for shelf in state.shelves if shelf.presence is Presence.COMING):
         for resource_id in state.shelves[shelf]:
             report = state.task_managers[resource_id].report

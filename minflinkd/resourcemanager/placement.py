@@ -1,7 +1,8 @@
-"""Which TaskManager serves a need (R3, R13, R20, R24). Pure.
+"""Decides which TaskManager serves a need (R3, R13, R20, R24). Pure.
 
-A need is laid on the TaskManager that gives most of it; among those, on one that the job is on already, then on one
-whose session has not aged, then on one in use that is full, so that spares stay whole, and holds the job's libraries.
+A need goes to the TaskManager that provides most of it. Among those, the order of preference is: one that the job is
+already on, one with a session that has not aged, one in use, so that spares stay whole, one that holds the job's
+libraries, and the fullest one.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ class Placement:
 
 
 def clashing(state: Resources, libraries: tuple[Library, ...]) -> int:
-    """Registered TaskManagers whose sessions hold other versions of these libraries."""
+    """Return how many registered TaskManagers have sessions with other versions of these libraries."""
     return sum(len(found) for shelf, found in state.shelves.items() if clash(shelf.libraries, libraries))
 
 
 def least(need: SlotNeed) -> int:
-    """Slots that will do."""
+    """Return the number of slots that is enough."""
     return need.least or need.slots
 
 
 def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placement | None:
-    """Where the need is served now, and with how many slots; None: nowhere."""
+    """Return where the need is served now, and with how many slots; None: nowhere."""
     job = state.jobs[job_id]
     own = {resource_id for held in state.holdings.get(job_id, {}).values() for resource_id in held}
     best: tuple[tuple[object, ...], Placement] | None = None
@@ -48,8 +49,8 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
         if slots <= 0 or worth < least(need) or (need.beside is not None and worth <= need.held):
             continue
         mine = tm.resource_id in own
-        # Another session would have to be renewed after the job, too. An idle one has aged, perhaps only since it holds
-        # libraries: most often this job's, as it was analysed there.
+        # Any other session would have to be renewed after the job, too. If an idle session with the job's libraries has
+        # aged, perhaps that is only because it holds them: most often the job was analysed there.
         known = contains(tm.libraries, job.libraries)
         aged = tm.aged and not (known and tm.idle)
         key = (-worth, not here, not mine, aged, tm.idle, not known, len(tm.free), tm.since, tm.resource_id)
@@ -59,7 +60,7 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
 
 
 def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: float) -> Iterator[TaskManager]:
-    """Those that the job is on, and one of each kind of the others; none that holds other versions of its libraries."""
+    """Yield those that the job is on, and one of each kind of the others, without other versions of its libraries."""
     libraries = state.jobs[job_id].libraries
     for resource_id in own:
         tm = state.task_managers[resource_id]
@@ -74,20 +75,20 @@ def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: flo
 
 
 def largest(state: Resources, options: ResourceManagerOptions) -> int:
-    """Slots of the largest TaskManager that there is, or that could be started."""
+    """Return the slots of the largest TaskManager that exists, or that could be started."""
     startable = options.slots_per_tm if options.can_start else 0
     return max([startable, *(shelf.size for shelf in state.shelves)])
 
 
 def recovering(state: Resources, now: float) -> bool:
-    """Whether TaskManagers of an earlier ResourceManager are still to say who holds their slots (R12, R13)."""
+    """Whether TaskManagers of an earlier ResourceManager have yet to report who holds their slots (R12, R13)."""
     return now < state.recovering_until and any(s.presence is Presence.STARTING and s.proven for s in state.shelves)
 
 
 def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, now: float) -> frozenset[AllocationId]:
-    """Open needs for which the job's TaskManagers hold slots that its new JobMaster does not know of yet (R13).
+    """Return open needs for which the job's TaskManagers hold slots that its new JobMaster does not know yet (R13).
 
-    They will be offered to it; nothing is taken elsewhere for them, for as long as that may take.
+    These slots will be offered to it. For as long as that may take, nothing is taken elsewhere for these needs.
     """
     job = state.jobs[job_id]
     if now >= job.since + options.heartbeat_timeout:
@@ -103,7 +104,7 @@ def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, no
 
 
 def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
-    """Sizes of the allocations that TaskManagers hold for the job, and its JobMaster neither holds nor wants."""
+    """Return the sizes of allocations that TaskManagers hold for the job, but its JobMaster neither holds nor wants."""
     sizes = []
     for allocation, resource_ids in state.holdings.get(job_id, {}).items():
         if allocation not in job.held and allocation not in job.needs:

@@ -1,10 +1,10 @@
-"""TaskManagers as child processes on this host, which outlive the daemon (R7, R11, A14).
+"""TaskManagers as child processes on this host. They outlive the daemon (R7, R11, A14).
 
-Each has a directory of its own; in it `log/`, which stays when the rest is removed, and `identity.json`, by which a
-later daemon finds the process again: pid and start time, and a token that the process and all its children carry in
-their environment. A pid alone would be anybody's after a while. The token is no secret, only a name.
+Each has its own directory. It holds `log/`, which stays when the rest is removed, and `identity.json`, by which a later
+daemon finds the process again: pid and start time, and a token that the process and all its children carry in their
+environment. A pid alone may be reused. The token is no secret, only a name.
 
-Exits are seen through a pidfd, children's and adopted ones' alike, without a thread and without polling. When the
+Exits are seen through a pidfd, for children and adopted processes alike, without a thread and without polling. When the
 supervisor process ends, whatever is left of it (session child, JVM, Python workers) is killed.
 """
 
@@ -32,13 +32,13 @@ from minflinkd.runtime.supervision import TaskOwner
 log = structlog.get_logger(__name__)
 
 TOKEN = "MINFLINKD_TASKMANAGER_TOKEN"  # noqa: S105  # the name of a variable
-SYSTEMD = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # are between systemd and the daemon alone
+SYSTEMD = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}  # concern only systemd and the daemon
 LOG = "taskmanager.log"
-LAUNCH_TIMEOUT = 10.0  # seconds that whoever asks what lives waits for launches to end
-KILL_TIMEOUT = 30.0  # seconds from SIGKILL to the last trace
-LOG_TIMEOUT = 1.0  # seconds that the reason of an exit waits for the end of the log
+LAUNCH_TIMEOUT = 10.0  # seconds to wait for launches to end before living processes are listed
+KILL_TIMEOUT = 30.0  # seconds from SIGKILL until nothing is left
+LOG_TIMEOUT = 1.0  # seconds that the report of an exit waits for the end of the log
 TAIL_BYTES = 2048  # of the log, in the reason of an exit
-FAREWELL = "error: "  # how the last line of one that could not go on begins
+FAREWELL = "error: "  # start of the last line of a process that could not go on
 
 Command = Callable[[ResourceId, Path], Sequence[str]]
 
@@ -66,8 +66,8 @@ class _Process:
 class ProcessDriver:
     """A ResourceManagerDriver.
 
-    `command` writes what the TaskManager is to know into its directory and returns its command line, on which no
-    secret belongs; it runs in a thread. `extra_directories`: what a TaskManager has outside its own directory, removed
+    `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
+    secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
     with it. `grace`: seconds from asking a TaskManager to end to killing it.
     """
 
@@ -95,7 +95,7 @@ class ProcessDriver:
 
     async def start(self, resource_id: ResourceId) -> None:
         failures: list[Exception] = []
-        # A task of its own: a caller that is cancelled must not leave a process that nobody watches.
+        # Use a separate task: a cancelled caller must not leave a process that nobody watches.
         launch = self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
         self._launching[resource_id] = launch
         launch.add_done_callback(lambda _: self._launching.pop(resource_id, None))
@@ -114,7 +114,7 @@ class ProcessDriver:
                     await process.gone.wait()
         if not process.ended:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its leader was there just now: the number is its own
+                os.killpg(process.pid, signal.SIGKILL)  # its leader existed just now, so the group id is its own
         try:
             async with asyncio.timeout(KILL_TIMEOUT):
                 await process.gone.wait()
@@ -129,7 +129,7 @@ class ProcessDriver:
 
     async def adopt(self) -> tuple[Launched, ...]:
         failures: list[Exception] = []
-        # A task of its own: a caller that is cancelled must not leave what was found without anybody who watches it.
+        # Use a separate task: a cancelled caller must not leave adopted processes that nobody watches.
         await asyncio.shield(self._tasks.job("adopt", self._adopt(), on_error=failures.append))
         if failures:
             raise failures[0]
@@ -164,7 +164,7 @@ class ProcessDriver:
     async def aclose(self) -> None:
         """Leave the TaskManagers running, for the next daemon. Idempotent."""
         loop = asyncio.get_running_loop()
-        self._tasks.abandon()  # an exit that is seen from now on could not be told any more
+        self._tasks.abandon()  # an exit seen from now on could not be reported
         for process in self._processes.values():
             if process.ended:
                 continue
@@ -172,7 +172,7 @@ class ProcessDriver:
             loop.remove_reader(process.pidfd)
             os.close(process.pidfd)
             if process.child is not None:
-                process.child.returncode = 0  # else Popen complains of, and may reap, what is no longer ours
+                process.child.returncode = 0  # otherwise Popen warns of, and may reap, what is no longer ours
         self._processes.clear()
         await self._tasks.aclose()
 
@@ -182,7 +182,7 @@ class ProcessDriver:
         self._watch(await asyncio.to_thread(self._launch, resource_id))
 
     async def _launches(self) -> None:
-        """Until none is under way: what it starts lives, whoever asked for it may not."""
+        """Wait until no launch is under way. What a launch starts lives on, even if whoever asked for it does not."""
         if launches := tuple(self._launching.values()):
             _, stuck = await asyncio.wait(launches, timeout=LAUNCH_TIMEOUT)
             for launch in stuck:
@@ -210,7 +210,7 @@ class ProcessDriver:
         logs = home / homes.LOGS
         logs.mkdir()
         argv = list(self._command(resource_id, home))
-        _write_identity(home, Identity(token=token))  # before the process, so that no crash makes it a stray
+        _write_identity(home, Identity(token=token))  # first, so that a crash never leaves an unknown process
         with (logs / LOG).open("ab") as out:
             return subprocess.Popen(
                 argv,
@@ -244,7 +244,7 @@ class ProcessDriver:
         try:
             with contextlib.suppress(
                 TimeoutError
-            ):  # a disk that does not answer must not keep the exit from being told
+            ):  # a disk that does not answer must not keep the exit from being reported
                 async with asyncio.timeout(LOG_TIMEOUT):
                     last_words = await asyncio.to_thread(_tail, self.working_directory(process.resource_id))
             self._on_exit(process.resource_id, _reason(code, last_words))
@@ -256,7 +256,7 @@ class ProcessDriver:
                 process.gone.set()
 
     def _remove(self, resource_id: ResourceId, token: str) -> None:
-        """Nothing stays of an ended TaskManager but its log."""
+        """Remove everything of an ended TaskManager except its log."""
         left = list(_carriers(token))
         for stray in left:
             with contextlib.suppress(psutil.Error):
@@ -270,7 +270,10 @@ class ProcessDriver:
     # --- finding again --------------------------------------------------------------------------------------------
 
     def _find_living(self) -> list[_Process]:
-        """Processes that an earlier driver started and this one does not know; what is left of dead ones is removed."""
+        """Return the processes that an earlier driver started and this one does not know.
+
+        Remove what dead ones left.
+        """
         found = []
         for home in homes.homes(self._directory):
             resource_id = ResourceId(home.name)
@@ -293,7 +296,10 @@ class ProcessDriver:
 
 
 def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
-    """The living process of this identity. The pidfd is opened before the last look, so that it is surely its own."""
+    """Return the living process of this identity.
+
+    The pidfd is opened before the last check, so it is certainly its own.
+    """
     pid = identity.pid
     if pid is None:
         pid = next((p.pid for p in _carriers(identity.token) if _leads_session(p.pid)), None)
@@ -306,11 +312,11 @@ def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
     try:
         process = psutil.Process(pid)
         created = process.create_time()
-        known = identity.pid is None or abs(created - identity.created) < 2  # the boot time that it counts from drifts
+        known = identity.pid is None or abs(created - identity.created) < 2  # the boot time it counts from drifts
         if known and process.environ().get(TOKEN) == identity.token:
             return _Process(resource_id, pid, created, identity.token, pidfd, child=None)
     except psutil.Error:
-        pass  # it ended just now, or is somebody else's
+        pass  # it ended just now, or belongs to somebody else
     os.close(pidfd)
     return None
 
@@ -330,7 +336,7 @@ def _carriers(token: str) -> Iterator[psutil.Process]:
 
 
 def _kill_group(leader: int) -> None:
-    """Of a child that was not reaped, so that nobody else can have its number."""
+    """Kill the process group of a child that was not reaped, so that nobody else can have its number."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -342,9 +348,9 @@ def _write_identity(home: Path, identity: Identity) -> None:
 
 
 def _reason(code: int | None, tail: str) -> str:
-    """How the process ended, and why: in its own last words where it had some."""
+    """Return how the process ended, and why: in its own last words if it had any."""
     if code is None:
-        how = "its process ended"  # adopted: only its parent is told how
+        how = "its process ended"  # adopted: only its parent learns how
     elif code < 0:
         how = f"its process was killed by {_signal_name(-code)}"
     else:

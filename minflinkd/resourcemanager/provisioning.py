@@ -1,4 +1,4 @@
-"""How many TaskManagers there are to be: which start, end, or renew their session (R3, R6, R6a, R24). Pure."""
+"""Decides how many TaskManagers there should be: which start, end, or renew their session (R3, R6, R6a, R24). Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
 
-FAILED_STARTS = 3  # in a row, before who waits is told that there will be none
-CALM = 10.0  # seconds without slots taken or an analysis begun, after which a session may be renewed
-DOUBLED = 3  # times at most that the time for a start is doubled
-LONGEST_START = 10.0  # timeouts that the start of a session may take, whatever it does
-LONELY = 30.0  # seconds that an idle TaskManager of a job's own waits for that job, or its next JobMaster
+FAILED_STARTS = 3  # in a row, before those who wait are told that none will come
+CALM = 10.0  # seconds without a slot taken or an analysis begun, before a session may be renewed
+DOUBLED = 3  # number of times that the time for a start is doubled, at most
+LONGEST_START = 10.0  # start timeouts that the start of a session may take, even if it makes progress
+LONELY = 30.0  # seconds that an idle dedicated TaskManager waits for its job, or the job's next JobMaster
 
 
 class Room(NamedTuple):
-    """Rooms sort as they are taken: the tightest first."""
+    """Free room on a TaskManager. Rooms sort in the order in which they are taken: the tightest first."""
 
     aged: bool
-    whole: bool  # nothing lies in it
+    whole: bool  # nothing is placed in it
     free: int  # slots
     libraries: tuple[Library, ...] = ()
 
@@ -34,7 +34,7 @@ class Room(NamedTuple):
 
 
 def cannot_start(state: Resources, options: ResourceManagerOptions) -> str | None:
-    """Why no further TaskManager is started, however much one is wanted."""
+    """Return why no further TaskManager is started, however much one is wanted; None if one can be."""
     if not options.can_start:
         return "none is started here, they register by themselves (resourcemanager.driver: standalone)"
     if state.count() >= options.max:
@@ -43,7 +43,7 @@ def cannot_start(state: Resources, options: ResourceManagerOptions) -> str | Non
 
 
 def no_start(state: Resources) -> str | None:
-    """Why no TaskManager will come, where that is so."""
+    """Return why no TaskManager will come; None if one may."""
     if state.starts.failed < FAILED_STARTS:
         return None
     return f"no TaskManager could be started: {state.starts.failed} starts in a row failed, the last: " + (
@@ -52,14 +52,16 @@ def no_start(state: Resources) -> str | None:
 
 
 def start_patience(state: Resources, options: ResourceManagerOptions) -> float:
-    """Seconds without progress after which a start is given up. They double with each start that has failed: on a busy
-    machine, what was too short for the last one may be enough for the next.
+    """Return the seconds without progress after which a start is given up.
+
+    They double with each failed start. On a busy machine, a time too short for the last start may be enough for the
+    next.
     """
     return options.start_timeout * 2.0 ** min(state.starts.failed, DOUBLED)
 
 
 def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, now: float) -> str | None:
-    """Why a starting TaskManager is given up. One whose session makes progress is waited for, up to a limit."""
+    """Return why a starting TaskManager is given up. If its session makes progress, it is waited for, up to a limit."""
     patience = start_patience(state, options)
     if tm.state is TaskManagerState.STARTING:
         return f"it did not register within {patience:g} s" if now - tm.since >= patience else None
@@ -72,12 +74,12 @@ def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, no
 
 
 def is_coming(tm: TaskManager, options: ResourceManagerOptions, now: float) -> bool:
-    """Whether its slots can be counted on soon: it registered, and its session starts."""
+    """Whether its slots can be expected soon: it has registered, and its session is starting."""
     return tm.registered and not tm.ready and now - max(tm.readiness_since, tm.got_on) < options.start_timeout
 
 
 def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int:
-    """How many TaskManagers start, or their sessions do."""
+    """Return how many TaskManagers, or their sessions, are starting."""
     return sum(
         len(found)
         if shelf.presence is Presence.STARTING
@@ -88,10 +90,10 @@ def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int
 
 
 def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float) -> int:
-    """TaskManagers to start now, so that all needs have room, and `standby` is kept.
+    """Return how many TaskManagers to start now, so that all needs have room and `standby` is kept.
 
-    Needs are laid, the largest first, into the tightest room that takes them: coming slots serve one need each (R3).
-    A need that names a TaskManager to grow beside starts nothing: what it was not given at once is wished for (R20).
+    Each need is placed, the largest first, in the tightest room that takes it: coming slots serve one need each (R3). A
+    need to grow beside a TaskManager starts nothing: what it was not given at once is wished for (R20).
     """
     if cannot_start(state, options) is not None or now < state.starts.not_before:
         return 0
@@ -106,7 +108,10 @@ def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float)
 
 
 def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: float) -> int:
-    """Of processes and of first sessions in them; one that takes long may hang, and keeps no other from starting."""
+    """Count the starts of processes and of first sessions in them.
+
+    A start that takes long may hang, so it is not counted and keeps no other from starting.
+    """
     return sum(
         now - state.task_managers[resource_id].readiness_since < options.start_timeout / 2
         for shelf, found in state.shelves.items()
@@ -116,7 +121,10 @@ def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: fl
 
 
 class _Rooms:
-    """TaskManagers for any job, there or coming, while needs are laid into them; one is added where none takes it."""
+    """Rooms on TaskManagers for any job, present or coming.
+
+    Needs are placed in them; one is added if none takes a need.
+    """
 
     def __init__(self, state: Resources, options: ResourceManagerOptions, now: float) -> None:
         self.added = 0
@@ -134,7 +142,7 @@ class _Rooms:
                 self._counts[Room(False, shelf.idle, shelf.free, shelf.libraries)] += count
 
     def take(self, slots: int, libraries: tuple[Library, ...], *, whole: bool = False) -> Room:
-        """The tightest, gone from here."""
+        """Remove the tightest fitting room and return it. If none fits, a TaskManager is added."""
         fitting = (
             room
             for room, count in self._counts.items()
@@ -154,7 +162,7 @@ class _Rooms:
 
 
 def _lay(state: Resources, options: ResourceManagerOptions, now: float, rooms: _Rooms, most: int) -> None:
-    """Lay needs and wishes into the rooms, until `most` were added."""
+    """Place needs and wishes in the rooms, until `most` were added."""
     shared = [(wish.slots, wish.libraries) for wish in state.wishes.values() if not wish.exclusive]
     own = [
         (list[int](), [min(wish.slots, options.slots_per_tm)], wish.libraries)
@@ -196,7 +204,7 @@ def _dedicated_rooms(state: Resources, job_id: JobId) -> list[int]:
 
 
 def spares(state: Resources) -> int:
-    """Wholly free TaskManagers for any job, ready or on their way; an aged one is none."""
+    """Return the number of wholly free TaskManagers for any job, ready or on their way. Aged ones do not count."""
     return sum(len(found) for shelf, found in state.shelves.items() if _is_spare(shelf))
 
 
@@ -205,10 +213,10 @@ def _is_spare(shelf: Shelf) -> bool:
 
 
 def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[tuple[TaskManager, str]]:
-    """Idle TaskManagers that are to end, and why; the longest idle first.
+    """Yield idle TaskManagers that should end, and why; the longest idle first.
 
-    Those beyond `standby` and `min` whose time is over (R6), which a standalone one's never is, and those of a job's
-    own which that job does not need (R24): nobody else can use them.
+    Some are beyond `standby` and `min`, and have been idle for too long (R6); standalone ones never are. Others are
+    dedicated to a job that does not need them (R24), and nobody else can use them.
     """
     total, spare = state.count(), spares(state)
     waiting = any(need.beside is None for needs in state.open_needs.values() for need in needs)
@@ -230,9 +238,10 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
 
 
 def to_renew(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[TaskManager]:
-    """Idle TaskManagers whose session has aged: the longest aged first, while a spare stands in, where one is kept.
+    """Yield idle TaskManagers with an aged session, the longest aged first.
 
-    Where none can be had, waiting for one would be waiting for ever.
+    If a standby is kept, a spare must be ready to stand in. If no spare can be had, none is waited for, because that
+    would never end.
     """
     aged = [
         state.task_managers[resource_id]

@@ -1,4 +1,4 @@
-"""Marking slots taken before their TaskManager is asked, and following what it says (R2, m6 - m8, R9). Pure."""
+"""Marks slots taken before their TaskManager is asked, and follows its reports (R2, m6 - m8, R9). Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reserve(
     exclusive: bool,
     libraries: tuple[Library, ...] = (),
 ) -> tuple[TaskManager, tuple[int, ...]]:
-    """The TaskManager with so many slots marked taken, and which ones. They must be free."""
+    """Return the TaskManager with `count` free slots marked taken, and which ones."""
     chosen = tm.free[:count]
     what = f"slots {chosen} of {tm.resource_id}"
     slots = list(tm.slots)
@@ -40,7 +40,7 @@ def reserve(
 
 
 def follow(tm: TaskManager, report: TaskManagerReport, now: float, settled: AllocationId | None = None) -> TaskManager:
-    """The slots as the report says, but for reservations that it may be too old to know of.
+    """Update the slots from the report, except reservations that it may be too old to know of.
 
     `settled`: the report is the answer to this reservation.
     """
@@ -55,7 +55,7 @@ def follow(tm: TaskManager, report: TaskManagerReport, now: float, settled: Allo
             and now - slot.since < RESERVATION_TIMEOUT
         )
         slots.append(slot if pending else slot.follow(status, f"slot {status.index} of {tm.resource_id}"))
-    # An allocation's slots move together: where another holds one of them, the reservation of the rest is void.
+    # An allocation's slots go together: if another one holds one of them, the reservation of the rest is void.
     void = {
         old.allocation_id
         for old, new in zip(tm.slots, slots, strict=False)
@@ -72,7 +72,7 @@ def follow(tm: TaskManager, report: TaskManagerReport, now: float, settled: Allo
 
 
 def overdue(tm: TaskManager, now: float) -> bool:
-    """Whether a reservation stands for longer than any answer to it can take (R9)."""
+    """Whether a reservation has stood longer than any answer to it can take (R9)."""
     return tm.reserved_since is not None and now - tm.reserved_since >= RESERVATION_TIMEOUT
 
 

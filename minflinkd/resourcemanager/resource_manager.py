@@ -1,4 +1,4 @@
-"""The ResourceManager as a component: gives its core messages and time, and carries out what the core commands."""
+"""The ResourceManager as a component: gives its core messages and time, and carries out the core's commands."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-SHORTEST_SLEEP = 0.001  # seconds; a clock may wake up early by less than it can tell
+SHORTEST_SLEEP = 0.001  # seconds; a clock may wake up early by less than it can measure
 
 
 @dataclass(frozen=True)
 class ResourceManagerSnapshot:
-    """For inspection: immutable, and true for the instant in which it was taken."""
+    """For inspection: immutable, and true for the instant at which it was taken."""
 
     leader_id: LeaderId
     resources: Resources
 
 
 class ResourceManager(Component):
-    """There is one in a cluster. A new one knows nothing; the other parties' reports and declarations teach it (R12).
+    """The only ResourceManager of a cluster. A new one knows nothing; it learns from reports and declarations (R12).
 
-    `driver` stays the caller's, who closes it after this. Its `on_exit` is to be `task_manager_exited`. `blob_url` is
-    asked when this starts.
+    The caller keeps `driver`, and closes it after this. Its `on_exit` must be `task_manager_exited`. `blob_url` is
+    called when this starts.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class ResourceManager(Component):
         return self._core.leader_id
 
     def reconfigure(self, options: ResourceManagerOptions) -> None:
-        """Take over other options; the next tick acts on them."""
+        """Use other options from now on. The next tick acts on them."""
         self._core.reconfigure(options)
 
     def snapshot(self) -> ResourceManagerSnapshot:
         return ResourceManagerSnapshot(self.leader_id, self._core.state)
 
     def task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
-        """The driver saw its process end; nothing where that was known."""
+        """The driver saw the process end. Does nothing if that was already known."""
         if self.running:
             self._tell_core(lambda now: self._core.exited(resource_id, reason, now))
 
     def task_manager_disconnected(self, resource_id: ResourceId) -> None:
-        """Its connection ended (R10)."""
+        """The TaskManager's connection ended (R10)."""
         if self.running:
             self._tell_core(lambda now: self._core.disconnected(resource_id, now))
 
@@ -114,15 +114,15 @@ class ResourceManager(Component):
     # --- the core and the world ----------------------------------------------------------------------------------
 
     def _decide(self, decision: Callable[[float], T]) -> T:
-        """Raises the core's refusals, and Crashed."""
+        """Let the core decide, then carry out its commands. Raises the core's refusals, and Crashed."""
         try:
             return self.deciding(lambda: decision(self._clock.monotonic()))
-        finally:  # a refusal may leave commands as well
+        finally:  # a refusal may leave commands, too
             if not self.crashed.is_set():
                 self._carry_out()
 
     def _tell_core(self, decision: Callable[[float], None]) -> None:
-        """For callers that have no use for an error: a crash is the supervisor's matter."""
+        """For callers that have no use for an error: the supervisor handles a crash."""
         try:
             self._decide(decision)
         except MinflinkError as error:

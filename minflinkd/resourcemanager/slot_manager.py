@@ -1,8 +1,8 @@
 """The decisions of the ResourceManager: who gets which slots, which TaskManagers start and stop. Pure.
 
-`step` takes an event to a new state and commands; `_advance` then draws the conclusions that any event may have made
-possible: it serves needs from free slots, and starts TaskManagers. What only time brings about is left to `Tick`. One
-need is served by slots of one TaskManager. Silence of parties is noticed in `core`, and comes as an event.
+`step` takes an event to a new state and commands. Then `_advance` does what any event may have made possible: it serves
+needs from free slots, and starts TaskManagers. What only the passing of time causes is left to `Tick`. One need is
+served by slots of one TaskManager. `core` notices the silence of parties and reports it as an event.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Step = tuple[Resources, Commands]
 FIRST_BACKOFF = 0.5  # seconds between failed starts; doubled with each
 LONGEST_BACKOFF = 30.0
 WISH_TIMEOUT = LONGEST_BACKOFF + 10.0  # a wish outlives the pause after a failed start
-STOPPING_TIMEOUT = 30.0  # after which a TaskManager that was told to exit is forgotten
-REST = 1.0  # in which a TaskManager that said no is not asked again
-RENEWAL_REST = 10.0  # the same for one that was asked for a new session
+STOPPING_TIMEOUT = 30.0  # seconds after which a TaskManager that was told to exit is forgotten
+REST = 1.0  # seconds in which a TaskManager that refused is not asked again
+RENEWAL_REST = 10.0  # the same for a TaskManager that was asked for a new session
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What decisions depend on beside the state."""
+    """What decisions depend on besides the state."""
 
     options: ResourceManagerOptions
     new_resource_id: Callable[[], ResourceId]
 
 
 def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> Step:
-    """Move by one event. Late events, of forgotten TaskManagers and replaced leaders, change nothing."""
+    """Apply one event. Late events, of forgotten TaskManagers and replaced leaders, change nothing."""
     state, commands = _react(setting, state, event, now)
     state, more = _advance(setting, state, now)
     return state, (*commands, *more)
@@ -97,7 +97,10 @@ def _advance(setting: Setting, state: Resources, now: float) -> Step:
 
 
 def _serve(setting: Setting, state: Resources, now: float) -> Step:
-    """The oldest job first. What would only grow gets what nobody who waits can use now (R20)."""
+    """Serve open needs, the oldest job first.
+
+    Needs that only let a job grow come last, and get what no waiting job can use now (R20).
+    """
     commands: list[ev.Command] = []
     nowhere = most_slots(state) + 1
     later = {job_id: covered(state, job_id, setting.options, now) for job_id in state.open_needs}
@@ -111,7 +114,7 @@ def _serve(setting: Setting, state: Resources, now: float) -> Step:
             state, command = _reserved(setting, state, job_id, need, placement.task_manager, placement.slots, now)
             commands.append(command)
         elif shared:
-            nowhere = min(nowhere, least(need))  # nor has any TaskManager room for more than that
+            nowhere = min(nowhere, least(need))  # no TaskManager has room for more than that either
     return state, tuple(commands)
 
 
@@ -126,11 +129,11 @@ def _reserved(
     tm, chosen = reserve(tm, job_id, allocation, count, now, exclusive=job.exclusive, libraries=job.libraries)
     state = state.with_task_manager(tm)
     growth = f"growth of job {job_id}"
-    fresh = min(need.slots, setting.options.slots_per_tm)  # what a TaskManager that is started would give
+    fresh = min(need.slots, setting.options.slots_per_tm)  # what a newly started TaskManager would provide
     if need.beside is not None:
         state = _without_wish(state, growth)
     elif count < fresh:
-        # It begins with what there is; a TaskManager for more is started all the same, once.
+        # The job begins with what is free. A TaskManager for more is started anyway, once.
         state = _with_wish(
             state, growth, Wish(fresh, now + setting.options.start_timeout, job.exclusive, job.libraries)
         )
@@ -152,7 +155,7 @@ def _request(job_id: JobId, job: JobNeeds, allocation: AllocationId, slots: tupl
 def _answered(
     state: Resources, allocation: AllocationId, allocated: bool, report: TaskManagerReport, now: float
 ) -> Resources:
-    """The reservation has done its duty: the report says what is so. One that says no is left alone for a while."""
+    """The reservation is settled: the report shows the facts. A TaskManager that refused is left alone for a while."""
     state = _reported(state, report, now, settled=allocation)
     tm = state.task_managers.get(report.resource_id)
     if allocated or tm is None:
@@ -161,7 +164,7 @@ def _answered(
 
 
 def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationId) -> Commands:
-    """m7 again, with the same allocation and slots, while it is wanted and its reservation stands."""
+    """Send m7 again, with the same allocation and slots, while it is wanted and its reservation stands."""
     tm = state.task_managers.get(resource_id)
     if tm is None:
         return ()
@@ -177,7 +180,7 @@ def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationI
 
 
 def _found(setting: Setting, state: Resources, resource_ids: tuple[ResourceId, ...], now: float) -> Resources:
-    """They count as starting, so that no duplicate is started (R7), but not as starts of ours that may fail."""
+    """Found TaskManagers count as starting, so no duplicate is started (R7). They do not count as our own starts."""
     for resource_id in resource_ids:
         if resource_id not in state.task_managers:
             tm = TaskManager(resource_id, since=now, was_ready=True, readiness_since=now, idle_since=now)
@@ -186,7 +189,7 @@ def _found(setting: Setting, state: Resources, resource_ids: tuple[ResourceId, .
 
 
 def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -> Step:
-    """R9. A repetition (the same process) is a report and no more; another process replaces what was there."""
+    """R9: A repetition (the same process) is only a report. Another process replaces the earlier one."""
     hello = event.hello
     resource_id = hello.report.resource_id
     tm = state.task_managers.get(resource_id)
@@ -212,7 +215,7 @@ def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -
 
 
 def _process(hello: RegisterTaskManager) -> tuple[object, ...]:
-    """Which process it is; in a container, the next one may have the same pid."""
+    """Return what identifies the process. In a container, the next one may have the same pid."""
     return hello.pid, hello.address, hello.nonce
 
 
@@ -227,9 +230,9 @@ def _reported(
     was_ready = tm.ready
     tm = follow(tm, report, now, settled)
     if report.session_steps > tm.steps:
-        failed = bool(report.session_error)  # and begins anew: it may do so for ever
+        failed = bool(report.session_error)  # it starts over, perhaps for ever
         tm = replace(tm, steps=report.session_steps, got_on=tm.got_on if failed else now)
-    if tm.ready is was_ready:  # a session that begins anew, and is lost again, has come no further
+    if tm.ready is was_ready:  # a session that starts over and is lost again makes no progress
         return state.with_task_manager(tm)
     tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
     state = state.with_task_manager(tm)
@@ -237,12 +240,12 @@ def _reported(
 
 
 def _started(state: Resources) -> Resources:
-    """A start came to its end: the failures before it no longer count."""
+    """A start succeeded, so the failures before it no longer count."""
     return replace(state, starts=Starts()) if state.starts.failed else state
 
 
 def _failed(state: Resources, resource_id: ResourceId, reason: str, now: float) -> Step:
-    """It is lost: forgotten here, killed where it may still run, told to the jobs that had slots there (R11)."""
+    """The TaskManager is lost: forget it, kill it if it may still run, and tell the jobs with slots there (R11)."""
     tm = state.task_managers.get(resource_id)
     if tm is None:
         return state, ()
@@ -267,7 +270,7 @@ def _lost(state: Resources, tm: TaskManager, reason: str, now: float) -> Step:
     affected = [job_id for job_id in tm.jobs if job_id in state.jobs]
     if not affected:
         return state, ()
-    # These jobs will want as much again: room for it is made before they ask, unless they have noticed before.
+    # These jobs will need as much again. Make room before they ask, unless they have already noticed.
     for job_id in affected:
         held = state.jobs[job_id].held
         lost = sum(slot.allocation_id in held for slot in tm.slots)
@@ -279,7 +282,7 @@ def _lost(state: Resources, tm: TaskManager, reason: str, now: float) -> Step:
 
 
 def _why(tm: TaskManager, reason: str) -> str:
-    """Why its start failed, with what its session says of it (R5)."""
+    """Return why its start failed, with its session's error (R5)."""
     said = tm.report.session_error if tm.report is not None else ""
     return f"{reason}: {said}" if said not in reason else reason
 
@@ -290,7 +293,7 @@ def _told_to_exit(state: Resources, tm: TaskManager, reason: str, now: float) ->
 
 
 def _asked_to_exit(state: Resources, resource_id: ResourceId, reason: str) -> Commands:
-    """Whatever it said: the driver sees to it that it ends. A standalone one is nobody's here."""
+    """Whatever it answered, the driver makes sure that it ends. A standalone one is not ours to stop."""
     tm = state.task_managers.get(resource_id)
     if tm is None or tm.standalone or tm.state is not TaskManagerState.STOPPING:
         return ()
@@ -339,7 +342,7 @@ def _declared(state: Resources, declaration: DeclareNeeds, now: float) -> Step:
 
 
 def _job_master_gone(state: Resources, job_id: JobId, leader_id: LeaderId, for_good: bool) -> Resources:
-    """One that was replaced changes nothing; one that has ended is remembered, also where it was not known."""
+    """A replaced JobMaster changes nothing. One that has ended is remembered, even if it was not known."""
     if is_stale(state, job_id, leader_id) or (job_id not in state.jobs and not for_good):
         return state
     state = _without_wish(_without_wish(state, f"job {job_id}"), f"growth of job {job_id}")

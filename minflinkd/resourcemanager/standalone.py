@@ -9,7 +9,7 @@ from minflinkd.runtime.ids import ResourceId
 class StandaloneDriver:
     """A ResourceManagerDriver that starts, ends and finds nothing: TaskManagers register by themselves.
 
-    One that the ResourceManager tells to exit ends by itself, too.
+    A TaskManager that the ResourceManager tells to exit ends by itself, too.
     """
 
     async def start(self, resource_id: ResourceId) -> None:
@@ -25,10 +25,10 @@ class StandaloneDriver:
         return ()
 
     async def stop_all(self, *, adopted: bool = True) -> None:
-        """They outlive the daemon, and register with the next one."""
+        """TaskManagers outlive the daemon, and register with the next one."""
 
     async def reap_leftovers(self) -> None:
         """There are none."""
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

@@ -1,8 +1,10 @@
 """What the ResourceManager knows: TaskManagers, their slots, and what jobs need. Immutable values.
 
-A broker's view (R12): the TaskManagers' reports are the truth about slots, and nothing here outlives the process.
-`Resources` keeps three indexes of itself, so that no event costs a look at every slot (R31): `shelves`, `holdings` and
-`open_needs`. They change with what they index, in `with_...` and `without_...` alone.
+This is a broker's view (R12): the TaskManagers' reports are the truth about slots, and nothing here outlives the
+process.
+
+`Resources` keeps three indexes of itself, so that no event needs to look at every slot (R31): `shelves`, `holdings` and
+`open_needs`. They change together with what they index, and only in `with_...` and `without_...`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from minflinkd.runtime.machine import InvariantViolated
 K = TypeVar("K")
 V = TypeVar("V")
 
-PAST_KEPT = 1_000  # jobs; the last messages of their JobMasters are long delivered when they are forgotten
+PAST_KEPT = 1_000  # jobs; the last messages of a JobMaster are long delivered when its job is forgotten
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class JobNeeds:
 
     declaration: DeclareNeeds
     since: float  # seconds; the first declaration of this JobMaster
-    number: int  # jobs are served in the order in which they came
+    number: int  # jobs are served in the order of their arrival
 
     @property
     def leader_id(self) -> LeaderId:
@@ -68,7 +70,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Wish:
-    """A TaskManager with `slots` free slots is wanted for a while, by nobody who would wait for an answer."""
+    """A TaskManager with `slots` free slots is wanted for a while, but nobody waits for an answer."""
 
     slots: int
     until: float
@@ -78,7 +80,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Starts:
-    """How starts went of late."""
+    """How recent starts went."""
 
     failed: int = 0  # in a row
     reason: str = ""  # of the last failure
@@ -94,11 +96,11 @@ class Resources:
     starts: Starts = Starts()
     lost: int = 0
     arrivals: int = 0  # jobs so far
-    recovering_until: float = 0.0  # TaskManagers of an earlier ResourceManager are expected to register before
+    recovering_until: float = 0.0  # TaskManagers of an earlier ResourceManager should register before this time
     # Indexes.
-    shelves: Mapping[Shelf, Mapping[ResourceId, None]] = field(default_factory=dict)  # all that live
+    shelves: Mapping[Shelf, Mapping[ResourceId, None]] = field(default_factory=dict)  # all living ones
     holdings: Mapping[JobId, Mapping[AllocationId, tuple[ResourceId, ...]]] = field(default_factory=dict)
-    open_needs: Mapping[JobId, tuple[SlotNeed, ...]] = field(default_factory=dict)  # for which no slots are taken
+    open_needs: Mapping[JobId, tuple[SlotNeed, ...]] = field(default_factory=dict)  # without slots taken for them
 
     def with_task_manager(self, tm: TaskManager) -> Resources:
         return self._indexed(tm.resource_id, tm, {**self.task_managers, tm.resource_id: tm})
@@ -122,20 +124,20 @@ class Resources:
         )
 
     def living(self) -> Iterator[TaskManager]:
-        """Starting or registered."""
+        """Return the TaskManagers that are starting or registered."""
         return (tm for tm in self.task_managers.values() if tm.state is not TaskManagerState.STOPPING)
 
     def count(self) -> int:
-        """Of those that live."""
+        """Return the number of living TaskManagers."""
         return sum(len(shelf) for shelf in self.shelves.values())
 
     def unserved(self) -> list[tuple[JobId, SlotNeed]]:
-        """Needs that no slots are taken for, the oldest job's first."""
+        """Return the needs that no slots are taken for, those of the oldest job first."""
         oldest = sorted(self.open_needs, key=lambda job_id: self.jobs[job_id].number)
         return [(job_id, need) for job_id in oldest for need in self.open_needs[job_id]]
 
     def present_leader(self, job_id: JobId) -> LeaderId | None:
-        """The latest known JobMaster of a job."""
+        """Return the latest known JobMaster of a job."""
         if (job := self.jobs.get(job_id)) is not None:
             return job.leader_id
         return self.past[job_id].leader_id if job_id in self.past else None
@@ -184,7 +186,7 @@ def _without(mapping: Mapping[K, V], key: K) -> dict[K, V]:
 
 
 def _open_needs(state: Resources, of: tuple[JobId, ...]) -> Mapping[JobId, tuple[SlotNeed, ...]]:
-    """The index, after needs or holdings of these jobs changed."""
+    """Return the index after needs or holdings of these jobs have changed."""
     found = dict(state.open_needs)
     for job_id in of:
         job = state.jobs.get(job_id)
@@ -227,7 +229,7 @@ def check_invariants(state: Resources) -> None:
 
 
 def _check_indexes(state: Resources) -> None:
-    """Against what they are made of."""
+    """Compare the indexes with what they are built from."""
     shelves: dict[Shelf, set[ResourceId]] = {}
     holdings: dict[JobId, dict[AllocationId, set[ResourceId]]] = {}
     for resource_id, tm in state.task_managers.items():

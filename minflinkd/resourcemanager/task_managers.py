@@ -1,4 +1,4 @@
-"""A TaskManager and its slots as the ResourceManager sees them (R12). Immutable values."""
+"""A TaskManager and its slots, as the ResourceManager sees them (R12). Immutable values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from minflinkd.runtime.machine import move, table
 class TaskManagerState(Enum):
     STARTING = auto()
     REGISTERED = auto()
-    STOPPING = auto()  # told to exit; worth nothing any more
+    STOPPING = auto()  # told to exit; no longer of use
     GONE = auto()  # and forgotten
 
 
 TASK_MANAGER_MOVES = table(
     {
-        # One that nobody started here comes by itself, and enters as STARTING for an instant (R7: standalone).
+        # A standalone TaskManager comes by itself, and is STARTING only for an instant (R7).
         TaskManagerState.STARTING: {TaskManagerState.REGISTERED, TaskManagerState.STOPPING, TaskManagerState.GONE},
         TaskManagerState.REGISTERED: {TaskManagerState.STOPPING, TaskManagerState.GONE},
         TaskManagerState.STOPPING: {TaskManagerState.GONE},
@@ -34,7 +34,7 @@ TASK_MANAGER_MOVES = table(
 
 class SlotState(Enum):
     FREE = auto()
-    RESERVED = auto()  # marked taken; the TaskManager has not said so yet (R2)
+    RESERVED = auto()  # marked taken; the TaskManager has not confirmed it yet (R2)
     ALLOCATED = auto()  # the TaskManager says who holds it
 
 
@@ -42,7 +42,7 @@ SLOT_MOVES = table(
     {
         SlotState.FREE: {SlotState.RESERVED, SlotState.ALLOCATED},
         SlotState.RESERVED: {SlotState.ALLOCATED, SlotState.FREE},
-        # ALLOCATED again: given back and taken by another allocation between two reports.
+        # ALLOCATED again: released, and taken by another allocation, between two reports.
         SlotState.ALLOCATED: {SlotState.FREE, SlotState.ALLOCATED},
     }
 )
@@ -53,7 +53,7 @@ class Slot:
     state: SlotState = SlotState.FREE
     job_id: JobId | None = None
     allocation_id: AllocationId | None = None
-    since: float = 0.0  # seconds; of a reservation
+    since: float = 0.0  # seconds; start of a reservation
     exclusive: bool = False  # reserved for a job that wants the TaskManager for itself (R24)
     libraries: tuple[Library, ...] = ()  # reserved for a job that brings them (B31)
 
@@ -62,7 +62,7 @@ class Slot:
         return Slot(move(SLOT_MOVES, self.state, state, what=what), **holder)  # type: ignore[arg-type]
 
     def follow(self, status: SlotStatus, what: str) -> Slot:
-        """As the TaskManager says it is."""
+        """Return the slot as the TaskManager reports it."""
         if status.allocation_id is None:
             return self if self.state is SlotState.FREE else self.to(SlotState.FREE, what)
         if self.state is SlotState.ALLOCATED and self.allocation_id == status.allocation_id:
@@ -71,22 +71,22 @@ class Slot:
 
 
 class Presence(IntEnum):
-    READY = 0  # its slots may be given away
+    READY = 0  # its slots may be assigned
     COMING = 1  # registered; its session is not ready
     STARTING = 2
 
 
 class Shelf(NamedTuple):
-    """Where a living TaskManager is found by what it is worth. Shelves sort as needs prefer them."""
+    """The properties by which living TaskManagers are grouped. Shelves sort as needs prefer them."""
 
     presence: Presence
-    dedicated_to: str  # a job, or nobody
+    dedicated_to: str  # a job's id, or ""
     aged: bool
     idle: bool
     free: int  # slots; 0 while it starts
     size: int  # slots; 0 while it starts
     proven: bool  # its session has been ready, or its start was not ours
-    libraries: tuple[Library, ...] = ()  # that its session holds
+    libraries: tuple[Library, ...] = ()  # held by its session
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class TaskManager:
     hello: RegisterTaskManager | None = None
     report: TaskManagerReport | None = None
     slots: tuple[Slot, ...] = ()
-    was_ready: bool = False  # its session has been, once
+    was_ready: bool = False  # its session has been ready once
     readiness_since: float = 0.0  # seconds; when its session became ready, or ceased to be
-    steps: int = 0  # of progress that starts of its session have made; only heartbeats report them
+    steps: int = 0  # progress made by starts of its session; only heartbeats report it
     got_on: float = 0.0  # seconds; when a start that has not failed last made progress
     idle_since: float = 0.0
-    rest_until: float = 0.0  # its slots are not asked for before
+    rest_until: float = 0.0  # its slots are not asked for before this time
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""
@@ -121,7 +121,7 @@ class TaskManager:
 
     @property
     def ready(self) -> bool:
-        """Its slots may be given away."""
+        """Whether its slots may be assigned."""
         return self.registered and self.session is SessionPhase.READY
 
     @property
@@ -134,14 +134,14 @@ class TaskManager:
 
     @cached_property
     def dedicated_to(self) -> JobId | None:
-        """The one job that gets slots here: the TaskManager says so, or will."""
+        """The only job that gets slots here. The TaskManager reports it, or will."""
         if self.report is not None and self.report.dedicated_to is not None:
             return self.report.dedicated_to
         return next((slot.job_id for slot in self.slots if slot.exclusive), None)
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
-        """That its session holds: the TaskManager says so, or will."""
+        """The libraries that its session holds. The TaskManager reports them, or will."""
         reported = self.report.libraries if self.report is not None else ()
         return together(reported, *(slot.libraries for slot in self.slots))
 
@@ -155,7 +155,7 @@ class TaskManager:
 
     @cached_property
     def allocations(self) -> Mapping[AllocationId, JobId]:
-        """Whoever holds slots here, or will."""
+        """Allocation -> job, for everybody who holds slots here, or will."""
         return {s.allocation_id: s.job_id for s in self.slots if s.allocation_id is not None and s.job_id is not None}
 
     @cached_property
@@ -164,12 +164,12 @@ class TaskManager:
 
     @cached_property
     def reserved_since(self) -> float | None:
-        """Of the oldest reservation."""
+        """Start of the oldest reservation."""
         return min((s.since for s in self.slots if s.state is SlotState.RESERVED), default=None)
 
     @cached_property
     def shelf(self) -> Shelf | None:
-        """None where it is worth nothing any more."""
+        """Its shelf; None if it is no longer of use."""
         if self.state is TaskManagerState.STARTING:
             return Shelf(Presence.STARTING, "", False, True, 0, 0, self.was_ready)
         if not self.registered:
