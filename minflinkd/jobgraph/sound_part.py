@@ -15,7 +15,7 @@ from minflinkd.jobgraph.faults import GraphFault, vertex_path
 from minflinkd.jobgraph.model import Input, JobGraph, Sink, Task, Vertex
 from minflinkd.runtime.ids import VertexId
 
-_END = "__end_of_sound_part"  # longer ids than 64 characters are no user's
+_END = "__end_of_sound_part"  # no user is likely to choose such a name
 
 
 def sound_tasks(sound: JobGraph) -> tuple[Task, ...]:
