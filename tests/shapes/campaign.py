@@ -51,6 +51,7 @@ async def play(
     shapes = list(shapes)
     wanted = any(shape.reads_kafka for shape in shapes)
     if wanted and (cluster is not None or Tansu.missing()):
+        print(f"what would be read from Kafka is read from files: {Tansu.missing() or 'the cluster has no broker'}")
         shapes, wanted = [from_files(shape) for shape in shapes], False
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(guarding())
@@ -136,7 +137,7 @@ async def _struck(cluster: Cluster, plays: Sequence[Play], note: Note) -> None:
     """A kill comes when all that have not ended wait for one; those whose turn it is not are struck as well."""
 
     async def strike() -> None:
-        while running := [p for p in plays if p.over is None]:
+        while running := [p for p in plays if not p.rests]:
             if all(p.waits for p in running):
                 what = running[0].waits
                 for p in running:

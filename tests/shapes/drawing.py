@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.shapes.joins import Join
 from tests.shapes.keyed import Buckets, Numbered, Totals
@@ -40,6 +40,14 @@ DONE: dict[tuple[str, ...], int] = {  # what is done to a job, with weights
     ("kill taskmanager",): 2,
     ("kill session", "kill taskmanager"): 2,
 }
+DONE_AT_LENGTH: dict[tuple[str, ...], int] = {  # to some, in place of that
+    ("kill taskmanager", "hot restart", "savepoint"): 3,
+    ("hot restart", "kill session", "savepoint"): 2,
+    ("kill session", "rescale", "kill taskmanager"): 2,
+    ("kill taskmanager", "kill session", "kill taskmanager"): 2,
+    ("raise", "hot restart", "savepoint"): 2,
+}
+AT_LENGTH = 0.08  # of the shapes
 ILLEGAL = 0.12  # of the shapes
 TRIES = 200
 SYLLABLES = ("clicks", "Orders", "flow", "Rows", "aux", "Q", "step", "Part", "mix", "T", "sum", "Base")
@@ -97,6 +105,9 @@ class _Drawing:
         self._sinks: list[Sink] = []
         self._used: set[str] = set()
         self._done = rng.choices(list(DONE), list(DONE.values()))[0]
+        more = random.Random(f"done-{seed}")  # of its own: whatever comes to be drawn here changes nothing else
+        if more.random() < AT_LENGTH:
+            self._done = more.choices(list(DONE_AT_LENGTH), list(DONE_AT_LENGTH.values()))[0]
 
     def shape(self) -> Shape:
         rng = self._rng
@@ -111,7 +122,7 @@ class _Drawing:
         return Shape(
             seed=self._seed,
             nodes=tuple(self._nodes),
-            sinks=tuple(self._sinks),
+            sinks=self._varied_sinks(),
             order=rng.randrange(20),
             parallelism=rng.choice((1, 1, 1, 1, 2, 2, 3)),
             pace="400 ms" if self._done else "",
@@ -290,6 +301,17 @@ class _Drawing:
             self._add_sink(rng.choice([r for r in self._relations if r.node in finished] or inner))
         if len(self._sinks) < most and inner and rng.random() < 0.2:
             self._add_sink(rng.choice(inner))
+
+    def _varied_sinks(self) -> tuple[Sink, ...]:
+        """Some write texts, and of several one may write to the console."""
+        rng = random.Random(f"sinks-{self._seed}")
+        found = []
+        for number, sink in enumerate(self._sinks):
+            format, plain = sink.format, sink.mode is None and not sink.partitioned and sink.format != "python"
+            if plain and rng.random() < 0.15:
+                format = "console" if number and rng.random() < 0.4 else "text"
+            found.append(replace(sink, format=format))
+        return tuple(found)
 
     def _operator(self, relation: Relation) -> Operator:
         return next(node.operator for node in self._nodes if node.id == relation.node)

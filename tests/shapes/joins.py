@@ -43,7 +43,8 @@ class Join(Operator):
             return f"SELECT a.id, a.k, a.ts, a.v FROM {a} a LEFT SEMI JOIN {b} b ON {condition}"
         chosen = "SELECT a.id, a.k, a.ts, a.v + coalesce(b.v, -7) AS v FROM"
         if self.kind == "left":
-            return f"{chosen} {a} a LEFT JOIN {b} b ON {condition}"
+            tables = f"{b} b RIGHT JOIN {a} a" if self.swapped else f"{a} a LEFT JOIN {b} b"
+            return f"{chosen} {tables} ON {condition}"
         if self.swapped:
             return f"{chosen} {b} b JOIN {a} a ON {condition}"
         return f"{chosen} {a} a JOIN {b} b ON {condition}"
@@ -51,8 +52,9 @@ class Join(Operator):
     def python(self, context: Context) -> str:
         a, b = (f"inputs[{given!r}]" for given in context.inputs)
         condition = " AND ".join(self._conditions("a", "b"))
-        sides = ("right", "left") if self.swapped and self.kind == "inner" else ("left", "right")
-        how = {"inner": "inner", "left": "left", "semi": "left_semi"}[self.kind]
+        swapped = self.swapped and self.kind != "semi"  # there is no semi join from the right
+        sides = ("right", "left") if swapped else ("left", "right")
+        how = {"inner": "inner", "left": "right" if swapped else "left", "semi": "left_semi"}[self.kind]
         v = "'a.v'" if self.kind == "semi" else "F.expr('a.v + coalesce(b.v, -7)').alias('v')"
         return f"""\
     left, right = {a}.alias("a"), {b}.alias("b")

@@ -208,12 +208,14 @@ async def _shapes(
 
 
 async def _first_wrong(process: asyncio.subprocess.Process) -> str:
-    """Raises AssertionError where the shapes cannot be played at all."""
+    """One that is only stuck, if no other is wrong. Raises AssertionError if the shapes cannot be played at all."""
     assert process.stdout is not None
-    told = ""
+    told = stuck = ""
     async for line in process.stdout:
         told += line.decode(errors="replace")
-        if wrong := re.match(r"--- (seed \d+ (?!not played).*)", told.splitlines()[-1]):
-            return wrong.group(1)
+        if wrong := re.match(r"--- (seed \d+ (?!not played)(\w+).*)", told.splitlines()[-1]):
+            if wrong.group(2) != "stuck":
+                return wrong.group(1)
+            stuck = wrong.group(1)
     assert re.search(r"^\d+ seeds in ", told, re.MULTILINE), told[-3000:]
-    return ""
+    return stuck

@@ -81,11 +81,15 @@ class Play:
         self._broker = broker
         self._cluster: Cluster | None = None
         self.waits = ""  # for the kill that is to come next
+        self.rests = False  # it is over, or was stopped for its second part
         self.struck = asyncio.Event()
 
     async def first(self, cluster: Cluster) -> Verdict | None:
         """None: there is a second part."""
-        return await self._judged(self._first(cluster))
+        try:
+            return await self._judged(self._first(cluster))
+        finally:
+            self.rests = True
 
     async def second(self, cluster: Cluster) -> Verdict:
         verdict = await self._judged(self._second(cluster))

@@ -69,7 +69,7 @@ def still_illegal(shape: Shape) -> bool:
         case "an aggregate without watermark":
             return _no_watermark(shape, random.Random(0)) is not None
         case "update into files":
-            return any(sink.mode == "update" and sink.format != "python" for sink in shape.sinks)
+            return any(sink.mode == "update" and sink.is_of_files for sink in shape.sinks)
         case "ids that differ only in case":
             names = {node.id.lower() for node in shape.nodes}
             return len(names) < len(shape.nodes)
@@ -121,7 +121,7 @@ def _no_watermark(shape: Shape, rng: random.Random) -> Shape | None:
 
 
 def _update_into_files(shape: Shape, rng: random.Random) -> Shape | None:
-    files = [sink for sink in shape.sinks if sink.format != "python"]
+    files = [sink for sink in shape.sinks if sink.is_of_files]
     if not files:
         return None
     chosen = rng.choice(files)

@@ -112,7 +112,8 @@ class Shape:
     def document(self, base: Path, *, version: int = 1, kafka: str = "", **changes: Any) -> dict[str, Any]:
         """The job file. `base`: its directory, with `in` and `out`; `kafka`: the address of a broker."""
         vertices: dict[str, Any] = {node.id: self._vertex(node, version) for node in self.nodes}
-        vertices |= {sink.id: sink.vertex() for sink in self.sinks}
+        for sink in self.sinks:
+            vertices |= sink.vertices()
         names = list(vertices)
         turned = names[self.order % len(names) :] + names[: self.order % len(names)]
         checkpointing = {"interval": "1 s"} | ({"alignment-timeout": self.alignment} if self.alignment else {})
@@ -162,7 +163,7 @@ class Shape:
                 rows[node.id] = node.operator.rows(*given)
             if len(rows[node.id]) > LARGEST:
                 raise TooLarge(node.id)
-        return {sink.id: sink.wanted(rows[sink.input]) for sink in self.sinks}
+        return {sink.id: sink.wanted(rows[sink.input]) for sink in self.sinks if sink.is_compared}
 
     def without_unread(self) -> Shape:
         """Only what leads to a sink."""

@@ -16,6 +16,7 @@ import pyarrow.dataset
 from tests.shapes.rows import COLUMNS, SECOND, Row
 
 FILES = ("parquet", "json", "csv", "orc")
+LINES = "SELECT to_json(named_struct('id', id, 'k', k, 'ts', unix_micros(ts), 'v', v)) AS value FROM {rows}"
 
 SINK = '''
 class Files:
@@ -52,7 +53,7 @@ class Sink:
 
     id: str
     input: str
-    format: str  # of FILES, or python
+    format: str  # of FILES, text (a row in JSON a line), console, whose rows nobody compares, or python
     partitioned: bool = False
     mode: str | None = None
     exchange: bool = False
@@ -61,13 +62,23 @@ class Sink:
     def name(self) -> str:
         return f"Sink {self.format}" + (f" {self.mode}" if self.mode else "") + (" partitioned" * self.partitioned)
 
-    def vertex(self) -> dict[str, Any]:
+    def vertices(self) -> dict[str, Any]:
+        """The sink, and what makes texts of rows for one that takes texts."""
         edge: Any = {"id": self.input, "exchange": True} if self.exchange else self.input
         if self.exchange and self.mode:
             edge["output-mode"] = self.mode
+        made: dict[str, Any] = {}
+        if self.format == "text":
+            made[f"{self.id}_lines"] = {"inputs": [edge], "sql": LINES.format(rows=self.input)}
+            edge = f"{self.id}_lines"
+        return made | {self.id: self._vertex(edge)}
+
+    def _vertex(self, edge: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"inputs": [edge]}
         if self.format == "python":
             found["sink"] = {"python": "shape:Files", "delivery": "exactly-once"}
+        elif self.format == "console":
+            found["sink"] = {"format": "console", "options": {"numRows": 3}}
         else:
             found["sink"] = {"format": self.format, "path": f"${{output}}/{self.id}"}
             if self.partitioned:
@@ -78,6 +89,14 @@ class Sink:
 
     def wanted(self, rows: Sequence[Row]) -> Counter[Row]:
         return Counter(_coarse(r) for r in rows)
+
+    @property
+    def is_compared(self) -> bool:
+        return self.format != "console"
+
+    @property
+    def is_of_files(self) -> bool:
+        return self.format in (*FILES, "text")
 
     def found(self, output: Path) -> Counter[Row]:
         rows = self._read(output / self.id)
@@ -94,6 +113,9 @@ class Sink:
             return [Row(**json.loads(line)) for line in lines]
         if not directory.exists():
             return []
+        if self.format == "text":
+            files = [path for path in directory.rglob("part-*") if path.is_file()]
+            return [Row(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
         options: dict[str, Any] = {"format": self.format, "partitioning": "hive" if self.partitioned else None}
         if self.format == "csv":
             names = [name for name in COLUMNS if name != "k" or not self.partitioned]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.shapes.drawing import DONE, draw
+from tests.shapes.drawing import DONE, DONE_AT_LENGTH, draw
 from tests.shapes.keyed import Totals
 from tests.shapes.reduction import smaller
 from tests.shapes.refusals import REASONS
@@ -36,6 +36,8 @@ def test_a_seed_always_gives_the_same_shape() -> None:
     "feature",
     [
         *(
+            "Sink text",
+            "Sink console",
             "Source json",
             "Source parquet",
             "Source csv",
@@ -64,7 +66,7 @@ def test_a_seed_always_gives_the_same_shape() -> None:
             "Sink python complete",
         ),
         *("1 sinks", "2 sinks", "3 sinks", "input arrives", "input is there", "done: nothing"),
-        *(f"done: {what}" for what in dict.fromkeys(what for done in DONE for what in done)),
+        *(f"done: {what}" for what in dict.fromkeys(what for done in (*DONE, *DONE_AT_LENGTH) for what in done)),
         *(f"refused: {reason}" for reason in REASONS),
     ],
 )
@@ -89,6 +91,15 @@ def test_the_order_of_tables_in_a_join_varies() -> None:
     nodes = [node for seed in range(SEEDS) for node in draw(seed).nodes if node.operator.name == "Join inner"]
     swapped = {node.operator.sql(_context(node)) is not None and node.operator.swapped for node in nodes}  # type: ignore[attr-defined]
     assert swapped == {True, False}
+
+
+def test_shapes_meet_kills_hot_restarts_and_savepoints_one_after_the_other() -> None:
+    drawn = {draw(seed).done for seed in range(SEEDS)}
+    assert drawn >= set(DONE_AT_LENGTH)
+
+
+def test_a_shape_has_a_sink_that_is_compared() -> None:
+    assert all(any(sink.is_compared for sink in draw(seed).sinks) for seed in range(SEEDS))
 
 
 def test_a_sliding_window_counts_a_row_in_each_of_its_windows() -> None:

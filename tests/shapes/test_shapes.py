@@ -9,6 +9,7 @@ import pytest
 from tests.shapes.__main__ import told
 from tests.shapes.campaign import play
 from tests.shapes.drawing import draw
+from tests.shapes.planted import FAULTS, find
 from tests.shapes.playing import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="function")]
@@ -24,6 +25,16 @@ async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_wit
     wrong = [verdict for verdict in verdicts if not verdict.good]
     stories = ["\n".join([f"{v.kind}: {v.why}", *v.story, told(v.shape)]) for v in wrong]
     assert not wrong, "\n\n".join(stories)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_planted_fault_is_found(name: str) -> None:
+    """Jobs that only hang show nothing: a busy machine does that, too."""
+    told = await find(FAULTS[name])
+    assert told
+    assert "stuck" not in told
 
 
 def _tell(verdict: Verdict) -> None:
