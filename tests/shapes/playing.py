@@ -35,6 +35,7 @@ EXPECTED = (  # failures: those that a shape asks for, and Spark's patience with
     "raised once, on purpose",
     "Timed out while waiting for the Python worker to connect back",
 )
+NOT_YET = ("no-session", "job-not-running")  # codes of refusals while something is brought up again
 TIME_HAS_ENDED = "time has ended for the state of"  # a bounded job was stopped when a part of it had ended
 IDLE = 4.0  # seconds
 PATIENCE = 4  # times LONGEST, for a job that gets on meanwhile
@@ -249,7 +250,11 @@ class Play:
             if await self._has_ended() or "time has ended" in _text(error):
                 self.tell("it has ended before the hot restart, or fires its last windows")
                 return False
-            raise Wrong("hot restart refused", _text(error)) from error
+            if error.info().code not in NOT_YET:
+                raise Wrong("hot restart refused", _text(error)) from error
+            self.tell(f"no hot restart: {_text(error)}")
+            await self._until("it runs", self._runs_or_has_ended)
+            return True
         self.tell("hot restart begun")
         await self._feed_half()  # a version is on trial until it has processed rows
 
@@ -267,7 +272,7 @@ class Play:
             return False
         if await self._has_ended() or "time has ended" in str(latest.error):
             return False  # its input ended between the request and the cut
-        if any(told in str(latest.error) for told in EXPECTED):
+        if self._is_killed or any(told in str(latest.error) for told in EXPECTED):
             return True
         raise Wrong("hot restart failed", f"{latest.state}: {latest.error}")
 
@@ -284,10 +289,12 @@ class Play:
                     self.tell("it has ended before the savepoint")
                     return False
                 cause = await self._failure()
-                if not again or not any(told in cause for told in EXPECTED):
+                expected = error.info().code in NOT_YET or any(told in cause for told in EXPECTED)
+                expected = expected or self._is_killed  # what it ran on may be dead, and not be missed yet
+                if not again or not expected:
                     raise Wrong("stop failed", f"{_text(error)}; the job: {cause}") from error
                 self.tell(f"not stopped: {_text(error)}")
-                await self._until("it runs", self._runs)
+                await self._until("it runs", self._runs_or_has_ended)
             else:
                 self.tell(f"stopped with {self.savepoint}")
                 return True
@@ -354,6 +361,13 @@ class Play:
     async def _has_ended(self) -> bool:
         return await self._ended() is not None
 
+    @property
+    def _is_killed(self) -> bool:
+        return any(what.startswith("kill") for what in self.shape.done)
+
+    async def _runs_or_has_ended(self) -> bool:
+        return await self._has_ended() or await self._runs()
+
     async def _runs(self) -> bool:
         job = await self._job()
         if job.state in ENDED:
@@ -391,7 +405,7 @@ class Play:
     async def _check_failures(self) -> None:
         """A job to which nothing was done has not failed on the way."""
         assert self._cluster is not None
-        if "kill" in " ".join(self.shape.done):
+        if self._is_killed:
             return
         found = (await self._cluster.client.exceptions(self.job_id)).history.entries
         expected = (
