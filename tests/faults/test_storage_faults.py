@@ -1,5 +1,4 @@
-"""A real job on a checkpoint storage that fails, is slow, or is full: the query continues, and so do checkpoints later.
-"""
+"""A real job on a checkpoint storage that fails, is slow, or is full. The query goes on, and checkpoints recover."""
 
 from __future__ import annotations
 
