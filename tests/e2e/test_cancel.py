@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Cluster, tmp_path: Path) -> None:
-    """Its slots are soon free again, and its TaskManager keeps no Spark query, thread or file of it (Issue)."""
+    """The slots are soon free again, and the TaskManager keeps no Spark query, thread or file of the job (Issue)."""
     await cluster.await_ready(1)
     windows = WindowsJob(tmp_path)
     windows.write_events()

@@ -52,7 +52,7 @@ async def check(*arguments: str | Path, temporary: Path) -> tuple[int, str, str]
 
 
 async def test_a_check_finds_what_the_dry_run_of_a_daemon_finds(cluster: Cluster, tmp_path: Path) -> None:
-    """Both report the same faults in the same words. The exit code is 1, and nothing is left (Issue 15, 11)."""
+    """A check and a dry run report the same faults in the same words. A check leaves nothing (Issue 15, 11)."""
     await cluster.await_ready(1)
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -59,7 +59,7 @@ async def none_left(cluster: Cluster, job_id: str) -> None:
 async def test_a_checkpoint_by_request_publishes_what_it_covers(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """It comes long before the next periodic checkpoint (C20, E1)."""
+    """The checkpoint comes long before the next periodic one (C20, E1)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing={"interval": "1 h"}))
     await processed(cluster, job_id, 6)
@@ -150,7 +150,7 @@ async def test_a_drained_job_fires_all_its_windows(
 async def test_a_savepoint_of_a_running_job_is_disposed_of_by_request_alone(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """It survives the job and its checkpoints. Nothing of it is left when it is disposed of (C24)."""
+    """The savepoint survives the job and its checkpoints. Disposal leaves nothing of it (C24)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 6)

@@ -103,7 +103,7 @@ async def test_a_heap_larger_than_the_machine_is_named_by_its_option(host: Host)
 
 @pytest.mark.slow
 async def test_what_the_jvm_refuses_is_said_in_its_own_words(host: Host) -> None:
-    """This stands for a heap that the machine has but the process may not have (R5)."""
+    """The heap stands for one that the machine has but the process may not have (R5)."""
     host.options = {"taskmanager.spark.conf": '{"spark.driver.memory": "900t"}'}
     reason = await host.why_it_ended()
     assert is_start_failure(

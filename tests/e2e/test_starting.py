@@ -74,7 +74,7 @@ def on_a_terminal(*arguments: str, environ: dict[str, str] | None = None) -> tup
 
 
 def test_without_java_a_daemon_does_not_start(tmp_path: Path, without_java: dict[str, str]) -> None:
-    """It reports an error with a code before "ready", instead of starting TaskManagers that end again (Issue 15, 9)."""
+    """An error with a code comes before "ready", instead of TaskManagers that end again and again (Issue 15, 9)."""
     code, lines = serve(tmp_path / "state", without_java)
     assert (code, lines[-1]["level"], lines[-1]["code"]) == (ExitCode.DAEMON_FAILED, "error", "no-java")
     assert "no Java was found" in lines[-1]["error"]

@@ -61,7 +61,7 @@ def test_systemd_accepts_the_unit_without_a_warning(unit: Path) -> None:
 
 
 def test_the_unit_is_hardened(unit: Path) -> None:
-    """Its exposure level by systemd-analyze security is at most 3.0 (E25)."""
+    """The exposure level by systemd-analyze security is at most 3.0 (E25)."""
     result = run(tool("systemd-analyze"), "security", "--offline=yes", "--no-pager", unit)
     if "unrecognized option" in result.stderr:
         pytest.skip("this systemd-analyze judges running units only")

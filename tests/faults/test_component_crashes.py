@@ -124,7 +124,7 @@ async def test_a_job_master_crashes_and_its_job_comes_back_on_the_same_warm_task
 async def test_resource_manager_and_job_master_crash_at_once(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """They come back in any order, without help (R14)."""
+    """ResourceManager and JobMaster come back in any order, without help (R14)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     await asyncio.gather(cluster.crash_resource_manager(), cluster.crash_job_master(before.jid))
     await restored(cluster, before)
@@ -137,7 +137,7 @@ async def test_resource_manager_and_job_master_crash_at_once(
 async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """Its successor brings the job to its end, although tasks of the old JobMaster still run when it starts (R26)."""
+    """The next JobMaster ends the cancelled job, although tasks of the crashed one still run at first (R26)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
 
     async def published() -> bool:

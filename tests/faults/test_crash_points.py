@@ -17,7 +17,7 @@ JOBS = ("windows", "two_sinks")
 
 @pytest.mark.slow
 async def test_a_death_between_two_steps_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """It comes before an acknowledgement, before tasks are told, or before sinks commit after that (C22, C40, J12)."""
+    """A process dies before an acknowledgement, before tasks are told, or before their sinks commit (C22, C40, J12)."""
     trial = await Crashes(tmp_path, JOBS, SOME, files=40, pace="1 s").run()
     for name in JOBS:
         trial.verify(name)

@@ -124,7 +124,7 @@ MAY_CHANGE: dict[str, dict[str, Any]] = {
 
 
 async def test_settings_sinks_and_chaining_change_while_the_state_goes_on(one: Cluster, tmp_path: Path) -> None:
-    """They change one after the other, and every row is in the output once (H1, H2, H8)."""
+    """Settings, sinks and chaining change one after the other; every row is in the output once (H1, H2, H8)."""
     async with running_versions(one, tmp_path) as versions:
         for tag, (what, change) in enumerate(MAY_CHANGE.items(), start=2):
             last = await restarted(one, versions.job_id, versions.write(str(tag), **change))
@@ -247,7 +247,8 @@ async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cl
 
 @pytest.mark.slow
 async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -> None:
-    """Both are killed before the version gets input. If its first rows fail, it is still rolled back (H7, H8)."""
+    """Daemon and TaskManager are killed before it gets input. If the first rows fail, it is still rolled back (H7, H8).
+    """
     options = {**ONE, "rest.port": free_port(), "execution.checkpointing.interval": "1 s"}
     async with running_cluster(tmp_path / "cluster", **options) as cluster:
         await cluster.await_ready(1)
@@ -336,7 +337,7 @@ async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either
 async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """That happens after `hot-restart.timeout`. The old version is still in the same attempt (H4, H7)."""
+    """The version is given up after `hot-restart.timeout`. The old one stays in the same attempt (H4, H7)."""
     async with running_versions(one, tmp_path) as versions, one.configured(**{"hot-restart.timeout": "2 s"}):
         before = (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id
         last = await restarted(one, versions.job_id, versions.write("2", parallelism=5))
@@ -350,7 +351,7 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_
 async def test_a_version_that_hangs_in_its_first_micro_batch_gives_way_to_the_one_before_it(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """It is rolled back within `hot-restart.timeout`. It is not mistaken for a version without input (H7)."""
+    """The hanging version is rolled back within `hot-restart.timeout`, and not mistaken for one without input (H7)."""
     async with running_versions(one, tmp_path) as versions:
         async with one.configured(**{"hot-restart.timeout": "5 s"}):
             hanging = IN_EVERY_ROW.format(does=HANGS)

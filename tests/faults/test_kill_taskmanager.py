@@ -83,7 +83,7 @@ async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
 
 
 async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> None:
-    """It travels as blobs, which are deleted when another log is requested (B3, B18, E31)."""
+    """The log travels as blobs, which are deleted when another log is requested (B3, B18, E31)."""
     (task_manager, *_) = await cluster.await_ready(1)
     directory = cluster.state / "taskmanagers" / task_manager.id / "log"
     data = b"".join(b"line %09d of a large log\n" % n for n in range(400_000))

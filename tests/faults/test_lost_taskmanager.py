@@ -108,7 +108,7 @@ async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm(
 async def test_a_task_manager_stopped_until_its_job_has_ended_does_no_harm(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """This holds even when nobody is left who could tell it what not to touch (J12, R10, R15)."""
+    """It does no harm even when nobody is left to tell it what not to touch (J12, R10, R15)."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     job_id = await cluster.submit(windows.write(out.name))
@@ -128,7 +128,7 @@ async def test_a_task_manager_stopped_until_its_job_has_ended_does_no_harm(
 async def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """Its connection swallows everything. The session stays warm, and what was swallowed arrives late (R15)."""
+    """The connection swallows everything. The session stays warm, and what was swallowed arrives late (R15)."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     before = {tm.id: tm.minflinkd for tm in await cluster.task_managers()}

@@ -16,7 +16,7 @@ OF_AN_UPLOAD = (CrashPoint.REWRITE, CrashPoint.APPEND, CrashPoint.UPLOAD, CrashP
 
 
 async def test_a_taskmanager_that_dies_in_an_upload_leaves_nothing_but_orphans(tmp_path: Path) -> None:
-    """It dies with one of several files written. Only its orphans are listed, and no job misses them (F4 - F7)."""
+    """With one of several files written, only the upload's orphans are listed. A job does not miss them (F4 - F7)."""
     trial = await MergedFiles(tmp_path, ["deduplication"], [CrashPoint.FILE], files=16, pace="1 s").run()
     trial.verify("deduplication")
     assert trial.orphans["deduplication"]

@@ -156,7 +156,7 @@ async def test_a_full_storage_restarts_the_job_only_beyond_the_tolerated_number(
 async def test_a_version_takes_over_though_a_slow_checkpoint_is_in_progress(
     faulty: Cluster, disk: Disk, tmp_path: Path
 ) -> None:
-    """Its own first checkpoint is as slow. All numbers are there once, in the order of versions (H3)."""
+    """The new version's first checkpoint is as slow. All numbers are there once, in the order of versions (H3)."""
     job_id = await faulty.submit(counting_job(tmp_path, "versions"))
     await faulty.await_checkpoints(job_id, 2)
     disk.becomes(SLOW)

@@ -61,7 +61,7 @@ async def counted(shared: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
-    """It continues by rows and by frames, in the same session as before (C11, C14)."""
+    """The job continues by rows and by frames, in the same session as before (C11, C14)."""
     before = await counted.attempt()
     counted.counts.fail_once()
     await counted.goes_on()
@@ -71,7 +71,7 @@ async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
 
 @pytest.mark.parametrize("victim", ["session child", "TaskManager"])
 async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
-    """It continues on another TaskManager, which has no copy of its state (C11, C14, R11)."""
+    """The job continues on another TaskManager, which has no copy of its state (C11, C14, R11)."""
     cluster = counted.cluster
     await cluster.await_ready(2, timeout=300)
     struck = await cluster.measured((await cluster.task_manager_of(counted.job_id)).id)

@@ -35,7 +35,7 @@ async def test_what_does_not_matter_is_left_out() -> None:
 
 
 def test_the_smallest_shape_is_written_as_a_job_of_its_own(tmp_path: Path) -> None:
-    """Its job file is valid, and it comes with its input and the rows that it must write."""
+    """The job file is valid, and comes with its input and the rows that the job must write."""
     for seed in (0, 2, 7):
         shape = draw(seed)
         file = write_job_of(shape, tmp_path / str(seed))

@@ -18,7 +18,7 @@ SEEDS = range(30)
 
 @pytest.mark.timeout(3000)
 async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_with_a_reason(tmp_path: Path) -> None:
-    """This holds through raising functions, kills, hot restarts, and savepoints that are restored elsewhere."""
+    """The output is right through raising functions, kills, hot restarts, and savepoints restored elsewhere."""
     verdicts = await play([draw(seed) for seed in SEEDS], tmp_path, _tell)
     assert len(verdicts) == len(SEEDS)
     wrong = [verdict for verdict in verdicts if not verdict.good]

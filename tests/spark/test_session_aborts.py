@@ -65,7 +65,7 @@ async def test_an_abort_is_answered_when_no_link_is_made_any_more(tmp_path: Path
 
 
 async def test_a_repeated_request_waits_for_the_same_links(tmp_path: Path) -> None:
-    """Without that, the second request would find that its target exists (C11)."""
+    """A second request that did not wait would find that its target exists (C11)."""
     task = Linking()
     child = await child_of(task)
     both = [asyncio.create_task(child._take_snapshot(take(tmp_path / "snapshot"))) for _ in range(2)]

@@ -86,7 +86,7 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
 
 
 async def test_a_query_that_with_names_is_no_source_of_its_own(child: Child, tmp_path: Path) -> None:
-    """It is in the plan once, as are its sources. Each place that reads it has state of its own (C25)."""
+    """The query is in the plan once, as are its sources. Each place that reads it has its own state (C25)."""
     named = (
         "WITH counted AS (SELECT value AS v, count(*) AS n FROM numbers GROUP BY 1), same AS (SELECT * FROM counted)"
     )
@@ -305,7 +305,7 @@ REFUSED = {  # SQL of a vertex `found`; words of the problem, words of the hint
 async def test_what_spark_refuses_is_told_in_a_sentence_with_an_example_at_its_vertex(
     child: Child, tmp_path: Path, text: str
 ) -> None:
-    """It has no plan and no stack, and is at the faulty vertex, not at the last one (J4)."""
+    """The fault has no plan and no stack. It is at the faulty vertex, not at the last one (J4)."""
     problem, hint = REFUSED[text]
     vertices = [
         timed(),
@@ -345,7 +345,7 @@ async def test_what_is_advised_instead_is_accepted(child: Child, tmp_path: Path)
 
 
 async def test_sql_that_reads_a_vertex_that_is_no_input_of_it_is_refused(child: Child, tmp_path: Path) -> None:
-    """It cannot see the views of other vertices of the task. The hint says what to write (J2)."""
+    """SQL does not see the views of other vertices of the task. The hint says what to write (J2)."""
     found = await analyze(
         child,
         tmp_path,
@@ -392,7 +392,7 @@ async def test_what_is_wrong_after_a_missing_path_is_named_at_the_same_time(chil
 
 
 async def test_an_unknown_format_is_a_sentence(child: Child, tmp_path: Path) -> None:
-    """It shows nothing of Java's stack (J4)."""
+    """The fault shows nothing of Java's stack (J4)."""
     found = await analyze(child, tmp_path, source("numbers", "jsonl"), call("acme:sink", "numbers"))
     (fault,) = found.faults
     assert fault.path == "vertices.numbers.source"

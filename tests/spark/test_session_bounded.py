@@ -168,7 +168,7 @@ async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child
 
 
 async def test_a_running_query_that_reads_one_operator_twice_fires_both(child: Child, tmp_path: Path) -> None:
-    """They fire even if Spark could reuse the rows of a micro-batch, as of Kafka, and user code asks for it (J8a)."""
+    """Both fire even if Spark could reuse the rows of a micro-batch, as of Kafka, and user code asks for that (J8a)."""
     (tmp_path / "asks.py").write_text(ASKS_FOR_REUSE)
     minutes = source("numbers", "rate-micro-batch", rowsPerBatch="10", numPartitions="1", advanceMillisPerBatch="60000")
     marked = msgspec.structs.replace(minutes, watermark=Watermark(column="timestamp", delay="0 seconds"))
@@ -227,7 +227,7 @@ async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tm
 
 
 async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, tmp_path: Path) -> None:
-    """Its sources stop at what they see, then time ends. A second request changes nothing (C24)."""
+    """The query's sources stop at what they see, then time ends. A second request changes nothing (C24)."""
     truth = write_events(tmp_path / "in", 6)
     query = task(
         events(tmp_path / "in", maxFilesPerTrigger="1"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w")
@@ -244,7 +244,7 @@ async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, t
 
 
 async def test_a_restored_query_without_input_is_drained_too(child: Child, tmp_path: Path) -> None:
-    """Its first micro-batch has no rows, and fires the open windows (C24)."""
+    """The first micro-batch has no rows, and fires the open windows (C24)."""
     truth = write_events(tmp_path / "in", 2)
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(), query)

@@ -25,7 +25,7 @@ def test_a_local_session_stays_on_loopback(master: str) -> None:
 
 
 def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reaches_the_master() -> None:
-    """It sets cores, memory and address. What the operator sets takes precedence (R7)."""
+    """The slots set cores and memory; the master's route sets the address. The operator's settings win (R7)."""
     settings = spark.settings(config(master="spark://127.0.0.1:7077", heap_bytes=1 << 30))
     assert (settings["spark.cores.max"], settings["spark.executor.memory"]) == ("3", "1024m")
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
@@ -34,7 +34,7 @@ def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reache
 
 
 def test_the_code_of_jobs_lies_where_executors_reach_it() -> None:
-    """It is on their Python path after the operator's own entries. Each session has its own directory (B30)."""
+    """The code is on their Python path after the operator's entries. Each session has its own directory (B30)."""
     here = spark.code_directory(config())
     shared = spark.code_directory(config(master="spark://127.0.0.1:7077", state_directory="/shared/tm"))
     assert (str(here), str(shared)) == ("/w/code", "/shared/tm/code-w")
@@ -64,14 +64,14 @@ def session_with(tmp_path: Path, visit: Any) -> Any:
 
 
 def test_executors_that_share_the_directory_are_accepted(tmp_path: Path) -> None:
-    """They write a file, which is then found here. Nothing of it is left (C11)."""
+    """Executors write a file, which is then found here. Nothing of it is left (C11)."""
     session = session_with(tmp_path, lambda function, number: function(number))
     reach.check_executors(session)
     assert list(session.path.iterdir()) == []
 
 
 def test_an_executor_with_another_directory_at_that_path_is_named(tmp_path: Path) -> None:
-    """It reports success, but its file is nowhere to be seen (C11)."""
+    """The executor reports success, but its file is nowhere to be seen (C11)."""
     session = session_with(tmp_path, lambda function, number: ("node7", None, "elsewhere"))
     with pytest.raises(reach.StateDirectoryUnreachable, match=r"executor on node7 does not share .*state"):
         reach.check_executors(session)

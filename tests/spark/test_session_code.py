@@ -77,7 +77,7 @@ async def test_a_failure_names_the_files_of_its_micro_batch(child: Child, tmp_pa
 
 
 async def test_a_file_that_cannot_be_read_is_named_in_sparks_sentence(child: Child, tmp_path: Path) -> None:
-    """It comes without the parser's stack, and not as a fault of the user's code (Issue 15, 13)."""
+    """The error has no stack of the parser, and is not a fault of the user's code (Issue 15, 13)."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "1.json"
     file.write_text('{"value": 1}\nno json\n')
@@ -100,7 +100,7 @@ async def test_a_file_that_cannot_be_read_is_named_in_sparks_sentence(child: Chi
 async def test_a_failing_sink_is_reported_with_its_traceback(
     child: Child, tmp_path: Path, function: str, message: str
 ) -> None:
-    """That includes code that tries to leave the process (J7)."""
+    """Code that tries to leave the process is reported, too (J7)."""
     (tmp_path / "failing.py").write_text(FAILING)
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
     attempt = await child.run(job(), task(rate(10), call(f"failing:{function}", "numbers")), artifacts=artifacts)

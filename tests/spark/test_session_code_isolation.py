@@ -106,7 +106,7 @@ async def test_two_versions_see_their_own_modules_everywhere(child: Child, tmp_p
 
 
 async def test_a_new_version_reads_the_pickled_objects_of_the_one_before(child: Child, tmp_path: Path) -> None:
-    """This also holds in a worker that ran the earlier version (B30)."""
+    """A worker that ran the earlier version reads them as well (B30)."""
     before = await run(child, tmp_path, 1, "stateful")
     target = tmp_path / "snapshot"
     taken = await child.ask(p.TakeSnapshot(attempt_id=before, checkpoint_id=1, target_directory=str(target)))

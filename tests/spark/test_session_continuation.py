@@ -103,7 +103,7 @@ async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Chil
 
 
 async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path: Path) -> None:
-    """Its files are in a directory that several versions have written (C11)."""
+    """The checkpoint's files are in a directory that several versions have written (C11)."""
     totals = Job(child, tmp_path)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)
@@ -124,7 +124,7 @@ async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path
 async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_on_in(
     child: Child, tmp_path: Path
 ) -> None:
-    """It takes longer than the unload waits for a version that never comes; the unload names it (C10a, H4)."""
+    """The start takes longer than an unload waits in vain. The unload still names the new version (C10a, H4)."""
     totals = Job(child, tmp_path)
     attempt = await totals.start("v0")
     await child.batches(attempt, 3)
@@ -191,7 +191,7 @@ async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
 
 
 async def test_a_version_that_is_not_to_stop_after_all_goes_on_where_it_stands(child: Child, tmp_path: Path) -> None:
-    """Its last checkpoint fails, and there is none before it. Its query has ended by then and restarts (C13, H3)."""
+    """The last checkpoint fails, and there is none before it. The query has ended by then, and restarts (C13, H3)."""
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 3)

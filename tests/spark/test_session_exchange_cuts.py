@@ -112,7 +112,7 @@ async def started(child: Child, what: JobGraph, written: Written, cuts: Cuts | N
 
 
 async def test_a_checkpoint_that_aligns_too_long_takes_the_unread_entries_with_it(child: Child, tmp_path: Path) -> None:
-    """It completes while the task lags, says what it overtook, and is restored exactly (C5)."""
+    """The checkpoint completes while the task lags, says what it overtook, and is restored exactly (C5)."""
     written = Written(tmp_path)
     limit = Duration(1.0)
     run = await started(child, TOTALS, written, alignment_timeout=limit)
@@ -210,7 +210,7 @@ async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path)
 
 @pytest.mark.slow
 async def test_nothing_is_published_behind_a_cut_that_the_job_stops_with(child: Child, tmp_path: Path) -> None:
-    """That holds until the checkpoint is aborted, since the job then continues (C24)."""
+    """Nothing is published until the checkpoint is aborted, since the job then continues (C24)."""
     written = Written(tmp_path)
     run = await started(child, TOTALS, written)
     await run.batches("both", 1)
@@ -260,7 +260,7 @@ async def test_one_exchange_may_be_read_twice(child: Child, tmp_path: Path, text
 
 @pytest.mark.slow
 async def test_a_task_that_reads_exchanges_is_rescaled(child: Child, tmp_path: Path) -> None:
-    """Its state is repartitioned; its positions in the exchanges stay (R20)."""
+    """The task's state is repartitioned. Its positions in the exchanges stay (R20)."""
     written = Written(tmp_path)
     run = await started(child, TOTALS, written)
     await run.batches("both", 1)

@@ -102,7 +102,7 @@ async def started(child: Child, graph: JobGraph, fired: Fired, **fields: Any) ->
 
 
 async def test_an_idle_input_holds_the_watermark_back(child: Child, tmp_path: Path) -> None:
-    """It does so until it has rows again, also across a restore (J8a)."""
+    """The input holds it back until it has rows again, also across a restore (J8a)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     graph = union(a, b)
     run = await started(child, graph, fired)
@@ -154,7 +154,7 @@ async def test_an_idle_task_tells_its_watermark_while_it_waits_for_its_next_trig
 
 
 async def test_a_restored_task_behind_exchanges_is_drained_with_what_was_open(child: Child, tmp_path: Path) -> None:
-    """It is drained whether or not rows came through them since. Their end is a micro-batch (C24)."""
+    """The task is drained whether or not rows came through exchanges since. Their end is a micro-batch (C24)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     graph = union(a, b)
     run = await started(child, graph, fired)
@@ -189,7 +189,7 @@ async def test_an_input_that_is_idle_for_too_long_lets_it_go(child: Child, tmp_p
 
 
 async def test_a_task_without_state_passes_watermarks_on(child: Child, tmp_path: Path) -> None:
-    """That includes watermarks of the first minutes of 1970, which are small numbers (J8a)."""
+    """Watermarks of the first minutes of 1970, which are small numbers, are passed on, too (J8a)."""
     begin = datetime(1970, 1, 1, tzinfo=UTC)
     a, fired = Events(tmp_path / "a", begin), Fired(tmp_path, begin)
     middle = "SELECT time, value * 2 AS value FROM a WHERE value >= 0"
@@ -261,7 +261,7 @@ def joined_with_itself(a: Events) -> JobGraph:
 
 
 async def test_one_operator_that_is_read_twice_fires_by_an_idle_input(child: Child, tmp_path: Path) -> None:
-    """They fire with each watermark, whether rows come with it or not, and at the end (J8a)."""
+    """Both copies fire with each watermark, whether rows come with it or not, and at the end (J8a)."""
     a, fired = Events(tmp_path / "a"), Fired(tmp_path)
     run = await started(child, joined_with_itself(a), fired)
     a.put(0, 1, 70)

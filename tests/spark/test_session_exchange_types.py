@@ -82,7 +82,7 @@ def quoted(name: str) -> str:
 
 
 async def test_every_type_comes_out_of_an_exchange_as_it_went_in(child: Child, tmp_path: Path) -> None:
-    """Both sides print the same value and the same type (J8)."""
+    """Both sides of the exchange print the same value and the same type (J8)."""
     columns = ", ".join(f"{text} AS {quoted(name)}" for name, text in VALUES.items())
     told = ", ".join(f"CAST({quoted(n)} AS STRING) AS v{i}, typeof({quoted(n)}) AS t{i}" for i, n in enumerate(VALUES))
     before = f"SELECT *, to_json(struct({told})) AS before FROM (SELECT value, {columns} FROM numbers)"

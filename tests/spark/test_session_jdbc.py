@@ -136,7 +136,7 @@ async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres)
 async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts(
     child: Child, postgres: Postgres
 ) -> None:
-    """So is a server that does not know the database. The fault is a sentence, at the sink (J4)."""
+    """A server that does not know the user or the database is one, too. The sink's fault is a sentence (J4)."""
     gone = f"jdbc:postgresql://127.0.0.1:{free_port()}/postgres"
     wrong: tuple[dict[str, str], ...] = ({"url": gone}, {"url": postgres.url.replace("/postgres?", "/nowhere?")}, {})
     for changes in wrong:
@@ -153,7 +153,7 @@ async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts
 async def test_a_server_that_never_answers_does_not_hold_a_submission_up(
     child: Child, postgres: Postgres, more: dict[str, str]
 ) -> None:
-    """This holds even if the driver itself would wait for ever, as most do (J4)."""
+    """The submission goes on even if the driver itself would wait for ever, as most do (J4)."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/postgres"
         vertex = sink("numbers", **table(postgres, "never", url=url, **more))

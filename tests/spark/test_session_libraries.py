@@ -86,7 +86,7 @@ def lines(directory: Path) -> list[Any]:
 async def test_a_jar_is_found_by_every_job_that_brings_it_and_another_version_is_refused(
     child: Child, tmp_path: Path
 ) -> None:
-    """It is found in the driver and on executors. The classes of one session are of one version (B31)."""
+    """The jar is found in the driver and on executors. A session's classes are of one version (B31)."""
     query = task(rate(4), python("ruled", "main:build", "numbers"), call("main:write", "ruled"))
     for job_name in ("one", "other"):
         directory = tmp_path / job_name
@@ -150,7 +150,7 @@ def wheel(directory: Path) -> Path:
 
 
 async def test_a_wheel_with_native_code_is_loaded_by_its_own_name(child: Child, tmp_path: Path) -> None:
-    """It is loaded in the driver and in workers, also after the job that brought it has ended (B31)."""
+    """The wheel is loaded in the driver and in workers, also after the job that brought it has ended (B31)."""
     path = await asyncio.to_thread(wheel, tmp_path)
     query = task(rate(4), python("doubled", "main:build", "numbers"), call("main:write", "doubled"))
     for turn in ("first", "second"):

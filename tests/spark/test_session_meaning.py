@@ -163,7 +163,7 @@ async def test_what_code_keeps_state_by_is_compared_too(child: Child, tmp_path: 
 
 
 async def test_a_checkpoint_says_what_its_state_means(child: Child, tmp_path: Path) -> None:
-    """So a start from a savepoint is compared as a hot restart is (C25)."""
+    """With that, a start from a savepoint is compared as a hot restart is (C25)."""
     wanted = version(GROUPED)
     attempt = await child.run(job(), wanted, artifacts=artifact(tmp_path, "acme.py", CODE))
     await child.batches(attempt, 0)

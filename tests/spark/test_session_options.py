@@ -86,7 +86,7 @@ async def faults(child: Child, *vertices: Vertex) -> tuple[GraphFault, ...]:
 async def test_a_wrong_value_of_an_option_of_a_source_is_a_fault_of_that_option(
     child: Child, tmp_path: Path, kind: str, option: str, value: str, words: str
 ) -> None:
-    """It would pass Spark's analysis, but fail in each attempt. A right one beside it is not blamed."""
+    """The value would pass Spark's analysis, but fail in each attempt. A right one beside it is not blamed."""
     wrong = files(tmp_path / "in", kind, **{"fileNameOnly": "false", option: value})
     (fault,) = await faults(child, wrong, parquet(tmp_path / "out", "numbers"))
     assert fault.path == f"vertices.numbers.source.options.{option}"

@@ -135,7 +135,7 @@ async def test_two_deduplications_exchanged_in_a_union_keep_their_state(child: C
 
 
 async def test_a_snapshot_of_moved_state_restores_as_any_other(child: Child, tmp_path: Path) -> None:
-    """That includes a second time, after a further exchange of the two (C11, C25)."""
+    """The snapshot restores a second time, after a further exchange of the two (C11, C25)."""
     query, taken = await two_dedups(child, tmp_path)
     moved = await child.run(
         query.job,
@@ -182,7 +182,7 @@ async def test_a_stateful_vertex_removed_is_refused_unless_allowed(child: Child,
 
 
 async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
-    """Their counts continue from the right state (C25)."""
+    """Each count continues from the right state (C25)."""
     query = Query(child, tmp_path)
     query.feed("a", *[("k", "00:00:10")] * 3)
     query.feed("b", *[("k", "00:00:10")] * 5)
@@ -230,7 +230,7 @@ async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child
 
 
 async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: Child, tmp_path: Path) -> None:
-    """It reads from the offset on without losing a row, and its state starts afresh (C26)."""
+    """The query loses no row from the offset on, and its state starts afresh (C26)."""
     artifacts = artifact(tmp_path, "dedups.py", CODE % str(tmp_path / "out.jsonl"))
     count = sql(
         "counted", "SELECT value % 2 AS k, count(*) AS n, min(value) AS first FROM numbers GROUP BY 1", "numbers"

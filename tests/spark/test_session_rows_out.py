@@ -49,14 +49,14 @@ async def counted(child: Child, *vertices: Vertex, **fields: Any) -> tuple[int, 
 
 @pytest.mark.parametrize("name", ["one", "twice", "none", "unpersisted"])
 async def test_a_function_has_written_the_rows_that_it_was_given(child: Child, tmp_path: Path, name: str) -> None:
-    """It does not matter how often it reads them or how few it reads: nobody else knows what it does with them."""
+    """All rows count, however often or seldom it reads them: nobody else knows what it does with them."""
     files = artifact(tmp_path, "functions.py", FUNCTIONS)
     rows, batches = await counted(child, rate(10), sink("numbers", python=f"functions:{name}"), artifacts=files)
     assert rows == 10 * batches
 
 
 async def test_a_console_has_written_also_the_rows_that_it_does_not_show(child: Child) -> None:
-    """It prints only the first `numRows` of each micro-batch."""
+    """A console sink prints only the first `numRows` of each micro-batch."""
     out = sink("letters", OutputMode.UPDATE, format="console", options={"numRows": "1"})
     rows, batches = await counted(child, rate(30), sql("letters", LETTERS, "numbers"), out)
     assert rows == 3 * batches

@@ -80,7 +80,7 @@ def calls(root: Path, name: str) -> list[list[Any]]:
 
 
 async def test_a_collect_sink_keeps_the_last_rows(child: Child, tmp_path: Path) -> None:
-    """Their number is bounded. They come oldest first, each with its micro-batch (J2, J13)."""
+    """The number of rows is bounded. The oldest come first, each with its micro-batch (J2, J13)."""
     attempt = await child.run(job(), task(rate(10), sink("numbers", format="collect", options={"rows": "30"})))
     await child.batches(attempt, 4)
     collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
@@ -106,7 +106,7 @@ async def test_a_collect_sink_of_a_whole_result_shows_the_last_one(child: Child)
 
 
 async def test_a_console_sink_prints_its_rows(child: Child) -> None:
-    """It prints to the session's log under a supervisor. A stateful query is still read in full (J2)."""
+    """The rows go to the session's log under a supervisor. A stateful query is still read in full (J2)."""
     out = sink("letters", OutputMode.UPDATE, format="console", options={"numRows": "1", "truncate": "false"})
     attempt = await child.run(job(), task(rate(30), sql("letters", LETTERS, "numbers"), out))
     await child.batches(attempt, 2)

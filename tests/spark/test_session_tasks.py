@@ -30,7 +30,7 @@ async def test_a_warm_session_says_what_its_start_cost(child: Child) -> None:
 
 
 async def test_a_task_tells_its_rows_and_batches(child: Child, tmp_path: Path) -> None:
-    """It reports rows in, rows staged, micro-batches and the time of the first one."""
+    """Rows in, rows staged, micro-batches and the time of the first one are reported."""
     attempt = await child.run(job(), task(rate(100), EVEN, parquet(tmp_path, "even")))
     finished = await child.batches(attempt, 4)
     await child.stop(attempt)

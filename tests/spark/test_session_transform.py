@@ -190,7 +190,7 @@ async def test_a_snapshot_that_names_a_directory_which_is_gone_can_be_repartitio
 
 
 async def test_a_job_with_transform_with_state_starts_at_offsets(child: Child, tmp_path: Path) -> None:
-    """Its state is empty, with schemas written to a path that is gone. It can be restored after that (C26)."""
+    """The state is empty, with schemas written to a path that is gone. It can be restored after that (C26)."""
     counts = Counts(child, tmp_path, "rows")
     write_events(tmp_path / "in", 2)
     attempt = await counts.begin()

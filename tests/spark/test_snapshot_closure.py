@@ -46,7 +46,7 @@ def close(files: set[str], batch: int, offset: str | None = None) -> set[str]:
 
 @given(st.data())
 def test_a_closure_is_the_latest_base_and_every_changelog_since(data: st.DataObject) -> None:
-    """It has exactly those, and nothing newer than the batch (C11)."""
+    """A closure has exactly those, and nothing newer than the batch (C11)."""
     batches = data.draw(st.integers(1, 30))
     zips = data.draw(st.sets(st.integers(1, batches + 1)))
     batch = data.draw(st.integers(0, batches - 1))
