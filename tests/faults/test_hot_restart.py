@@ -247,8 +247,7 @@ async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cl
 
 @pytest.mark.slow
 async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -> None:
-    """Daemon and TaskManager are killed before it gets input. If the first rows fail, it is still rolled back (H7, H8).
-    """
+    """Daemon and TaskManager are killed before it gets input. If its first rows fail, it is rolled back (H7, H8)."""
     options = {**ONE, "rest.port": free_port(), "execution.checkpointing.interval": "1 s"}
     async with running_cluster(tmp_path / "cluster", **options) as cluster:
         await cluster.await_ready(1)
