@@ -1,4 +1,4 @@
-"""A real daemon with real TaskManagers for tests: its own process, on free ports, in a directory that goes with it."""
+"""A real daemon with real TaskManagers for tests: a process of its own, on free ports, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minflinkd.runtime.errors import MinflinkError
 
 T = TypeVar("T")
 PAUSE = 0.05  # seconds between two looks at a condition
-PATIENCE = 3.0  # how much slower than two idle cores a machine may be: a wait only guards against hanging
+PATIENCE = 3.0  # how many times slower than two idle cores a machine may be: timeouts only guard against hanging
 CONFIG = "minflinkd.yaml"
 RELOADED = "configuration reloaded"  # what the daemon logs
 
@@ -37,9 +37,10 @@ async def until(
     pause: float = PAUSE,
     patience: float = PATIENCE,
 ) -> T:
-    """The first true answer of `condition`. Fails by naming what was waited for, after `timeout` on a fast machine.
+    """Return the first true answer of `condition`, or fail and name what it waited for.
 
-    How long something may take is no matter of this: a test that has a bound measures.
+    `timeout` is for a fast machine. It does not check how long something may take: a test with such a bound measures
+    it.
     """
     timeout *= patience
     deadline = time.monotonic() + timeout
@@ -69,18 +70,21 @@ class Cluster:
         return (self.launch.base / "daemon.log").read_text(errors="replace")
 
     async def kill(self) -> None:
-        """Kill -9 of the daemon."""
+        """Kill the daemon with SIGKILL."""
         self.process.kill()
         await self.process.wait()
 
     async def start_again(self) -> None:
-        """In its place, with all that it has stored; it needs a fixed `rest.port`, or the client loses it."""
+        """Start the daemon again with all that it has stored.
+
+        It needs a fixed `rest.port`. Otherwise the client cannot find it.
+        """
         self.process = await self.launch.start()
         await self.launch.url(self.process)
 
     @contextlib.asynccontextmanager
     async def configured(self, **settings: object) -> AsyncIterator[None]:
-        """The daemon with other settings while the block runs: those that a reload applies."""
+        """Apply these settings while the block runs. They must be settings that a reload applies."""
         before = self.settings
         await self._reload({**before, **settings})
         try:
@@ -112,7 +116,7 @@ class Cluster:
         return await until(f"{count} TaskManagers with a ready session", enough, timeout=timeout, pause=0.2)
 
     async def await_count(self, count: int, *, timeout: float = 60.0) -> list[TaskManager]:
-        """Exactly so many TaskManagers are there, each with a ready session."""
+        """Wait until there are exactly `count` TaskManagers, each with a ready session."""
 
         async def exact() -> list[TaskManager] | None:
             found = await self.task_managers(ready=False)
@@ -121,12 +125,12 @@ class Cluster:
         return await until(f"{count} TaskManagers, all ready", exact, timeout=timeout, pause=0.2)
 
     async def task_manager_of(self, job_id: str) -> TaskManager:
-        """That which runs the job's first task."""
+        """Return the TaskManager that runs the job's first task."""
         runs_on = (await self.client.job(job_id)).vertices[0].minflinkd.taskmanager_id
         return next(tm for tm in await self.task_managers(ready=False) if tm.id == runs_on)
 
     async def measured(self, resource_id: str) -> TaskManager:
-        """As a heartbeat told of it: what is told between two of them carries no metrics."""
+        """Return the TaskManager with the metrics of a heartbeat: updates between two heartbeats carry no metrics."""
 
         async def with_metrics() -> TaskManager | None:
             found = {tm.id: tm for tm in await self.task_managers()}.get(resource_id)
@@ -164,7 +168,7 @@ class Cluster:
         await until(f"{count} checkpoints of {job_id}", enough, timeout=timeout)
 
     async def cancel_all(self) -> None:
-        """What still runs of the jobs that were submitted here."""
+        """Cancel the jobs submitted here that still run."""
         running, self.jobs = self.jobs, []
         for job_id in running:
             with contextlib.suppress(MinflinkError):  # most have ended
@@ -183,9 +187,9 @@ async def running_cluster(
     serve: Sequence[str] = ("-m", "minflinkd", "serve"),
     **settings: object,
 ) -> AsyncIterator[Cluster]:
-    """Start a daemon in `base/state`; at the end stop it, and see that it leaves no process.
+    """Start a daemon in `base/state`. At the end stop it, and check that it leaves no process behind.
 
-    `environ`: the daemon's environment, in place of this process's. `serve`: what Python is to run.
+    `environ` is the daemon's environment, in place of this process's. `serve` is what Python runs.
     """
     base.mkdir(parents=True, exist_ok=True)
     values = {"rest.port": 0, "restart-strategy.exponential-delay.initial-backoff": "100 ms", **settings}
@@ -204,7 +208,7 @@ async def running_cluster(
 
 @dataclass(frozen=True)
 class Launch:
-    """How the daemon of a directory is started."""
+    """How to start the daemon of one directory."""
 
     base: Path
     serve: tuple[str, ...]
@@ -228,17 +232,17 @@ class Launch:
             )
 
     async def url(self, process: asyncio.subprocess.Process) -> str:
-        """Of a daemon that is ready."""
+        """Return the daemon's address once it is ready."""
         return await until("a ready daemon", lambda: _url(self.state, process), timeout=30, pause=0.02)
 
 
 def _write_settings(base: Path, settings: Mapping[str, object]) -> None:
-    """The daemon's configuration file: an option a line, in JSON, which is YAML."""
+    """Write the daemon's configuration file: one option on each line, in JSON, which is YAML."""
     (base / CONFIG).write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
 
 
 def lives(process: psutil.Process) -> bool:
-    """A zombie does not: not every init reaps what it is left."""
+    """Whether the process lives. A zombie does not: not every init reaps the orphans that it adopts."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -246,7 +250,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """One that is free now, for a daemon that is to be found again."""
+    """Return a port that is free now, for a daemon that must keep its address when it starts again."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
@@ -282,6 +286,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def write_job(path: Path, document: dict[str, Any]) -> Path:
-    """A job file."""
+    """Write a job file."""
     path.write_text(json.dumps(document, indent=1))  # JSON is YAML
     return path

@@ -1,5 +1,4 @@
-"""What holds for all tests: what is cheap comes first; a random walk repeats exactly, unless it is asked to look for
-new ground; real servers."""
+"""What holds for all tests: cheap ones run first, random walks repeat exactly unless told to explore, real servers."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-# `make test` must say the same thing twice; `make test-all` goes where no run has been. A machine may be busy.
+# `make test` must give the same result twice. `make test-all` draws new examples in every run. The machine may be busy,
+# so no example has a deadline.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", UNTIMED, derandomize=True)
 settings.register_profile("exploring", UNTIMED, print_blob=True)
@@ -24,7 +24,10 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A run that fails says so soon. A folder that is not named comes where Spark begins."""
+    """Sort the tests by cost, so that a run that fails says so soon.
+
+    A folder that is not named runs before the first tests that need Spark.
+    """
 
     def cost(item: pytest.Item) -> int:
         folder = item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
@@ -35,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
-    """Programs that a test starts heed it, also where the tests run in the background, which ignores it."""
+    """Programs that a test starts react to Ctrl-C, even if the tests run in the background, where shells ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,6 +1,6 @@
-"""The local disk as `faulty://`, for processes under test: what is wrong with it stands in the file $FAULTY_DISK.
+"""The local disk as `faulty://`, for processes under test: the file $FAULTY_DISK says what is wrong with it.
 
-`install` makes it a backend of every process that has the directory on its PYTHONPATH, as a third party's package is.
+`install` makes it a backend of every process that has the directory on its PYTHONPATH, as a third party's package does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FaultyDisk(FaultyStorage):
 
 
 def install(directory: Path) -> dict[str, str]:
-    """The environment of a daemon that knows the scheme; its TaskManagers inherit it."""
+    """Return the environment of a daemon that knows the scheme. Its TaskManagers inherit it."""
     info = directory / "faulty_disk-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-disk\nVersion: 1.0\n")

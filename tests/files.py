@@ -1,4 +1,4 @@
-"""What lies in a directory while others still write there, and delete."""
+"""The files in a directory to which others write, and from which they delete, at the same time."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ from pathlib import Path
 
 
 def files_below(directory: Path) -> list[Path]:
-    """Every file. A directory that is gone has none, also one that goes meanwhile: `Path.rglob` fails there."""
+    """Return every file below the directory.
+
+    A missing directory has none, and neither has one that disappears meanwhile: `Path.rglob` would fail there.
+    """
     return [Path(parent, name) for parent, _, names in os.walk(directory) for name in names]

@@ -1,7 +1,7 @@
 """The demo's flights, weighed by each version of a job in three ways: by a param, by its SQL and by its code.
 
-A file of events is a day, and a micro-batch. A window is three days long, so that what one version has counted is in
-the state that the next one goes on with; and every flight in it tells which version it was that counted it.
+A file of events is one day, and one micro-batch. A window is three days long, so the next version continues with state
+that the version before it has counted. Every flight in a window shows which version counted it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Version:
-    """Its number is shown beside every row. No two of the weights are ever alike, lest Spark count one sum for both."""
+    """A version of the job. Its number is written beside every row.
+
+    No two of the weights are ever equal. Otherwise Spark could compute one sum for both.
+    """
 
     number: int = 0
     factor: int = 2
@@ -61,9 +64,9 @@ class Version:
 
 @dataclass
 class FlightsJob:
-    """The job's input grows by a file as often as it is told to.
+    """A job whose input grows by one file each time that the test releases one.
 
-    `exchange`: flights are weighed by one task, and summed by another.
+    `exchange`: one task weighs flights, and another one sums them.
     """
 
     base: Path
@@ -91,7 +94,7 @@ class FlightsJob:
             self._released += 1
 
     def write(self, version: Version) -> Path:
-        """The job file of a version."""
+        """Write the job file of a version and return its path."""
         code = (EXAMPLE / "flights.py").read_text() + CODE.format(weight=version.weight)
         (self.base / "flights.py").write_text(code)
         document = copy.deepcopy(_DOCUMENT)
@@ -106,7 +109,7 @@ class FlightsJob:
         return write_job(self.base / "job.yaml", document)
 
     def batch(self, versions: Sequence[Version]) -> Rows:
-        """What is owed, by pandas. `versions`: which one counted the flights of each file."""
+        """Return the expected rows, computed by pandas. `versions`: which version counted the flights of each file."""
         days = []
         for file, version in zip(self._days, versions, strict=False):
             flights = pd.read_json(file, lines=True)
@@ -129,16 +132,16 @@ class FlightsJob:
         return sorted(sums[COLUMNS].itertuples(index=False, name=None))
 
     def result(self) -> Rows:
-        """What any reader of the output sees, each row as often as it is there."""
+        """Return what any reader of the output sees, each row as often as it occurs."""
         found = self._read()
         return sorted((int(row["since"].timestamp()), *(row[name] for name in COLUMNS[1:])) for row in found)
 
     def writers(self) -> list[str]:
-        """The version that wrote each row, in the order of the windows."""
+        """Return the version that wrote each row, in the order of the windows."""
         return [row["version"] for row in sorted(self._read(), key=lambda row: row["since"])]
 
     def applications(self) -> set[str]:
-        """Of Spark, that have counted flights."""
+        """Return the Spark applications that have counted flights."""
         return {row[name] for row in self._read() for name in ("application", "last_application")}
 
     def _read(self) -> list[dict[str, Any]]:
@@ -167,7 +170,7 @@ _DOCUMENT: dict[str, Any] = {
 
 
 def _unpack(directory: Path) -> None:
-    """By the demo's own script."""
+    """Unpack the flights with the demo's own script."""
     spec = importlib.util.spec_from_file_location("unpack", EXAMPLE / "unpack.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""A wire that can be cut: a TCP proxy that goes silent without FIN or RST, as a network does that drops packets."""
+"""A connection that can be cut: a TCP proxy that goes silent without FIN or RST, like a network that drops packets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Self
 
 
 class Proxy:
-    """Between its clients and one server. While it swallows, it takes connections and bytes, and passes nothing on.
+    """A proxy between its clients and one server. While it swallows, it accepts connections and bytes, forwarding none.
 
-    What it swallowed it passes on late and in order, as TCP does when the packets get through again.
+    Later it forwards what it swallowed, in order, as TCP does when packets get through again.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -62,7 +62,7 @@ class Proxy:
             writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction, to its end, which closes the other one as well."""
+        """Carry one direction to its end, and then close the other one."""
         taken: asyncio.Queue[bytes] = asyncio.Queue()
         taking = asyncio.get_running_loop().create_task(self._take(reader, taken), name="proxy reader")
         try:
@@ -77,7 +77,7 @@ class Proxy:
             taking.cancel()
 
     async def _take(self, reader: asyncio.StreamReader, taken: asyncio.Queue[bytes]) -> None:
-        """Whatever comes, at once, whether it is passed on or not; the empty one is the end."""
+        """Read whatever comes at once, whether it is forwarded or not. Empty data means the end."""
         data = b"first"
         while data:
             try:

@@ -24,10 +24,10 @@ HOME = Path(pyspark.__file__).parent
 class SparkCluster:
     url: str
     worker: asyncio.subprocess.Process
-    work: Path  # of the worker: a directory for each application's executors
+    work: Path  # the worker's directory; it has a subdirectory for the executors of each application
 
     def executors(self) -> list[psutil.Process]:
-        """That run now."""
+        """Return the executors that run now."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [p for p in psutil.Process(self.worker.pid).children(recursive=True) if p.name() == "java"]
         return []
@@ -48,7 +48,7 @@ async def spark_cluster(base: Path, *, cores: int, memory: str = "1g") -> AsyncI
 
 @contextlib.asynccontextmanager
 async def _daemon(log: Path, kind: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """With all that it started, it is gone at the end."""
+    """Run a daemon of Spark. At the end it is gone, with all that it started."""
     environ = {
         "SPARK_HOME": str(HOME),
         "SPARK_DAEMON_MEMORY": "128m",

@@ -14,7 +14,7 @@ import psutil
 
 from tests.cluster import Cluster, until
 
-INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.")  # options of the daemon that hold here as well
+INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.")  # the daemon's options that hold here as well
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Standalone:
         return [supervisor, *supervisor.children(recursive=True)]
 
     def stop(self) -> None:
-        """SIGSTOP to all of it."""
+        """Send SIGSTOP to all of its processes."""
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):  # Spark's Python workers come and go
                 process.suspend()
@@ -42,7 +42,7 @@ class Standalone:
 
     @property
     def attempts(self) -> list[Path]:
-        """What its queries have on disk; nothing once they have ended."""
+        """The directories of its attempts; there is none once its queries have ended."""
         return sorted((self.home / "state" / "attempts").glob("*"))
 
 
@@ -50,7 +50,7 @@ class Standalone:
 async def standalone_task_manager(
     cluster: Cluster, directory: Path, resource_id: str, *, port: int
 ) -> AsyncIterator[Standalone]:
-    """`minflinkd taskmanager` with its files in `directory`; `port` is the daemon's, or a proxy's."""
+    """Run `minflinkd taskmanager` with its files in `directory`. `port` is the daemon's, or a proxy's."""
     directory.mkdir(parents=True, exist_ok=True)
     daemon = {key: value for key, value in cluster.settings.items() if key.startswith(INHERITED)}
     settings = daemon | {
@@ -75,7 +75,7 @@ async def standalone_task_manager(
 
 
 async def _end(manager: Standalone) -> None:
-    """Politely; what does not end is killed, and is a failure."""
+    """Stop it with SIGTERM. A process that does not end is killed, and the test fails."""
     process = manager.process
     if process.returncode is not None:
         return
@@ -94,7 +94,7 @@ async def _end(manager: Standalone) -> None:
 
 
 async def await_registered(cluster: Cluster, managers: list[Standalone], *, timeout: float = 150.0) -> None:
-    """All of them, each with a ready session and every slot free."""
+    """Wait until all of them are registered, each with a ready session and every slot free."""
     wanted = {manager.resource_id for manager in managers}
 
     async def there() -> bool:

@@ -1,4 +1,4 @@
-"""The local disk for tests in virtual time, where hours pass while a thread works: nothing of it has a time limit."""
+"""The local disk without time limits, for tests in virtual time, where hours pass while a thread works."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ EPOCH = 1_700_000_040  # seconds since 1970, a full minute
 
 @dataclass(frozen=True)
 class WindowsJob:
-    """`files` event files, one micro-batch each; file i holds minute i, so that no row is ever late.
+    """A job with `files` event files, one for each micro-batch. File i holds minute i, so no row is ever late.
 
-    `pace`: the time from one micro-batch to the next, where the job is to outlive what is done to it.
+    `pace` is the time from one micro-batch to the next, for a job that must outlast what a test does to it.
     """
 
     base: Path
@@ -44,7 +44,7 @@ class WindowsJob:
         return self.base / "events"
 
     def write_events(self, first: int = 0, count: int | None = None) -> None:
-        """Each file whole or not at all, in the order in which Spark is to read them."""
+        """Write the event files in the order in which Spark has to read them, each of them atomically."""
         self.events.mkdir(parents=True, exist_ok=True)
         for i in range(first, first + (self.files if count is None else count)):
             rng = random.Random(i)
@@ -58,7 +58,7 @@ class WindowsJob:
             staged.rename(self.events / f"{i:05d}.json")
 
     def write(self, name: str, **changes: Any) -> Path:
-        """The job file, with top-level keys replaced; its result goes to `base/<name>`."""
+        """Write the job file, with top-level keys replaced. The job's result goes to `base/<name>`."""
         directory = self.base / f"{name}-job"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "windows.py").write_text(self.artifact)
@@ -88,7 +88,7 @@ class WindowsJob:
         return write_job(directory / "job.yaml", document | pace | changes)
 
     def expected(self) -> list[tuple[Any, ...]]:
-        """The result for the event files that are there, counted in Python."""
+        """Return the result for the event files that exist, counted in Python."""
         counted: Counter[tuple[int, str]] = Counter()
         totals: Counter[tuple[int, str]] = Counter()
         for file in self.events.glob("[0-9]*"):
@@ -100,7 +100,7 @@ class WindowsJob:
         return sorted((*key, n, totals[key]) for key, n in counted.items())
 
     def batch(self) -> list[tuple[Any, ...]]:
-        """The same query by plain Spark over the same files, in a process of its own."""
+        """Return the result of the same query by plain Spark over the same files, in a process of its own."""
         command = [sys.executable, __file__, str(self.events), SQL]
         done = subprocess.run(
             command, env=plain_spark.environ(), capture_output=True, text=True, timeout=600, check=False
@@ -110,14 +110,14 @@ class WindowsJob:
 
 
 def result(directory: Path) -> list[tuple[Any, ...]]:
-    """What any reader of the directory sees, each row as often as it is there."""
+    """Return what any reader of the directory sees, each row as often as it occurs."""
     table = pyarrow.dataset.dataset(directory, format="parquet").to_table(columns=["minute", "k", "n", "total"])
     rows = table.to_pylist()
     return sorted((int(r["minute"].timestamp()), r["k"], r["n"], r["total"]) for r in rows)
 
 
 def leftovers(directory: Path) -> list[str]:
-    """Staged and temporary files that are still there."""
+    """Return the staged and temporary files that are still there."""
     found = [p for p in files_below(directory) if not p.name.startswith("part-")]
     return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
 

@@ -1,4 +1,4 @@
-"""The `minflinkd` command as a user runs it: a process of its own."""
+"""The `minflinkd` command as a user runs it: in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.cluster import Cluster
 
 
 async def minflinkd(cluster: Cluster, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
+    """Return the exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "minflinkd", *arguments, "--url", cluster.client.url),
         stdout=asyncio.subprocess.PIPE,

@@ -16,7 +16,7 @@ TIMEOUT = 600  # seconds
 
 
 async def await_finished(cluster: Cluster, job_id: str, *, timeout: float = 240.0) -> JobInfo:
-    """Fails with the first failure of the job, though it would restart."""
+    """Wait until the job is FINISHED. Fail with the job's first failure, although the job would restart."""
 
     async def finished() -> JobInfo | None:
         job = await cluster.client.job(job_id)
@@ -29,13 +29,13 @@ async def await_finished(cluster: Cluster, job_id: str, *, timeout: float = 240.
 
 
 async def generated(script: Path, directory: Path, *arguments: str) -> Path:
-    """The directory, with what the script writes into it."""
+    """Return the directory, with what the script has written into it."""
     await _output(script, directory, *arguments)
     return directory
 
 
 async def compared(script: Path, *arguments: str | Path) -> dict[str, Any]:
-    """The JSON object that the script prints, whether or not all is equal."""
+    """Return the JSON object that the script prints, whether or not all is equal."""
     found: dict[str, Any] = json.loads((await _output(script, *arguments)).splitlines()[-1])
     return found
 

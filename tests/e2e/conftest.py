@@ -13,7 +13,7 @@ from tests.cluster import Cluster, running_cluster
 
 @pytest.fixture(scope="session", autouse=True)
 def guard() -> Iterator[None]:
-    """No restore reads what an earlier attempt has left, whichever daemon a test starts."""
+    """Check that no restore reads what an earlier attempt has left, whichever daemon a test starts."""
     with guarding():
         yield
 

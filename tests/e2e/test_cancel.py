@@ -1,4 +1,4 @@
-"""Cancelling a job leaves nothing of it."""
+"""Nothing is left of a cancelled job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Cluster, tmp_path: Path) -> None:
-    """Issue: slots free again within a second; no Spark query, thread or file of the job is left in the TM."""
+    """The slots are soon free again, and the TaskManager keeps no Spark query, thread or file of the job (Issue)."""
     await cluster.await_ready(1)
     windows = WindowsJob(tmp_path)
     windows.write_events()
     threads: list[float] = []
-    for n in range(3):  # the first one warms thread pools up
+    for n in range(3):  # the first job warms up thread pools
         job_id = await cluster.submit(windows.write(f"cancelled{n}", mode="streaming"))
         await cluster.await_state(job_id, "RUNNING")
         await cluster.await_checkpoints(job_id, 2)
@@ -34,7 +34,7 @@ async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Clus
             managers = {tm.id: tm for tm in await cluster.task_managers()}
             return managers[resource_id].free_slots == managers[resource_id].slots_number
 
-        await until("free slots", free, timeout=10, pause=0.02)  # how fast: benchmarks/
+        await until("free slots", free, timeout=10, pause=0.02)  # benchmarks/ measures how fast
         await cluster.await_state(job_id, "CANCELED")
 
         working = cluster.state / "taskmanagers" / manager.id

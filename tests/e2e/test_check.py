@@ -1,4 +1,4 @@
-"""`minflinkd check` with a Spark session of its own, beside a daemon that is asked the same."""
+"""`minflinkd check` with a Spark session of its own, compared with the answer of a daemon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def late(inputs, params):
 
 
 def faulty(directory: Path) -> Path:
-    """Faults of the file, of SQL and of a function."""
+    """Write a job with faults in the file, in SQL and in a function."""
     (directory / "clicks.py").write_text(PYTHON)
     events = directory / "events"
     events.mkdir()
@@ -52,7 +52,7 @@ async def check(*arguments: str | Path, temporary: Path) -> tuple[int, str, str]
 
 
 async def test_a_check_finds_what_the_dry_run_of_a_daemon_finds(cluster: Cluster, tmp_path: Path) -> None:
-    """Issue 15, 11: the same faults in the same words, with exit code 1; nothing is left of it."""
+    """A check and a dry run report the same faults in the same words. A check leaves nothing (Issue 15, 11)."""
     await cluster.await_ready(1)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -70,7 +70,7 @@ async def test_a_check_finds_what_the_dry_run_of_a_daemon_finds(cluster: Cluster
 
 
 async def test_a_check_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    """A CI that is cancelled sends SIGTERM: neither a TaskManager nor a directory stays."""
+    """A cancelled CI run sends SIGTERM. No session and no directory may stay."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = await asyncio.create_subprocess_exec(

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_job_from_run_to_its_result(cluster: Cluster, tmp_path: Path) -> None:
-    """E10: run --wait, list, info, checkpoints, taskmanagers, logs; the result is the batch's."""
+    """The commands are run --wait, list, info, checkpoints, taskmanagers and logs. The result is the batch's (E10)."""
     await cluster.await_ready(1)
     windows = WindowsJob(tmp_path, files=8)
     windows.write_events()
@@ -49,7 +49,7 @@ async def test_a_job_from_run_to_its_result(cluster: Cluster, tmp_path: Path) ->
 
 
 async def test_flinks_paths_answer_with_and_without_the_prefix(cluster: Cluster) -> None:
-    """E1: the CLI of Flink uses /v1, its dashboard no prefix."""
+    """The CLI of Flink uses /v1; its dashboard uses no prefix (E1)."""
     async with aiohttp.ClientSession(cluster.client.url) as session:
         paths = ("/overview", "/config", "/jobs", "/jobs/overview", "/taskmanagers", "/jobmanager/config")
         for path in (*paths, *(f"/v1{p}" for p in paths), "/health"):

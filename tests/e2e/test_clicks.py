@@ -18,7 +18,7 @@ OTHER_ORDER = "FROM purchases p JOIN unique c"
 
 
 async def test_the_clicks_job_equals_its_batch_in_both_orders_of_the_join(cluster: Cluster, tmp_path: Path) -> None:
-    """One table of the join comes through an exchange, the other one from files: neither order may matter."""
+    """One table of the join comes through an exchange, the other from files, so either order must work."""
     source = await generated(EXAMPLE / "generate.py", tmp_path / "in")
     outputs = {tmp_path / "as_written": ORDER, tmp_path / "turned_around": OTHER_ORDER}
     jobs = []

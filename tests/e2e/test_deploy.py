@@ -18,7 +18,7 @@ NOBODY = {f"GIT_{who}_{what}": "nobody@example.org" for who in ("AUTHOR", "COMMI
 
 
 async def run(directory: Path, *command: str, url: str = "") -> tuple[int, str]:
-    """Exit code, and what was said."""
+    """Return the exit code and the output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -44,7 +44,7 @@ def job(output: Path, sql: str) -> dict[str, object]:
 async def test_the_script_starts_a_job_then_restarts_it_and_lets_no_faulty_version_through(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """What is pushed runs; what has faults leaves the version before it alone."""
+    """What is pushed runs. If it has faults, the version before it continues."""
     await cluster.await_ready(1)
     author, checkout, url = tmp_path / "author", tmp_path / "checkout", cluster.client.url
     for command in (

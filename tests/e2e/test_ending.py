@@ -1,4 +1,4 @@
-"""A daemon that is told to end while somebody submits a job."""
+"""A daemon shuts down while somebody submits a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clean(inputs, params):
 
 
 async def test_a_job_that_is_being_analysed_is_refused_and_nothing_tells_of_a_bug(tmp_path: Path) -> None:
-    """Issue 15, 9: whoever submits it reads that the daemon ends; no traceback there, and none in the daemon's log."""
+    """The submitter reads that the daemon is shutting down, and no log has a traceback (Issue 15, 9)."""
     (tmp_path / "clicks.py").write_text(SLOW)
     begun = tmp_path / "begun"
     vertices = {

@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/nexmark"
 QUERIES = sorted(file.stem for file in EXAMPLE.glob("q*.yaml"))
 AT_ONCE = 4  # jobs; the TaskManager has as many slots
 
-NO_END = "STREAMING_OUTPUT_MODE.UNSUPPORTED"  # an aggregate that appends has no event time, so no end
+NO_END = "STREAMING_OUTPUT_MODE.UNSUPPORTED"  # an aggregate in append mode without event time never has a final result
 NO_TIME = "() OVER (...) needs all rows"  # and not a window of time
 REFUSED = {"q4": NO_END, "q9": NO_TIME, "q16": NO_END, "q17": NO_END, "q18": NO_TIME, "q19": NO_TIME}
 
@@ -53,7 +53,10 @@ async def test_every_query_equals_its_batch(cluster: Cluster, source: Path, tmp_
 async def test_a_query_is_only_rewritten_where_its_own_form_is_refused(
     cluster: Cluster, source: Path, tmp_path: Path, query: str
 ) -> None:
-    """The README gives the reason. Mend, where Spark has learned it: take the own form into the job file."""
+    """The README gives the reason for each rewriting.
+
+    If this fails because Spark now accepts a query's own form, use that form in the job file.
+    """
     await cluster.await_ready(1)
     document = YAML(typ="safe").load(EXAMPLE / f"{query}.yaml")
     sources = {name: vertex for name, vertex in document["vertices"].items() if "source" in vertex}

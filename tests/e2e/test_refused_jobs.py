@@ -1,4 +1,4 @@
-"""A wrong job is refused with every fault at once; nothing is started, nothing is left."""
+"""A wrong job is refused with all its faults at the same time. Nothing is started, and nothing is left."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WRONG: dict[str, Any] = {
 
 
 def stored(state: Path) -> list[str]:
-    """Files of jobs, blobs and checkpoints, wherever the daemon keeps them."""
+    """Return the files of jobs, blobs and checkpoints, wherever the daemon keeps them."""
     kept = ("jobs", "blobs", "ha", "checkpoints")
     return [str(p.relative_to(state)) for name in kept for p in files_below(state / name)]
 
 
 async def test_every_fault_of_a_wrong_job_is_named_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    """J4: cycle, unknown input, misspelt option, wrong SQL, missing artifact, sink without input."""
+    """Cycle, unknown input, misspelt option, wrong SQL, missing artifact, sink without input (J4)."""
     await cluster.await_ready(1)
     before = stored(cluster.state)
     file = write_job(tmp_path / "wrong.yaml", WRONG)
@@ -51,7 +51,7 @@ async def test_every_fault_of_a_wrong_job_is_named_at_once(cluster: Cluster, tmp
         "unknown input event",
         "did you mean events?",
         "vertices.lonely",
-        "no_such_column",  # by Spark, in the part of the job that is sound
+        "no_such_column",  # by Spark, in the part of the job without other faults
     ):
         assert wanted in err, f"{wanted!r} is not named:\n{err}"
     assert "Traceback" not in err
@@ -61,7 +61,7 @@ async def test_every_fault_of_a_wrong_job_is_named_at_once(cluster: Cluster, tmp
 
 
 async def test_sql_that_spark_cannot_analyse_is_a_fault_of_the_submission(cluster: Cluster, tmp_path: Path) -> None:
-    """J4: the fault has Spark's words and the line of the job file; the artifact is not left behind."""
+    """The fault has Spark's words and the place in the job file. The artifact is not left behind (J4)."""
     (tmp_path / "clean.py").write_text("def clean(inputs, params):\n    return inputs['events']\n")
     vertices = {
         "events": {"source": {"format": "rate"}},
@@ -81,7 +81,7 @@ async def test_sql_that_spark_cannot_analyse_is_a_fault_of_the_submission(cluste
 
 
 async def test_a_dry_run_starts_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """J4: checked by Spark, and that is all."""
+    """Spark checks the job, and nothing else happens (J4)."""
     vertices = {
         "events": {"source": {"format": "rate"}},
         "out": {"inputs": ["events"], "sink": {"format": "parquet", "path": str(tmp_path / "out")}},
@@ -97,7 +97,7 @@ async def test_a_dry_run_starts_nothing(cluster: Cluster, tmp_path: Path) -> Non
 async def test_an_unknown_sink_format_is_the_only_fault_of_a_job_that_is_right_otherwise(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """J4: what Spark is asked about has lost its sink, and nothing is said of that."""
+    """Spark analyses the job without the faulty sink, but the missing sink is not reported as a fault (J4)."""
     vertices = {
         "events": {"source": {"format": "rate"}},
         "counted": {"inputs": ["events"], "sql": "SELECT value % 2 AS k, count(*) AS n FROM events GROUP BY 1"},
@@ -113,7 +113,7 @@ async def test_an_unknown_sink_format_is_the_only_fault_of_a_job_that_is_right_o
 async def test_faults_that_only_the_first_micro_batch_would_show_are_found_by_a_dry_run(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """J4: a second watermark, SQL over a vertex that is no input, a directory that cannot be made, all at once."""
+    """A second watermark, SQL over a vertex that is not an input, and a directory that cannot be made (J4)."""
     (tmp_path / "file").write_text("")
     watermark = {"column": "timestamp", "delay": "5 seconds"}
     vertices = {

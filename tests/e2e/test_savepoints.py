@@ -19,19 +19,19 @@ from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-FILES = 12  # a minute each, and a micro-batch
+FILES = 12  # each is a minute, and a micro-batch
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
-    """The windows of all the files, by plain Spark."""
+    """The windows of all files, computed by plain Spark."""
     job = WindowsJob(tmp_path_factory.mktemp("truth"), files=FILES)
     job.write_events()
     return job.batch()
 
 
 def first(rows: list[tuple[Any, ...]], minutes: int) -> list[tuple[Any, ...]]:
-    """The windows of the first files."""
+    """Return the windows of the first files."""
     starts = sorted({row[0] for row in rows})[:minutes]
     return [row for row in rows if row[0] in starts]
 
@@ -59,7 +59,7 @@ async def none_left(cluster: Cluster, job_id: str) -> None:
 async def test_a_checkpoint_by_request_publishes_what_it_covers(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C20, E1: long before the next periodic one."""
+    """The checkpoint comes long before the next periodic one (C20, E1)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing={"interval": "1 h"}))
     await processed(cluster, job_id, 6)
@@ -80,7 +80,7 @@ async def test_a_checkpoint_by_request_publishes_what_it_covers(
 async def test_a_stopped_job_goes_on_from_its_savepoint(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C24, C25: what the savepoint covers is published by the first job, the rest by the second, each row once."""
+    """The first job publishes what the savepoint covers, the second one the rest: each row once (C24, C25)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing={"interval": "1 h"}))
     await processed(cluster, job_id, 6)
@@ -115,7 +115,7 @@ async def test_a_stopped_job_goes_on_from_its_savepoint(
 
 
 async def minflinkd_inspect(path: str, *options: str) -> tuple[int, str, str]:
-    """`savepoint inspect`, which knows no `--url`."""
+    """Run `savepoint inspect`, which has no option `--url`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "minflinkd", "savepoint", "inspect", path, *options),
         stdout=asyncio.subprocess.PIPE,
@@ -129,10 +129,7 @@ async def minflinkd_inspect(path: str, *options: str) -> tuple[int, str, str]:
 async def test_a_drained_job_fires_all_its_windows(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C24: with drain time goes to its end first; the job is FINISHED, and there is a savepoint, by default beside
-
-    the checkpoints.
-    """
+    """Time first goes to its end. The job is FINISHED, and has a savepoint, by default beside the checkpoints (C24)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 6)
@@ -153,7 +150,7 @@ async def test_a_drained_job_fires_all_its_windows(
 async def test_a_savepoint_of_a_running_job_is_disposed_of_by_request_alone(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C24: it survives the job and its checkpoints; disposal leaves nothing of it."""
+    """The savepoint survives the job and its checkpoints. Disposal leaves nothing of it (C24)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 6)
@@ -174,7 +171,7 @@ async def test_a_savepoint_of_a_running_job_is_disposed_of_by_request_alone(
 async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C24: `externalized: retain` keeps it when the job is cancelled; claimed, it goes once a later one is complete."""
+    """`externalized: retain` keeps it after a cancellation. Once claimed, it goes after a later checkpoint (C24)."""
     job = windows_job(tmp_path, 6)
     settings = {"interval": "500 ms", "externalized": "retain"}
     job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing=settings))
@@ -202,7 +199,7 @@ async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
 async def test_a_start_that_would_lose_state_is_refused_before_anything_starts(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """C25, J4: a path without a savepoint; a stateful vertex under another id, with the way out."""
+    """The path has no savepoint, or a stateful vertex has another id. The refusal says what to do (C25, J4)."""
     job = windows_job(tmp_path, 3)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 3)
@@ -226,7 +223,7 @@ async def test_a_start_that_would_lose_state_is_refused_before_anything_starts(
 async def test_a_job_whose_state_cannot_be_used_starts_at_its_offsets(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
-    """C26: the state is lost, the position is not; it can be read over HTTP and from the metrics."""
+    """The state is lost, but not the position. It can be read over HTTP and from the metrics (C26)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(job.write("out", mode="streaming"))
     await processed(cluster, job_id, 6)
@@ -261,7 +258,7 @@ async def test_a_job_whose_state_cannot_be_used_starts_at_its_offsets(
 async def test_a_job_over_an_exchange_is_stopped_and_goes_on(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]], drain: bool
 ) -> None:
-    """C24, C25: the cut goes through both queries; what is under way between them is neither lost nor twice."""
+    """The cut goes through both queries. Rows on their way between them are neither lost nor repeated (C24, C25)."""
     job = windows_job(tmp_path, 6)
     job_id = await cluster.submit(over_an_exchange(job.write("out", mode="streaming")))
     await processed(cluster, job_id, 6)

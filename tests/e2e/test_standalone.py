@@ -20,7 +20,7 @@ from tests.standalone import standalone_task_manager
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
 HEARTBEAT = 1.0  # seconds
-SILENCE = 30.0  # seconds until who says nothing is lost
+SILENCE = 30.0  # seconds until a silent TaskManager is lost
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -40,7 +40,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 
 def two_groups(base: Path) -> Path:
-    """Two tasks that nothing connects, each of which wants the only slot of a TaskManager."""
+    """Write a job of two unconnected tasks. Each of them needs the only slot of a TaskManager."""
 
     def copy(name: str) -> dict[str, Any]:
         (base / name).mkdir()
@@ -64,8 +64,8 @@ def two_groups(base: Path) -> Path:
 async def test_taskmanagers_started_by_hand_serve_a_job_and_are_given_back(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R5, R7, R10: from a cluster without a TaskManager to one whose TaskManagers end, each in its own way."""
-    # Of the TaskManagers, whose sessions may take their time; the daemon has been started.
+    """The cluster starts without a TaskManager. In the end, its TaskManagers end, each in another way (R5, R7, R10)."""
+    # For the TaskManagers only, whose sessions may take their time: the daemon runs already.
     monkeypatch.setenv("MINFLINKD_RESOURCEMANAGER_TASKMANAGER_REGISTRATION_TIMEOUT", "200 s")
     job = two_groups(tmp_path)
     port = cluster.settings["jobmanager.rpc.port"]
@@ -109,7 +109,10 @@ async def test_taskmanagers_started_by_hand_serve_a_job_and_are_given_back(
 
 
 async def seconds_until_lost(cluster: Cluster, resource_id: str) -> float:
-    """Doubted when its connection ends, and lost after two heartbeats, not after the whole time of silence."""
+    """Return the seconds until it is lost.
+
+    It is doubted when its connection ends, and lost after two heartbeats, not only after the heartbeat timeout.
+    """
     began = time.monotonic()
 
     async def lost() -> bool:

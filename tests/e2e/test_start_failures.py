@@ -1,4 +1,4 @@
-"""TaskManagers that cannot come up, as the process driver sees their ends: real supervisors and session children."""
+"""TaskManagers that cannot start, and what the process driver says of their ends. Supervisors and children are real."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDED = ("bash", "sh", "env", "uname", "dirname", "basename", "cat", "ls", "ps"
 
 
 class Host:
-    """A driver whose TaskManagers look in vain for a daemon; why the first of them ended."""
+    """A driver whose TaskManagers find no daemon. `exits` has the reasons why they ended."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -67,7 +67,7 @@ def is_start_failure(reason: str, why: str) -> bool:
 
 
 async def test_without_java_the_reason_says_so(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R5: at once, in one line, and not after the timeout of a start."""
+    """The reason comes at once, in one line, and not after the timeout of a start (R5)."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in NEEDED:
@@ -82,7 +82,7 @@ async def test_without_java_the_reason_says_so(host: Host, tmp_path: Path, monke
 async def test_without_a_python_package_the_reason_names_it(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R5: an installation that is not whole."""
+    """The installation is incomplete (R5)."""
     hidden = tmp_path / "hidden" / "pyspark"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\")\n")
@@ -94,7 +94,7 @@ async def test_without_a_python_package_the_reason_names_it(
 
 
 async def test_a_heap_larger_than_the_machine_is_named_by_its_option(host: Host) -> None:
-    """R5: wrong taskmanager.memory."""
+    """The reason names the wrong option of taskmanager.memory (R5)."""
     host.options = {"taskmanager.memory.heap.size": "921600 GiB"}
     reason = await host.why_it_ended()
     assert "taskmanager.memory.heap.size (921600 GiB) is more than this machine's memory" in reason
@@ -103,7 +103,7 @@ async def test_a_heap_larger_than_the_machine_is_named_by_its_option(host: Host)
 
 @pytest.mark.slow
 async def test_what_the_jvm_refuses_is_said_in_its_own_words(host: Host) -> None:
-    """R5: a heap that the machine has, and the process may not have."""
+    """The heap stands for one that the machine has but the process may not have (R5)."""
     host.options = {"taskmanager.spark.conf": '{"spark.driver.memory": "900t"}'}
     reason = await host.why_it_ended()
     assert is_start_failure(
@@ -114,7 +114,7 @@ async def test_what_the_jvm_refuses_is_said_in_its_own_words(host: Host) -> None
 
 
 async def test_a_taskmanager_started_by_hand_gives_up_when_it_was_told_to(tmp_path: Path) -> None:
-    """R15: no daemon takes it within taskmanager.registration.timeout; nothing of it stays but its log."""
+    """No daemon takes its registration within taskmanager.registration.timeout. Only its log stays (R15)."""
     secret = tmp_path / "secret"
     secret.write_text("s" * 64)
     settings = {

@@ -1,6 +1,6 @@
 """What `minflinkd serve` and `minflinkd taskmanager` say when they cannot start, and that they leave nothing: no Spark.
 
-A terminal is a pseudo-terminal; elsewhere every line is JSON, as systemd's journal gets it.
+A terminal is a pseudo-terminal. Otherwise every line is JSON, as systemd's journal gets it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def taken() -> Iterator[int]:
 
 @pytest.fixture
 def without_java(tmp_path: Path) -> dict[str, str]:
-    """An environment in which there is none."""
+    """An environment without Java."""
     empty = tmp_path / "programs"
     empty.mkdir()
     return {**{key: value for key, value in os.environ.items() if key != "JAVA_HOME"}, "PATH": str(empty)}
@@ -42,7 +42,7 @@ def settings(state: Path, **more: object) -> list[str]:
 
 
 def serve(state: Path, environ: dict[str, str] | None = None, **more: object) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and the lines of the log, as they come where stderr is no terminal."""
+    """Return the exit code and the lines of the log, as they come if stderr is no terminal."""
     done = subprocess.run(
         [sys.executable, "-m", "minflinkd", "serve", *settings(state, **more)],
         env=environ,
@@ -56,7 +56,7 @@ def serve(state: Path, environ: dict[str, str] | None = None, **more: object) ->
 
 
 def on_a_terminal(*arguments: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
-    """Exit code, and what somebody at a terminal sees."""
+    """Return the exit code, and what somebody at a terminal sees."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "minflinkd", *arguments], env=environ, stdin=theirs, stdout=theirs, stderr=theirs
@@ -66,7 +66,7 @@ def on_a_terminal(*arguments: str, environ: dict[str, str] | None = None) -> tup
     try:
         while part := os.read(ours, 65536):
             shown += part
-    except OSError:  # EIO: the last one that had the terminal has ended
+    except OSError:  # EIO: the last process that had the terminal has ended
         pass
     finally:
         os.close(ours)
@@ -74,7 +74,7 @@ def on_a_terminal(*arguments: str, environ: dict[str, str] | None = None) -> tup
 
 
 def test_without_java_a_daemon_does_not_start(tmp_path: Path, without_java: dict[str, str]) -> None:
-    """Issue 15, 9: before "ready", as an error with a code, and not by a TaskManager that ends and ends."""
+    """An error with a code comes before "ready", instead of TaskManagers that end again and again (Issue 15, 9)."""
     code, lines = serve(tmp_path / "state", without_java)
     assert (code, lines[-1]["level"], lines[-1]["code"]) == (ExitCode.DAEMON_FAILED, "error", "no-java")
     assert "no Java was found" in lines[-1]["error"]
@@ -83,7 +83,7 @@ def test_without_java_a_daemon_does_not_start(tmp_path: Path, without_java: dict
 
 
 def test_a_terminal_shows_the_error_as_a_sentence(tmp_path: Path, without_java: dict[str, str]) -> None:
-    """Issue 15, 9: and not inside JSON."""
+    """A person at a terminal does not have to read JSON (Issue 15, 9)."""
     environ = without_java | {"JAVA_HOME": "/no/such/jdk"}
     code, shown = on_a_terminal("serve", *settings(tmp_path / "state"), environ=environ)
     assert code == ExitCode.DAEMON_FAILED
@@ -94,7 +94,7 @@ def test_a_terminal_shows_the_error_as_a_sentence(tmp_path: Path, without_java: 
 
 
 def test_a_daemon_that_starts_no_taskmanagers_needs_no_java(tmp_path: Path, without_java: dict[str, str]) -> None:
-    """resourcemanager.driver: standalone. It gets as far as its ports."""
+    """With resourcemanager.driver: standalone, it gets as far as its ports."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         options = {"resourcemanager.driver": "standalone", "jobmanager.rpc.port": held.getsockname()[1]}
         _, lines = serve(tmp_path / "state", without_java, **options)
@@ -116,7 +116,7 @@ def test_a_taskmanager_of_ones_own_needs_java(tmp_path: Path, without_java: dict
 def test_a_taken_port_is_found_before_a_taskmanager_is_started(
     tmp_path: Path, taken: int, option: str, expected: str
 ) -> None:
-    """Issue 15, 9: by its option, with who has it and what to do."""
+    """The error names the port's option, who has the port, and what to do (Issue 15, 9)."""
     code, lines = serve(tmp_path / "state", **{option: taken})
     assert (code, lines[-1]["code"]) == (ExitCode.DAEMON_FAILED, expected)
     assert lines[-1]["error"].startswith(f"port {taken} of 127.0.0.1 is taken ({option}) by ")
@@ -126,7 +126,7 @@ def test_a_taken_port_is_found_before_a_taskmanager_is_started(
 
 
 def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
-    """Issue 15, 9: more than [Errno 17] and [Errno 20]."""
+    """The error says more than [Errno 17] or [Errno 20] (Issue 15, 9)."""
     (tmp_path / "file").touch()
     for state in (tmp_path / "file", tmp_path / "file" / "below"):
         code, lines = serve(state)
@@ -136,7 +136,7 @@ def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_state_directory_that_cannot_be_made_is_named() -> None:
-    """Issue 15, 9: more than [Errno 2]."""
+    """The error says more than [Errno 2] (Issue 15, 9)."""
     code, lines = serve(Path("/proc/nothing"))
     assert (code, lines[-1]["code"]) == (ExitCode.DAEMON_FAILED, "unusable-state-directory")
     assert "/proc/nothing: No such file or directory" in lines[-1]["error"]

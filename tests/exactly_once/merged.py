@@ -20,15 +20,15 @@ CHANGES = {"checkpointing": {"interval": "1 s", "externalized": "retain", "num-r
 
 
 class MergedFiles(Crashes):
-    """After each death all that checkpoints name is there, byte for byte, and so is a savepoint that was taken before.
+    """After each death, all that checkpoints refer to is there, byte for byte, and so is an earlier savepoint.
 
-    After the last one the jobs are cancelled with their checkpoints retained, orphans are looked for and deleted, and
-    other jobs go on from those checkpoints to the end.
+    After the last death the jobs are cancelled with their checkpoints retained. Orphans are listed and deleted, and
+    other jobs continue from those checkpoints to the end.
     """
 
     def __init__(self, base: Path, names: Sequence[str], points: Sequence[CrashPoint], **others: Any) -> None:
         super().__init__(base, names, points, changes=CHANGES, settings=SETTINGS, **others)
-        self.orphans: dict[str, set[str]] = {}  # by job, what was found in the end
+        self.orphans: dict[str, set[str]] = {}  # what was found in the end, by job
         self._savepoints: dict[Path, bytes] = {}
 
     async def strike(self) -> None:
@@ -67,7 +67,7 @@ class MergedFiles(Crashes):
         assert contents(self._root / "savepoints") == self._savepoints, self.told
 
     async def _sweep(self) -> None:
-        """What is listed, and then goes, is what no metadata names."""
+        """List the orphans, and delete them: exactly the files that no metadata refers to."""
         found = await until("nothing was written for a second", self._listed, timeout=30, pause=0.2)
         listed = {of_job.job: {orphan.name for orphan in of_job.orphans} for of_job in found.jobs}
         for name, job_id in self.ids.items():
@@ -83,15 +83,16 @@ class MergedFiles(Crashes):
         self._check()
 
     async def _without_masters(self) -> bool:
-        """A job is CANCELED before its JobMaster has ended, which may still write and delete, and which answers for the
+        """Whether no job has a JobMaster any longer.
 
-        job's files as it knows them. A result is stored without the mark `dirty` when that is over.
+        A job is CANCELED before its JobMaster has ended. Until then the JobMaster may write and delete, and it answers
+        for the job's files as it knows them. When it has ended, the job's result is stored without the mark `dirty`.
         """
         results = [self.cluster.state / "jobs/results" / f"{job_id}.json" for job_id in self.ids.values()]
         return all(path.exists() and json.loads(path.read_bytes()).get("dirty") is False for path in results)
 
     async def _listed(self) -> Orphans | None:
-        """None while a directory was written to just now."""
+        """Return None if a directory was written to just now."""
         found = await self.cluster.client.orphans(job=None, dry_run=True)
         return None if any(of_job.skipped for of_job in found.jobs) else found
 

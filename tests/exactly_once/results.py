@@ -14,14 +14,14 @@ Row = tuple[tuple[str, Any], ...]
 
 
 def read_sink(sink: Sink, directory: Path) -> Counter[Row]:
-    """Each row as often as it is there."""
+    """Return the rows, each as often as it occurs."""
     partitioning = "hive" if sink.partition_by else None
     found = pyarrow.dataset.dataset(directory, format=sink.format, partitioning=partitioning)
     return Counter(tuple(sorted(row.items())) for row in found.to_table().to_pylist())
 
 
 def differences(found: Counter[Row], wanted: Counter[Row]) -> str:
-    """Empty where the two are equal; else how many rows are missing or too many, and some of them."""
+    """Return "" if the two are equal, or how many rows are missing or surplus, with some of them."""
     told = []
     for what, rows in (("missing", wanted - found), ("surplus", found - wanted)):
         if rows:

@@ -1,4 +1,4 @@
-"""The checkpoints in a job's directory on a local disk, read by what docs/checkpoints.md says of the format alone."""
+"""The checkpoints in a job's directory on a local disk, read with nothing but the format in docs/checkpoints.md."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class StoredCheckpoints:
     directory: Path
 
     def latest(self) -> Path:
-        """The directory of the latest one."""
+        """Return the directory of the latest checkpoint."""
         return max((path.parent for path in self._metadata()), key=lambda path: int(path.name.removeprefix("chk-")))
 
     def named(self) -> set[str]:
-        """Physical files that any checkpoint refers to."""
+        """Return the physical files that any checkpoint refers to."""
         return {handle["file"] for metadata in self._metadata().values() for handle in _handles(metadata)}
 
     def present(self) -> set[str]:
-        """Physical files that are there."""
+        """Return the physical files that exist."""
         return {path.name for path in self.directory.glob("*.seg")}
 
     def damaged(self) -> list[str]:
-        """What a restore could not read: segments of checkpoints that are there, and are not what was written."""
+        """Return the segments of existing checkpoints that a restore could not read: they are not what was written."""
         found = []
         for path, metadata in self._metadata().items():
             wrong = [f"{path.parent.name}: {handle}" for handle in _handles(metadata) if not self._whole(handle)]
-            if path.exists():  # else it was dropped meanwhile, before its files
+            if path.exists():  # otherwise it was deleted meanwhile, before its files
                 found += wrong
         return found
 

@@ -1,4 +1,4 @@
-"""Jobs of the set on one cluster while something is done to them; then what each wrote is compared with the batch."""
+"""Jobs of the set on one cluster while something happens to them. Then each one's output is compared with the batch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ENDED = ("FINISHED", "FAILED", "CANCELED")
 SETTINGS = {
     "resourcemanager.standby-taskmanagers": 2,
     "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
-    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session beside all that runs
-    "taskmanager.numberOfTaskSlots": 14,  # all jobs on one: what strikes it strikes them all
+    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session while all jobs run
+    "taskmanager.numberOfTaskSlots": 14,  # room for all jobs on one, so that what hits it hits them all
     "taskmanager.session.stopped-timeout": "2 s",
     "heartbeat.timeout": "20 s",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
@@ -40,15 +40,16 @@ class Outcome:
     """How a job ended."""
 
     info: JobInfo
-    completed: int  # checkpoints, of its last coordinator
-    restored: int | None  # the checkpoint that it went on from last
+    completed: int  # checkpoints of the last coordinator
+    restored: int | None  # the checkpoint from which it was restored last
     failure: str | None
 
 
 class Trial(ABC):
-    """`files`: of each source, a micro-batch each; `pace`: the least time from one to the next.
+    """Runs jobs to their end while `strike` disturbs them, and verifies what they wrote.
 
-    The jobs are to outlast all that is done to them. `changes`: top-level keys of the job files. `settings`: options of
+    `files`: how many each source has; each is a micro-batch. `pace`: the least time from one micro-batch to the next;
+    the jobs must outlast all that is done to them. `changes`: top-level keys of the job files. `settings`: options of
     the daemon.
     """
 
@@ -68,18 +69,18 @@ class Trial(ABC):
         self.settings = {**SETTINGS, **(settings or {})}
         self.files = files
         self.environ: dict[str, str] = {}
-        self.ids: dict[str, str] = {}  # of jobs, by name
+        self.ids: dict[str, str] = {}  # of the jobs, by name
         self.outcomes: dict[str, Outcome] = {}
-        self.struck: Counter[str] = Counter()  # by job: how often it was struck before it had ended
+        self.struck: Counter[str] = Counter()  # by job: how often it was hit before it ended
         self.strikes = 0
         self.story: list[str] = []
 
     @abstractmethod
     async def strike(self) -> None:
-        """Whatever is to be done while they run."""
+        """Do to the jobs whatever the trial does, while they run."""
 
     async def run(self) -> Self:
-        """On a cluster of its own."""
+        """Run the trial on a cluster of its own."""
         environ, settings = {**os.environ, **self.environ}, {"rest.port": free_port(), **self.settings}
         async with running_cluster(self.base / "cluster", environ=environ, **settings) as cluster:
             return await self.run_on(cluster)
@@ -111,7 +112,7 @@ class Trial(ABC):
         return await self.cluster.submit(self.base / "jobs" / f"{name}.json", **params)
 
     async def _end(self, job_id: str) -> Outcome:
-        """As it is when all its time is over, where it does not end: the others are still to be looked at."""
+        """Return the outcome of a job. If it does not end in time, its state then: the other jobs are still checked."""
         client = self.cluster.client
 
         async def ended() -> JobInfo | None:
@@ -126,19 +127,19 @@ class Trial(ABC):
         return Outcome(job, checkpoints.counts.completed, restored.id if restored is not None else None, failure)
 
     def tell(self, what: str) -> None:
-        """With the time, for whoever looks into what went wrong."""
+        """Note an event with its time, for whoever looks into a failure."""
         self.story.append(f"{time.strftime('%H:%M:%S')} {what}")
         print(self.story[-1], flush=True)
 
-    # --- for those that strike ---
+    # --- for subclasses ---
 
     async def jobs(self) -> dict[str, JobInfo]:
-        """Those that have not ended, by name."""
+        """Return the jobs that have not ended, by name."""
         found = {name: await self.cluster.client.job(job_id) for name, job_id in self.ids.items()}
         return {name: job for name, job in found.items() if job.state not in ENDED}
 
     async def await_running(self, struck: frozenset[str]) -> None:
-        """No job is in an attempt that was struck any longer."""
+        """Wait until every job runs, and none is in an attempt that was hit."""
 
         async def anew() -> bool:
             return all(_runs(job, struck) for job in (await self.jobs()).values())
@@ -146,7 +147,7 @@ class Trial(ABC):
         await until("every job runs", anew, timeout=180, pause=0.1)
 
     async def settle(self, more: int = 1) -> None:
-        """Wait until every job has completed so many more checkpoints, or has ended."""
+        """Wait until every job has completed `more` further checkpoints, or has ended."""
         before = {name: await self._completed(name) for name in self.ids}
 
         async def settled() -> bool:
@@ -162,21 +163,21 @@ class Trial(ABC):
             return all(vertex.minflinkd.batches > 0 for job in jobs for vertex in job.vertices)
 
         await until("every task has finished a micro-batch", processed, timeout=180, pause=0.1)
-        await self.settle(2)  # the first one may have been cut before
+        await self.settle(2)  # the first one may have been cut before that
 
     async def _completed(self, name: str) -> int:
         return (await self.cluster.client.checkpoints(self.ids[name])).counts.completed
 
     def note_strike(self, jobs: Mapping[str, JobInfo]) -> frozenset[str]:
-        """Of these jobs. Returns the attempts that they are in."""
+        """Count a strike against these jobs. Return the attempts that they are in."""
         self.strikes += 1
         self.struck.update(list(jobs))
         return frozenset(attempts(jobs))
 
-    # --- what is to hold of each job ---
+    # --- what must hold for each job ---
 
     def verify(self, name: str) -> None:
-        """Exactly once, to the last row; nothing staged or temporary is left."""
+        """Check that the output is exactly-once, to the last row, and that nothing staged or temporary is left."""
         self.verify_end(name)
         for sink, (found, wanted) in self.sinks(name).items():
             assert wanted, "there is something to compare"
@@ -184,7 +185,7 @@ class Trial(ABC):
         assert leftovers(self.base / "out" / name) == []
 
     def verify_at_least_once(self, name: str) -> None:
-        """Nothing is lost, and nothing is there that the batch has not; rows may be there again."""
+        """Check that no row is lost and that the batch has every row that is there. Rows may occur more often."""
         self.verify_end(name)
         for sink, (found, wanted) in self.sinks(name).items():
             assert wanted, "there is something to compare"
@@ -192,14 +193,14 @@ class Trial(ABC):
             assert not wrong, f"{name}.{sink}: {wrong}\n{self.told}"
 
     def verify_end(self, name: str) -> None:
-        """It went on until its end, and not for want of being struck."""
+        """Check that it ran to its end, and that every strike hit it."""
         outcome = self.outcomes[name]
         assert outcome.info.state == "FINISHED", f"{outcome.failure}\n{self.told}"
         assert outcome.completed > 0
         assert self.struck[name] == self.strikes, f"it ended too soon\n{self.told}"
 
     def sinks(self, name: str) -> dict[str, tuple[Counter[Row], Counter[Row]]]:
-        """What is there, and what the batch wrote, by sink."""
+        """Return what each sink holds, and what the batch wrote to it."""
         graph = job_graph(name, self.base / "in", self.base)
         return {
             vertex.id: (
@@ -221,7 +222,7 @@ def attempts(jobs: Mapping[str, JobInfo]) -> set[str]:
 
 
 def leftovers(directory: Path) -> list[str]:
-    """Staged and temporary files that are still there."""
+    """Return the staged and temporary files that are still there."""
     found = [p for p in files_below(directory) if not p.name.startswith("part-")]
     return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
 

@@ -1,4 +1,4 @@
-"""One daemon for all fault tests, with a warm standby; what a test breaks is replaced by the daemon itself."""
+"""One daemon for all fault tests, with a warm standby. The daemon itself replaces what a test breaks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.windows_job import WindowsJob
 
 @pytest.fixture(scope="session", autouse=True)
 def guard() -> Iterator[None]:
-    """No restore reads what an earlier attempt has left, whichever daemon a test starts."""
+    """Check that no restore reads what an earlier attempt has left, whichever daemon a test starts."""
     with guarding():
         yield
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(shared: Cluster) -> AsyncIterator[Cluster]:
-    """The jobs of a test end with it."""
+    """Cancel a test's jobs at its end."""
     yield shared
     await shared.cancel_all()
 
@@ -37,7 +37,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
         "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
         "taskmanager.numberOfTaskSlots": 4,
         "taskmanager.session.stopped-timeout": "2 s",
-        "heartbeat.timeout": "10 s",  # nothing but what a test strikes is so long silent, however busy two cores are
+        "heartbeat.timeout": "10 s",  # however busy two cores are, only what a test stops is silent for so long
         "blob.offload.minsize": "1 KiB",  # every deployment, and most acknowledgements, travel as blobs
     }
     async with running_cluster(base, **settings) as cluster:
@@ -54,7 +54,7 @@ async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster
 
 @pytest.fixture(scope="session")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> WindowsJob:
-    job = WindowsJob(tmp_path_factory.mktemp("windows"), pace="400 ms")  # 18 s at the least
+    job = WindowsJob(tmp_path_factory.mktemp("windows"), pace="400 ms")  # 18 s at least
     job.write_events()
     return job
 

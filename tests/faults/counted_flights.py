@@ -1,4 +1,4 @@
-"""The flights job through its versions: which one owed each day is told by the offsets at which versions took over."""
+"""The flights job through its versions. The offsets at which versions took over tell which one must count each day."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from tests.faults.hot_restarts import drained, restarted
 from tests.flights_job import FlightsJob, Version
 from tests.windows_job import leftovers
 
-DAYS = 5  # that are there before a version is asked to make way, and again as soon as it is
+DAYS = 5  # days that are there before a version is asked to make way, and again right after
 
 
 @dataclass
 class CountedFlights:
-    """`version` is the one that counts; `counted`: by which one, for each day that an earlier one has counted."""
+    """A flights job and its history. `version` is the current one.
+
+    `counted`: the version that counted each day, for the days that earlier versions counted.
+    """
 
     cluster: Cluster
     flights: FlightsJob
@@ -30,18 +33,18 @@ class CountedFlights:
     job_id: str = ""
 
     async def busy(self) -> None:
-        """The version that counts has counted flights, and has more of them to count."""
+        """Wait until the current version has counted flights, and give it more of them to count."""
         self.flights.release(DAYS)
         await self.cluster.await_job(self.job_id, _counts, "has counted flights")
         self.flights.release(DAYS)
 
     def next(self, number: int, **change: Any) -> tuple[Version, Path]:
-        """A version with a change, and its job file."""
+        """Return a version with a change, and its job file."""
         new = replace(self.version, number=number, **change)
         return new, self.flights.write(new)
 
     async def restart(self, **change: Any) -> None:
-        """A hot restart that nothing disturbs."""
+        """Make a hot restart that nothing disturbs."""
         new, file = self.next(self.version.number + 1, **change)
         done = await restarted(self.cluster, self.job_id, file)
         assert done.state == "completed", done
@@ -55,7 +58,7 @@ class CountedFlights:
         self.version = new
 
     def _days_in(self, checkpoint_id: int) -> int:
-        """How many days a checkpoint covers, by the source's offset that it has recorded."""
+        """Return how many days a checkpoint covers, by the source offset that it records."""
         file = self.cluster.state / "checkpoints" / self.job_id / layout.metadata_file(checkpoint_id)
         tasks = metadata.decode(file.read_bytes()).tasks
         (offset,) = (task.source_offsets["flights"] for task in tasks if "flights" in task.source_offsets)
@@ -68,7 +71,10 @@ def _counts(job: JobInfo) -> bool:
 
 @contextlib.asynccontextmanager
 async def counted_flights(cluster: Cluster, base: Path, *, exchange: bool = False) -> AsyncIterator[CountedFlights]:
-    """When the block has ended, the output is that of a batch which applies each version from where it took over."""
+    """A running flights job. At the end its output must be that of a batch.
+
+    The batch applies each version from the offset at which it took over.
+    """
     found = CountedFlights(cluster, FlightsJob(base, exchange))
     flights = found.flights
     flights.release(DAYS)

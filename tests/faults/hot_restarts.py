@@ -1,4 +1,4 @@
-"""A job through its versions: with traffic at all times, and in the end every row of its output there, once."""
+"""A job through its versions. It always has traffic, and in the end its output has every row once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ONE = {
 
 
 NOTHING: Mapping[str, Any] = {}
-AHEAD = 6  # event files that are there and not yet read
+AHEAD = 6  # event files that are there but not yet read
 TAGGED = SQL.replace("SELECT ", "SELECT '${version}' AS version, ", 1)
 
 
 @dataclass
 class Versions:
-    """Of one job that reads files which keep coming; each version writes its tag beside every row."""
+    """One job that reads files which keep coming. Each version writes its tag beside every row."""
 
     cluster: Cluster
     windows: WindowsJob
@@ -48,7 +48,7 @@ class Versions:
     def write(
         self, tag: str, *, artifact: str = "", sql: str = TAGGED, vertices: Mapping[str, Any] = NOTHING, **changes: Any
     ) -> Path:
-        """The job file of a version. `vertices`: others than it has, or more; `changes`: of its top-level keys."""
+        """Write the job file of a version. `vertices` replaces or adds vertices; `changes` replaces top-level keys."""
         windows = replace(self.windows, artifact=artifact) if artifact else self.windows
         document = json.loads(windows.write("out", mode="streaming").read_text())
         document["params"]["version"] = tag
@@ -65,7 +65,7 @@ class Versions:
 
     @contextlib.asynccontextmanager
     async def fed(self) -> AsyncIterator[None]:
-        """While the block runs there is always something to read, and never much."""
+        """While the block runs, there is always something to read, but never much."""
 
         async def feed() -> None:
             while True:
@@ -83,14 +83,14 @@ class Versions:
             await asyncio.wait([feeder])
 
     async def goes_on(self) -> None:
-        """The version that counts has a checkpoint of its own, and closes windows."""
+        """Wait until the current version has a checkpoint of its own and closes windows."""
         await self.cluster.await_job(self.job_id, closes_windows, "has closed windows")
 
     async def more_events(self, count: int = 3) -> None:
         await asyncio.to_thread(self.windows.write_events, self.files, count)
 
     async def reads_all(self) -> None:
-        """A checkpoint of the version that counts covers all events that there are."""
+        """Wait until a checkpoint of the current version covers all events."""
 
         async def covered() -> bool:
             offsets = await self.cluster.client.get(f"/jobs/{self.job_id}/offsets", dict[str, Any])
@@ -100,14 +100,14 @@ class Versions:
         await until("all events are covered by a checkpoint", covered, timeout=60)
 
     def written(self) -> list[str]:
-        """Tags, in the order of time."""
+        """Return the tags in the output, in the order of time."""
         rows = pyarrow.dataset.dataset(self.output, format="parquet").to_table(columns=["minute", "version"])
         return [tag for _, tag in sorted({(row["minute"], row["version"]) for row in rows.to_pylist()})]
 
 
 @contextlib.asynccontextmanager
 async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
-    """A job whose version "1" runs. When the block has ended, every row of its output is there, once."""
+    """A job whose version "1" runs. At the end, every row must be in its output, once."""
     versions = Versions(cluster, WindowsJob(base))
     versions.windows.write_events(count=AHEAD)
     versions.job_id = await cluster.submit(versions.write("1"))
@@ -127,7 +127,7 @@ async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versio
 
 @contextlib.asynccontextmanager
 async def idle_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
-    """A job whose version "1" has read all that there is; its output is compared when the block has ended."""
+    """A job whose version "1" has read all its input. Its output is compared at the end."""
     versions = Versions(cluster, WindowsJob(base))
     versions.windows.write_events(count=AHEAD)
     versions.job_id = await cluster.submit(versions.write("1"))
@@ -146,7 +146,7 @@ def closes_windows(job: JobInfo) -> bool:
 
 
 async def on_trial(cluster: Cluster, job_id: str, file: Path) -> int:
-    """The number of the hot restart, when its version waits for input."""
+    """Begin a hot restart, and return its number when its version waits for input."""
     accepted = await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
 
     async def waits() -> bool:
@@ -160,7 +160,7 @@ async def on_trial(cluster: Cluster, job_id: str, file: Path) -> int:
 
 
 async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -> HotRestartInfo:
-    """The hot restart when it is over."""
+    """Make a hot restart, and return it when it is over."""
     accepted = await restart(cluster.client, job_id, file, params={}, options=options, tell=lambda _: None)
 
     over = partial(ended, cluster, job_id, accepted.number)
@@ -173,21 +173,21 @@ async def ended(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | 
 
 
 async def processes_of(cluster: Cluster) -> tuple[int, Mapping[str, float]]:
-    """Of the only TaskManager: its pid, and those of its session."""
+    """Return the pid of the only TaskManager, and those of its session."""
     (tm,) = await cluster.task_managers()
     tm = await cluster.measured(tm.id)
     return tm.minflinkd.pid, {key: tm.minflinkd.metrics[key] for key in ("jvm.pid", "session.pid")}
 
 
 async def files_read(cluster: Cluster, job_id: str, source: str) -> int:
-    """By a source of files that takes one a micro-batch."""
+    """Return how many files a source has read that takes one for each micro-batch."""
     offsets = await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any])
     found = [t["processed"][source] for t in offsets["tasks"].values() if source in t["processed"]]
     return int(found[0]["logOffset"]) + 1 if found else 0
 
 
 async def drained(cluster: Cluster, job_id: str, savepoints: Path, *, source: str, files: int) -> None:
-    """The job is FINISHED, with the last windows written, once it has read so many files."""
+    """Drain the job once it has read `files` files. It is then FINISHED, with its last windows written."""
 
     async def all_read() -> bool:
         return await files_read(cluster, job_id, source) == files

@@ -1,4 +1,4 @@
-"""A real daemon inside the test's event loop, with real TaskManager processes: its components can be made to crash."""
+"""A real daemon inside the test's event loop, with real TaskManager processes: a test can crash its components."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bug(ValueError):
 
 
 class InProcess(Cluster):
-    """The same questions to a daemon whose parts are at hand."""
+    """A cluster whose daemon's components are accessible."""
 
     def __init__(self, daemon: Daemon, client: Client) -> None:
         self.daemon = daemon
@@ -41,7 +41,7 @@ class InProcess(Cluster):
         return self.daemon.dispatcher.job_master(JobId(job_id))
 
     async def crash_resource_manager(self) -> tuple[ResourceManager, ResourceManager]:
-        """Its next decision raises. Returns the one that crashed and its successor."""
+        """Make its next decision raise. Return the crashed one and its successor."""
         return await _crash("ResourceManager", lambda: self.resource_manager)
 
     async def crash_job_master(self, job_id: str) -> tuple[JobMaster, JobMaster]:
@@ -49,7 +49,7 @@ class InProcess(Cluster):
 
 
 def plant_bug(component: ResourceManager | JobMaster) -> None:
-    """Its next decision raises, as a real bug does it: the machine's step, whatever it is told next."""
+    """Make its next decision raise, as a real bug would: the machine's step raises whatever it is told next."""
     machine: Machine[Any, Any, Any] = component._core._machine
 
     def raising(*_: object) -> Any:
@@ -75,7 +75,7 @@ async def _crash(what: str, present: Callable[[], C | None]) -> tuple[C, C]:
 
 @contextlib.asynccontextmanager
 async def in_process_cluster(base: Path, **settings: object) -> AsyncIterator[InProcess]:
-    """A daemon in `base/state`; at the end it is stopped, and has left no process."""
+    """A daemon in `base/state`. At the end it is stopped, and must not leave a process."""
     values = {"rest.port": 0, "process.working-dir": str(base / "state"), **settings}
     daemon = Daemon(load_config(None, {}, {key: str(value) for key, value in values.items()}), {})
     before = set(psutil.Process().children(recursive=True))

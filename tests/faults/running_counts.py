@@ -1,7 +1,7 @@
 """A job that keeps state in `transformWithState`, by rows and by pandas frames: running counts and totals of keys.
 
-Each event gives a row from each of the two, with what its key has up to there, so that a state which is lost, older or
-of another attempt shows in every row after it. The input grows by a file as often as it is told to.
+Each event gives a row from each of the two, with the count and total of its key so far. If state is lost, older, or of
+another attempt, every later row shows it. The input grows by a file each time that a test feeds it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.exactly_once.inputs import write_files
 from tests.windows_job import leftovers
 
 KEYS = 5
-ROWS = 20  # of a file
+ROWS = 20  # in a file
 HOPELESS = 5  # failures in a row
 APIS = ("rows", "frames")
 CODE = """
@@ -82,7 +82,7 @@ BOTH = " UNION ALL ".join(f"SELECT '{api}' AS api, * FROM {api}" for api in APIS
 
 @dataclass
 class RunningCounts:
-    """`weights`: of the versions that have counted the files, a number for each file."""
+    """A job and its input. `weights`: for each file the weight of the version that counted it."""
 
     base: Path
     weight: int = 1
@@ -98,7 +98,7 @@ class RunningCounts:
         return self.base / "failing"
 
     def write(self, **changes: Any) -> Path:
-        """The job file, with top-level keys replaced."""
+        """Write the job file, with top-level keys replaced."""
         directory = self.base / "job"
         for each in (directory, self._failing):
             each.mkdir(parents=True, exist_ok=True)
@@ -125,13 +125,13 @@ class RunningCounts:
         return write_job(directory / "job.yaml", document | changes)
 
     def feed(self, files: int = 2) -> None:
-        """To the version that counts now."""
+        """Write more files for the current version."""
         first = len(self.weights)
         write_files(self.base / "events", [_events(number) for number in range(first, first + files)], first=first)
         self.weights += [self.weight] * files
 
     def fail_once(self) -> None:
-        """In each of the two functions."""
+        """Make each of the two functions raise once."""
         for api in APIS:
             (self._failing / api).touch()
 
@@ -140,7 +140,7 @@ class RunningCounts:
         return not any(self._failing.iterdir())
 
     async def exact(self, cluster: Cluster, job_id: str) -> None:
-        """All that was fed is covered by a checkpoint, published, and what a batch over it gives."""
+        """Wait until a checkpoint covers and publishes all input, and check that the output is what a batch gives."""
 
         async def covered() -> bool:
             job, cause = await cluster.client.job(job_id), (await cluster.client.exceptions(job_id)).root_exception
@@ -156,12 +156,12 @@ class RunningCounts:
         assert found == wanted, f"missing: {wanted - found}\nsurplus: {found - wanted}"
 
     def result(self) -> Counter[tuple[Any, ...]]:
-        """What any reader sees, each row as often as it is there."""
+        """Return what any reader sees, each row as often as it occurs."""
         rows = pyarrow.dataset.dataset(self.output, format="parquet").to_table().to_pylist()
         return Counter((row["api"], row["id"], row["k"], row["n"], row["total"]) for row in rows)
 
     def batch(self) -> Counter[tuple[Any, ...]]:
-        """What is owed, counted over all files in their order."""
+        """Return the expected rows, counted over all files in their order."""
         found, counts, totals = Counter[tuple[Any, ...]](), Counter[str](), Counter[str]()
         for number, weight in enumerate(self.weights):
             for event in _events(number):
@@ -176,6 +176,6 @@ class RunningCounts:
 
 
 def _events(number: int) -> list[dict[str, Any]]:
-    """Of a file, in the order of their ids."""
+    """Return the events of a file, in the order of their ids."""
     rng = random.Random(number)
     return [{"id": number * ROWS + n, "k": f"k{rng.randrange(KEYS)}", "v": rng.randrange(1, 100)} for n in range(ROWS)]

@@ -1,4 +1,4 @@
-"""Fewer slots than a job wants: it runs with what there is, and grows when there are more (R20)."""
+"""With fewer slots than it wants, a job runs with what there is, and grows when there are more (R20)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_TASK_MANAGER = {
 
 
 def runs_with(parallelism: int) -> Callable[[JobInfo], bool]:
-    """And has processed something."""
+    """Return a condition: the job runs with this parallelism, and has processed something."""
 
     def runs(job: JobInfo) -> bool:
         task = job.vertices[0]
@@ -36,7 +36,7 @@ def runs_with(parallelism: int) -> Callable[[JobInfo], bool]:
 async def test_a_job_starts_with_the_slots_there_are_and_grows_when_others_are_given_back(
     tmp_path: Path, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R20: 4 are wanted and 2 free; when the other job ends the state is repartitioned, and the output is exact."""
+    """The job wants 4 slots and gets 2. When the other job ends, the state is repartitioned, exactly (R20)."""
     async with running_cluster(tmp_path, **ONE_TASK_MANAGER) as cluster:
         (only,) = await cluster.await_ready(1)
         other = await cluster.submit(windows.write("beside", mode="streaming"))

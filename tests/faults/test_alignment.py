@@ -1,4 +1,4 @@
-"""A slow input beside a fast one: how long a barrier waits, what is held, and checkpoints that do not wait."""
+"""A slow input beside a fast one: how long a barrier waits, what is held back, and checkpoints that do not wait."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def unaligned(checkpoint: Checkpoint) -> bool:
 
 @pytest.mark.slow
 async def test_a_slow_input_beside_a_fast_one_is_reported(cluster: Cluster, tmp_path: Path) -> None:
-    """C5, C30: alignment time and held bytes, of the checkpoint and of the task that aligned."""
+    """The checkpoint, and the task that aligned, report the alignment time and the held bytes (C5, C30)."""
     trial = await Skewed(tmp_path, aligned, kill=False, timeout="0 s").run_on(cluster)
     trial.verify(NAME)
     assert any(t.minflinkd.alignment > 0 and t.alignment_buffered > 0 for t in trial.seen.tasks.values())
@@ -69,7 +69,7 @@ async def test_a_slow_input_beside_a_fast_one_is_reported(cluster: Cluster, tmp_
 async def test_a_checkpoint_that_aligns_too_long_completes_while_the_slow_input_lags(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """C5: it is unaligned after 1 s; the session is killed, and what the snapshot holds of the channels is exact."""
+    """After 1 s it becomes unaligned. When the session is killed, the channel data in the snapshot is exact (C5)."""
     trial = await Skewed(tmp_path, unaligned, kill=True, timeout="1 s").run_on(cluster)
     trial.verify(NAME)
     restored = trial.outcomes[NAME].restored

@@ -1,4 +1,4 @@
-"""Components of the daemon crash by a bug of their own, and everything else goes on (A1, R12 - R14)."""
+"""A component of the daemon crashes by a bug of its own, and everything else continues (A1, R12 - R14)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory, truth: list[tuple[Any, ...]]) -> AsyncIterator[InProcess]:
-    """One TaskManager, which the first job starts, and room for another that nobody must need.
+    """One TaskManager, which the first job starts, and room for another that nobody should need.
 
-    After `truth`, which blocks the daemon's loop.
+    It depends on `truth` so that it starts after it: `truth` blocks the daemon's loop.
     """
     settings = {
         "resourcemanager.min-taskmanagers": 1,
@@ -30,14 +30,14 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory, truth: list[tuple[An
         "resourcemanager.max-taskmanagers": 2,
         "taskmanager.numberOfTaskSlots": 2,
         "taskmanager.memory.heap.size": "512m",
-        "heartbeat.timeout": "10 s",  # what is tested is no silence, and this process is the daemon
+        "heartbeat.timeout": "10 s",  # no test here depends on silence, and this process is the daemon
     }
     async with in_process_cluster(tmp_path_factory.mktemp("cluster"), **settings) as cluster:
         yield cluster
 
 
 async def running(cluster: InProcess, windows: WindowsJob, out: Path) -> JobInfo:
-    """The windows job, on the one TaskManager, with checkpoints to come back to."""
+    """Start the windows job on the one TaskManager, and wait until it has checkpoints to restore."""
     job_id = await cluster.submit(windows.write(out.name))
     await cluster.await_state(job_id, "RUNNING")
     await cluster.await_checkpoints(job_id, 2)
@@ -45,7 +45,7 @@ async def running(cluster: InProcess, windows: WindowsJob, out: Path) -> JobInfo
 
 
 async def session(cluster: InProcess) -> tuple[str, int, float, float]:
-    """Which TaskManager, supervisor, session child and JVM there is: the only one."""
+    """Return the only TaskManager and the pids of its supervisor, session child and JVM."""
     (only,) = await cluster.task_managers()
     manager = (await cluster.measured(only.id)).minflinkd
     return only.id, manager.pid, manager.metrics["session.pid"], manager.metrics["jvm.pid"]
@@ -59,7 +59,7 @@ async def finished(cluster: InProcess, job_id: str, out: Path, truth: list[tuple
 
 
 async def agreed(cluster: InProcess, job_id: str) -> None:
-    """R12: ResourceManager, TaskManager and JobMaster say the same of every slot."""
+    """Wait until ResourceManager, TaskManager and JobMaster agree on every slot (R12)."""
 
     async def agree() -> bool:
         manager, master = cluster.resource_manager, cluster.job_master(job_id)
@@ -88,7 +88,7 @@ def nothing_was_started(cluster: InProcess) -> bool:
 async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R12: micro-batches and checkpoints go on; afterwards the new one's view equals the slot tables."""
+    """Micro-batches and checkpoints continue. The new ResourceManager's view equals the slot tables (R12)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     batches = before.vertices[0].minflinkd.batches
     completed = (await cluster.client.checkpoints(before.jid)).counts.completed
@@ -109,7 +109,7 @@ async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
 async def test_a_job_master_crashes_and_its_job_comes_back_on_the_same_warm_task_manager(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R13: the TaskManager keeps the slots for the job's next JobMaster, which goes on from the last checkpoint."""
+    """The TaskManager keeps the slots for the job's next JobMaster, which restores the last checkpoint (R13)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     await cluster.crash_job_master(before.jid)
     after = await restored(cluster, before)
@@ -124,7 +124,7 @@ async def test_a_job_master_crashes_and_its_job_comes_back_on_the_same_warm_task
 async def test_resource_manager_and_job_master_crash_at_once(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R14: in whatever order they come back, and nobody has to help."""
+    """ResourceManager and JobMaster come back in any order, without help (R14)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     await asyncio.gather(cluster.crash_resource_manager(), cluster.crash_job_master(before.jid))
     await restored(cluster, before)
@@ -137,7 +137,7 @@ async def test_resource_manager_and_job_master_crash_at_once(
 async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R26: its successor brings the job to its end, though the tasks of the old one still run when it comes."""
+    """The next JobMaster ends the cancelled job, although tasks of the crashed one still run at first (R26)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
 
     async def published() -> bool:
@@ -162,7 +162,7 @@ async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
 
 
 async def restored(cluster: InProcess, before: JobInfo) -> JobInfo:
-    """The job RUNNING under its new JobMaster, from a checkpoint."""
+    """Wait until the job is RUNNING under its new JobMaster, restored from a checkpoint."""
 
     async def latest() -> bool:
         found = (await cluster.client.checkpoints(before.jid)).latest.restored

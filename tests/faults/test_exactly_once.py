@@ -1,4 +1,4 @@
-"""For each job of a set: what its sinks hold equals the batch result of the same query over the same input."""
+"""For each job of a set, what its sinks hold equals the batch result of the same query over the same input."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def seed() -> int:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def cluster_of_three_kills(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """For one trial after the other: two cores carry only so many queries at once."""
+    """A cluster for one trial after the other: two cores carry only so many queries at the same time."""
     async with running_cluster(tmp_path_factory.mktemp("cluster"), **SETTINGS) as cluster:
         yield cluster
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def three_kills(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
-    """The same ones every time."""
+    """A trial with the same kills in every run."""
     trial = Kills(tmp_path_factory.mktemp("kills"), JOBS, seed=3, kills=3, files=40, pace="1 s")
     return await trial.run_on(cluster_of_three_kills)
 
@@ -58,7 +58,7 @@ async def three_kills_of_exchanges(cluster_of_three_kills: Cluster, tmp_path_fac
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def twenty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
-    """Others every time."""
+    """A trial with other kills in every run."""
     base, parts = tmp_path_factory.mktemp("kills"), (*PARTS, "daemon")
     return await Kills(base, JOBS, seed=seed(), kills=20, parts=parts, files=150, pace="1 s").run()
 
@@ -71,7 +71,7 @@ async def twenty_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize("name", JOBS)
 async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: Kills, name: str) -> None:
-    """C40, C11, C14, J12: row for row; the TaskManager, its session child and its JVM were killed."""
+    """The rows are equal after kills of the TaskManager, its session child and its JVM (C11, C14, C40, J12)."""
     three_kills.verify(name)
 
 
@@ -79,12 +79,12 @@ async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: 
 async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_three_kills(
     three_kills_of_exchanges: Kills, name: str
 ) -> None:
-    """C40, C2, J9: row for row, though each restart has exchanges of its own."""
+    """The output is equal row for row, although each restart has new exchanges (C2, C40, J9)."""
     three_kills_of_exchanges.verify(name)
 
 
 async def test_at_least_once_loses_nothing_in_three_kills(three_kills_of_exchanges: Kills) -> None:
-    """C3: what is there is what the batch has, some of it perhaps more than once."""
+    """The output has the rows of the batch, some of them perhaps more than once (C3)."""
     three_kills_of_exchanges.verify_at_least_once(LOOSE)
 
 
@@ -92,7 +92,7 @@ async def test_at_least_once_loses_nothing_in_three_kills(three_kills_of_exchang
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", JOBS)
 async def test_what_a_job_wrote_equals_the_batch_after_twenty_kills(twenty_kills: Kills, name: str) -> None:
-    """C40, C11, C14, J12: at random instants, the daemon too; the seed is in the output, and repeats them."""
+    """Kills come at random instants and hit the daemon too. The printed seed repeats them (C11, C14, C40, J12)."""
     twenty_kills.verify(name)
 
 
@@ -102,12 +102,12 @@ async def test_what_a_job_wrote_equals_the_batch_after_twenty_kills(twenty_kills
 async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_twenty_kills(
     twenty_kills_of_exchanges: Kills, name: str
 ) -> None:
-    """C40, C2, J9: at random instants, the daemon too."""
+    """Kills come at random instants and hit the daemon too (C2, C40, J9)."""
     twenty_kills_of_exchanges.verify(name)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 async def test_at_least_once_loses_nothing_in_twenty_kills(twenty_kills_of_exchanges: Kills) -> None:
-    """C3: what is there is what the batch has, some of it perhaps more than once."""
+    """The output has the rows of the batch, some of them perhaps more than once (C3)."""
     twenty_kills_of_exchanges.verify_at_least_once(LOOSE)

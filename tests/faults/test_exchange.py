@@ -1,4 +1,4 @@
-"""A job of two tasks and the exchange between them, when the TaskManager that runs them is killed."""
+"""A job of two tasks with an exchange between them, when the TaskManager that runs both is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 async def test_a_windowed_aggregate_behind_an_exchange_survives_the_loss_of_its_taskmanager(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """C40, J8, J9: both tasks begin again from the same cut; every row is there once."""
+    """Both tasks restart from the same cut, and every row is in the output once (C40, J8, J9)."""
     await cluster.await_ready(2)
     file = windows.write(out.name)
     document = json.loads(file.read_text())

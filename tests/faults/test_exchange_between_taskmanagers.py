@@ -1,4 +1,4 @@
-"""A job whose two tasks run on two TaskManagers, and the exchange between them, when one of the two is killed."""
+"""A job with two tasks on two TaskManagers and an exchange between them, when one of the two is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SOURCE, WINDOWS = 0, 1  # the job's tasks
 
 
 def spanning(windows: WindowsJob, out: Path) -> Path:
-    """The windows in a slot sharing group of their own, each group too wide for the other one's TaskManager."""
+    """Write a job with the windows in a slot sharing group of their own.
+
+    Each group is too wide for the TaskManager of the other one.
+    """
     file = windows.write(out.name, parallelism=3)
     document = json.loads(file.read_text())
     for name in ("minutes", "out"):
@@ -37,7 +40,7 @@ def places(job: JobInfo) -> tuple[str | None, ...]:
 
 
 async def test_tasks_on_two_taskmanagers_are_one_job_with_one_result(cluster: Cluster, tmp_path: Path) -> None:
-    """J11, C40: windows over an exchange between TaskManagers; nothing of it stays."""
+    """Windows read an exchange between TaskManagers. At the end nothing of the exchange is left (C40, J11)."""
     job = WindowsJob(tmp_path, files=5)
     job.write_events()
     await cluster.await_ready(2)
@@ -55,7 +58,7 @@ async def test_tasks_on_two_taskmanagers_are_one_job_with_one_result(cluster: Cl
 
 
 def counted(events: Path) -> list[tuple[Any, ...]]:
-    """What the job is to yield."""
+    """Return the rows that the job must yield."""
     found: dict[tuple[int, str], list[int]] = {}
     for file in events.glob("*.json"):
         for event in map(json.loads, file.read_text().splitlines()):
@@ -70,7 +73,7 @@ def counted(events: Path) -> list[tuple[Any, ...]]:
 async def test_windows_over_an_exchange_survive_the_loss_of_either_taskmanager(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, struck: int
 ) -> None:
-    """C40, J9, J11: the region restarts on all TaskManagers that it spans, from one cut; every row is there once."""
+    """The region restarts from one cut on all its TaskManagers, and every row is in the output once (C40, J9, J11)."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     await cluster.await_ready(2)
@@ -78,7 +81,7 @@ async def test_windows_over_an_exchange_survive_the_loss_of_either_taskmanager(
     job = await cluster.await_state(job_id, "RUNNING")
     assert len(set(places(job))) == 2
     await cluster.await_checkpoints(job_id, 1)
-    await asyncio.sleep(random.Random(seed).uniform(0.0, 6.0))  # the instant is what is drawn
+    await asyncio.sleep(random.Random(seed).uniform(0.0, 6.0))  # the random part is the instant of the kill
     victim = next(tm for tm in await cluster.task_managers(ready=False) if tm.id == places(job)[struck])
     os.kill(victim.minflinkd.pid, signal.SIGKILL)
     job = await cluster.await_state(job_id, "FINISHED", timeout=300)
@@ -89,6 +92,6 @@ async def test_windows_over_an_exchange_survive_the_loss_of_either_taskmanager(
 
 
 async def deleted(cluster: Cluster) -> bool:
-    """Logs and mirrors of exchanges, on all TaskManagers."""
+    """Whether logs and mirrors of exchanges are gone, on all TaskManagers."""
     homes = cluster.state / "taskmanagers"
     return not [*homes.glob("*/state/exchanges/*"), *homes.glob("*/state/attempts/*/mirrors/*")]

@@ -1,4 +1,4 @@
-"""A job goes on from checkpoints that were written with other settings of file merging (F9)."""
+"""A job continues from checkpoints that were written with other settings of file merging (F9)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FILE_MERGING = "execution.checkpointing.file-merging"
 OFF = {f"{FILE_MERGING}.enabled": False}
 ON: dict[str, object] = {}
 SMALL = {f"{FILE_MERGING}.max-file-size": "2 KiB", f"{FILE_MERGING}.max-space-amplification": 1.05}
-PART = 4  # files of input, a minute each
+PART = 4  # files of input, each of them a minute
 
 
 @pytest.mark.slow
 async def test_a_job_goes_on_from_checkpoints_that_were_written_with_other_settings(tmp_path: Path) -> None:
-    """F9: merging off, on, with another file size, off again; with each the state of all that came before."""
+    """With merging off, on, on with another file size, and off again, the job has all earlier state (F9)."""
     chain = (OFF, ON, SMALL, OFF)
     job = WindowsJob(tmp_path, files=PART * len(chain))
     path: Path | None = None
-    files = list[int]()  # physical ones, that the retained checkpoint names
+    files = list[int]()  # the number of physical files that the retained checkpoint names
     for number, settings in enumerate(chain):
         job.write_events(number * PART, PART)
         async with running_cluster(tmp_path / "cluster", **settings, **_ONE_TASKMANAGER) as cluster:
@@ -51,7 +51,7 @@ async def _submit(cluster: Cluster, job: WindowsJob, path: Path | None, **change
 
 
 async def _part(cluster: Cluster, job: WindowsJob, path: Path | None) -> Path:
-    """Process what there is of the input; the directory of the checkpoint behind it, which is retained."""
+    """Process the input that there is. Return the directory of the checkpoint after it, which is retained."""
     checkpointing = {"interval": "500 ms", "externalized": "retain"}
     job_id = await _submit(cluster, job, path, mode="streaming", checkpointing=checkpointing)
     await cluster.await_state(job_id, "RUNNING", timeout=150)

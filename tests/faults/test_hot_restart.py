@@ -1,4 +1,4 @@
-"""A new version of a running job on the same warm session, with its state; or the version before it, and the reason."""
+"""A new version of a running job starts on the same warm session with its state, or the old one stays and says why."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ HANGS = "__import__('threading').Event().wait()"
 async def test_versions_follow_each_other_on_the_same_session_and_the_output_is_exact(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H3 - H6, H8: params, code and parallelism change; every row is there once, of the version that owed it."""
+    """Params, code and parallelism change. Every row is in the output once, from the right version (H3 - H6, H8)."""
     changes: list[dict[str, Any]] = [{}, {"parallelism": 4}, {"parallelism": 1}]
     async with running_versions(one, tmp_path) as versions:
         before = await processes_of(one)
@@ -124,7 +124,7 @@ MAY_CHANGE: dict[str, dict[str, Any]] = {
 
 
 async def test_settings_sinks_and_chaining_change_while_the_state_goes_on(one: Cluster, tmp_path: Path) -> None:
-    """H1, H2, H8: one after the other; every row is there once."""
+    """Settings, sinks and chaining change one after the other; every row is in the output once (H1, H2, H8)."""
     async with running_versions(one, tmp_path) as versions:
         for tag, (what, change) in enumerate(MAY_CHANGE.items(), start=2):
             last = await restarted(one, versions.job_id, versions.write(str(tag), **change))
@@ -142,7 +142,7 @@ MORE = {
 
 
 async def test_a_source_comes_and_goes_beside_state(one: Cluster, tmp_path: Path) -> None:
-    """H2, C25: a new one is read from its beginning; one that is gone is left behind only where that is allowed."""
+    """A new source is read from its beginning. One may disappear only with `allow-non-restored-state` (C25, H2)."""
     (tmp_path / "events-more").mkdir()
     wider = {"sql": TAGGED.replace("FROM clean", f"FROM {WITH_MORE}"), "vertices": {"more": MORE}}
     async with running_versions(one, tmp_path) as versions:
@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_a_version_that_cannot_run_is_refused_before_anything_of_the_old_one_is_touched(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H2: the reason is told; the old version runs on in the same attempt."""
+    """The refusal tells the reason, and the old version continues in the same attempt (H2)."""
     async with running_versions(one, tmp_path) as versions:
         before = (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id
         for what, (change, reason) in REFUSED.items():
@@ -197,7 +197,7 @@ FAILS = {
 
 
 async def test_a_version_that_fails_gives_way_to_the_one_before_it(one: Cluster, tmp_path: Path) -> None:
-    """H7: though it was found sound before; the reason is told."""
+    """The version passed its analysis and fails only when it runs. The rollback tells the reason (H7)."""
     async with running_versions(one, tmp_path) as versions:
         before = await processes_of(one)
         for tag, (where, code) in enumerate(FAILS.items(), start=2):
@@ -212,9 +212,10 @@ async def test_a_version_that_fails_gives_way_to_the_one_before_it(one: Cluster,
 
 
 async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cluster, tmp_path: Path) -> None:
-    """H7: one that raises for each row is turned back by the first, and the version before it processes that; one that
+    """The first row decides about a version that was deployed without input (H7).
 
-    is sound is accepted, with the first checkpoint behind rows.
+    A version that raises for each row is rolled back, and the version before it processes the row. A sound version is
+    accepted with the first checkpoint after rows.
     """
     raising = FAILS["in its first micro-batch"]
     async with idle_versions(one, tmp_path) as versions:
@@ -246,7 +247,7 @@ async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cl
 
 @pytest.mark.slow
 async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -> None:
-    """H7, H8: both are killed while the version waits for input; its first rows turn it back all the same."""
+    """Daemon and TaskManager are killed before it gets input. If its first rows fail, it is rolled back (H7, H8)."""
     options = {**ONE, "rest.port": free_port(), "execution.checkpointing.interval": "1 s"}
     async with running_cluster(tmp_path / "cluster", **options) as cluster:
         await cluster.await_ready(1)
@@ -278,7 +279,7 @@ async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -
 async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned_back(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H7: long after it was RUNNING; that it has found rows is seen though no micro-batch ends."""
+    """A version that hangs with its first rows is rolled back, although no micro-batch of it ends (H7)."""
     async with idle_versions(one, tmp_path) as versions:
         async with one.configured(**{"hot-restart.timeout": "5 s"}):
             hanging = IN_EVERY_ROW.format(does=HANGS)
@@ -297,7 +298,7 @@ async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned
 async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either(
     one: Cluster, tmp_path: Path, allowed: bool
 ) -> None:
-    """H2: nothing says what it is of when the new version is asked for, only the checkpoint that it starts from."""
+    """At its submission nothing says what the state means; the checkpoint that it starts from does (H2)."""
 
     def version(function: str) -> Path:
         numbers = {"format": "rate-micro-batch", "options": {"rowsPerBatch": 10, "numPartitions": 1}}
@@ -335,7 +336,7 @@ async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either
 async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H4, H7: after `hot-restart.timeout`; the attempt of the old version is the same."""
+    """The version is given up after `hot-restart.timeout`. The old one stays in the same attempt (H4, H7)."""
     async with running_versions(one, tmp_path) as versions, one.configured(**{"hot-restart.timeout": "2 s"}):
         before = (await one.client.job(versions.job_id)).vertices[0].minflinkd.attempt_id
         last = await restarted(one, versions.job_id, versions.write("2", parallelism=5))
@@ -349,7 +350,7 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_
 async def test_a_version_that_hangs_in_its_first_micro_batch_gives_way_to_the_one_before_it(
     one: Cluster, tmp_path: Path
 ) -> None:
-    """H7: within `hot-restart.timeout`; it is not taken for one that has nothing to do."""
+    """The hanging version is rolled back within `hot-restart.timeout`, and not mistaken for one without input (H7)."""
     async with running_versions(one, tmp_path) as versions:
         async with one.configured(**{"hot-restart.timeout": "5 s"}):
             hanging = IN_EVERY_ROW.format(does=HANGS)
@@ -363,7 +364,7 @@ async def test_a_version_that_hangs_in_its_first_micro_batch_gives_way_to_the_on
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_a_daemon_killed_at_each_step_comes_back_with_one_version_and_exact_output(tmp_path: Path) -> None:
-    """H8: before the switch the old version goes on, behind it the new one."""
+    """Before the switch the old version continues, after it the new one (H8)."""
     armed = tmp_path / "crash-at"
     armed.mkdir()
     environ = {**os.environ, VARIABLE: str(armed)}

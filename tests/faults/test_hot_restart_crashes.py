@@ -1,4 +1,4 @@
-"""Components of the daemon crash while one version makes way for another; jobs beside it do not notice."""
+"""Components of the daemon crash while one version makes way for another. Other jobs do not notice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InP
 
 @dataclass
 class CrashOfJobMaster:
-    """At a point of the hot restart of a job, once."""
+    """Crashes the JobMaster at a point of its job's hot restart, once."""
 
     cluster: InProcess
     job_id: str
@@ -61,7 +61,7 @@ class CrashOfJobMaster:
 
 @dataclass
 class Neighbour:
-    """A job of another user: numbers without a gap."""
+    """A job of another user. It writes numbers without a gap."""
 
     cluster: Cluster
     output: Path
@@ -98,7 +98,7 @@ async def neighbour(cluster: Cluster, base: Path) -> Neighbour:
 async def test_a_job_master_that_crashes_at_each_step_leaves_one_version_and_the_other_job_alone(
     cluster: InProcess, tmp_path: Path
 ) -> None:
-    """H8, R13: the recorded outcome says which version; the output is exact, on the same session throughout."""
+    """The recorded outcome says which version runs. The output is exact, on the same session throughout (H8, R13)."""
     async with running_versions(cluster, tmp_path) as versions:
         beside, before = await neighbour(cluster, tmp_path), await processes_of(cluster)
         for number, point in enumerate(OF_HOT_RESTARTS, start=2):
@@ -118,7 +118,7 @@ async def test_a_job_master_that_crashes_at_each_step_leaves_one_version_and_the
 
 
 async def test_a_version_takes_over_while_the_resource_manager_is_away(cluster: InProcess, tmp_path: Path) -> None:
-    """H4, R12: once it is accepted; slots and session are those that the version before it leaves."""
+    """Once it is accepted, it needs only the slots and the session that the old version leaves (H4, R12)."""
     supervisor = cluster.daemon.resource_managers
 
     def away(here: CrashPoint) -> None:
@@ -142,7 +142,7 @@ async def test_a_version_takes_over_while_the_resource_manager_is_away(cluster: 
 async def test_a_job_that_waits_for_its_restart_after_a_failure_is_mended_by_a_new_version(
     cluster: InProcess, tmp_path: Path
 ) -> None:
-    """H3: from its last completed checkpoint, without the wait."""
+    """The new version starts from the last completed checkpoint, without the wait (H3)."""
     poison = tmp_path / "poison"
     async with running_versions(cluster, tmp_path) as versions:
         failing = FAILS_WHILE_THERE_IS.format(path=str(poison))

@@ -36,7 +36,7 @@ def _has_reached(step: str, found: HotRestartInfo) -> bool:
 async def test_after_a_kill_exactly_one_version_goes_on_and_the_output_is_exact(
     cluster: Cluster, tmp_path: Path, victim: str, step: str
 ) -> None:
-    """H8: the version that counts, from a consistent checkpoint; the restart says which one that is."""
+    """The version that the hot restart reports continues from a consistent checkpoint (H8)."""
     await cluster.await_ready(2)
     async with running_versions(cluster, tmp_path) as versions:
         runs_it = await cluster.measured((await cluster.task_manager_of(versions.job_id)).id)

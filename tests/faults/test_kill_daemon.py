@@ -1,4 +1,4 @@
-"""The daemon is killed; the TaskManagers that it started outlive it, and are its successor's."""
+"""The daemon is killed. Its TaskManagers outlive it, and its successor takes them over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_session(
     windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
 ) -> None:
-    """R7, R13, R14, A6: no TaskManager is started, the session stays, the output is exactly that of the batch."""
+    """No TaskManager is started, the session stays, and the output is exactly that of the batch (A6, R7, R13, R14)."""
     settings = {"rest.port": free_port(), "resourcemanager.standby-taskmanagers": 0}
     async with running_cluster(tmp_path / "cluster", **settings) as cluster:
         job_id = await cluster.submit(windows.write(out.name, **{"trigger-interval": "300 ms"}))
@@ -46,5 +46,6 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         assert job.minflinkd.source_records == len(kept), "each row counts once that the source's filter lets through"
         assert result(out) == truth
         assert leftovers(out) == []
-    # An orderly end ends TaskManagers of the earlier daemon too; not every init reaps what it is left.
+    # A daemon that stops in order also stops TaskManagers of an earlier one. Not every init reaps orphans, so a zombie
+    # may remain.
     assert not lives(supervisor)

@@ -1,4 +1,4 @@
-"""The session child or its JVM is killed or stopped; the supervisor stays, and brings up a new one."""
+"""The session child or its JVM is killed or stopped. The supervisor stays and starts a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def run_and_signal(cluster: Cluster, windows: WindowsJob, name: str, which: str, number: int) -> TaskManager:
-    """Submit the main job, send a signal to one of its TaskManager's processes, and wait for its end."""
+    """Submit the main job, send a signal to one of its TaskManager's processes, and wait for the job's end."""
     await cluster.await_ready(2)
     job_id = await cluster.submit(windows.write(name))
     await cluster.await_state(job_id, "RUNNING")
@@ -40,7 +40,7 @@ async def run_and_signal(cluster: Cluster, windows: WindowsJob, name: str, which
 async def test_a_lost_session_is_replaced_under_its_supervisor(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], which: str, number: int
 ) -> None:
-    """R11, J7: the job goes on elsewhere; the TaskManager stays registered and has a new session child."""
+    """The job continues elsewhere. The TaskManager stays registered and gets a new session child (J7, R11)."""
     name = f"{which}-{number}"
     struck = await run_and_signal(cluster, windows, name, which, number)
     assert result(windows.base / name) == truth

@@ -1,4 +1,4 @@
-"""A TaskManager that the daemon started is killed, or stopped, while it runs the main job."""
+"""A TaskManager that the daemon started is killed or stopped while it runs the main job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> TaskManager:
-    """Kill -9 of the job's TaskManager, so many seconds after the job is RUNNING."""
+    """Send SIGKILL to the job's TaskManager, `instant` seconds after the job is RUNNING."""
     await cluster.await_state(job_id, "RUNNING")
     await asyncio.sleep(instant)  # not a synchronisation
     killed = await cluster.task_manager_of(job_id)
@@ -37,7 +37,7 @@ async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> Tas
 async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], seed: int
 ) -> None:
-    """C11, C14, J12, R11: the job goes on on the standby; the output equals the batch's, nothing staged is left."""
+    """The job continues on the standby. The output is the batch's, and nothing staged is left (C11, C14, J12, R11)."""
     before = {tm.id for tm in await cluster.await_ready(2)}
     output = windows.base / f"kill{seed}"
     job_id = await cluster.submit(windows.write(output.name))
@@ -52,13 +52,16 @@ async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
 
 
 def blobs_of(cluster: Cluster, job_id: str, store: str) -> set[str]:
-    """`store`: below the state directory, with `*` where its name is not known."""
+    """Return the blobs of a job. `store` is below the state directory, with `*` for a name that is not known."""
     directories = [Path(found, job_id) for found in glob.glob(store, root_dir=cluster.state)]
     return {path.name for directory in directories for path in files_below(cluster.state / directory)}
 
 
 async def assert_offloaded(cluster: Cluster, job_id: str) -> set[str]:
-    """B2, B3: with the low `blob.offload.minsize` of this daemon; what a redeployment will find again."""
+    """Check that blobs are offloaded, with this daemon's low `blob.offload.minsize` (B2, B3).
+
+    Return those that a redeployment will find again.
+    """
     permanent = {key for key in blobs_of(cluster, job_id, "blobs") if key.startswith("p-")}
     assert len(permanent) > 1, "the artifact, and what every deployment of the job is made of"
     assert permanent <= blobs_of(cluster, job_id, "ha/*/blobs"), "from where TaskManagers fetch them"
@@ -71,7 +74,7 @@ async def assert_offloaded(cluster: Cluster, job_id: str) -> set[str]:
 
 
 async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
-    """B17: the job has ended."""
+    """Wait until the blobs of a job that has ended are gone (B17)."""
 
     async def gone() -> bool:
         return not blobs_of(cluster, job_id, "blobs") and not blobs_of(cluster, job_id, "ha/*/blobs")
@@ -80,7 +83,7 @@ async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
 
 
 async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> None:
-    """B3, B18, E31: as blobs, which go when another log is asked for."""
+    """The log travels as blobs, which are deleted when another log is requested (B3, B18, E31)."""
     (task_manager, *_) = await cluster.await_ready(1)
     directory = cluster.state / "taskmanagers" / task_manager.id / "log"
     data = b"".join(b"line %09d of a large log\n" % n for n in range(400_000))
@@ -99,7 +102,7 @@ async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> N
         async def sent_once() -> set[str] | None:
             blobs = kept()
             assert await read(large.name) == data
-            return blobs if kept() == blobs else None  # a piece whose upload is too slow goes by message, once
+            return blobs if kept() == blobs else None  # a piece that uploads too slowly goes by message, once
 
         blobs = await until("it comes as blobs, and nothing is sent again", sent_once)
         with large.open("ab") as log:
@@ -122,7 +125,7 @@ async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> N
 async def test_without_a_standby_a_new_task_manager_is_started(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R3, R11: nothing is kept ready; the lost TaskManager is replaced for its job, which is exactly once."""
+    """The lost TaskManager is replaced for its job, although none is kept ready; rows are exactly-once (R3, R11)."""
     number = {"resourcemanager.standby-taskmanagers": 0, "resourcemanager.max-taskmanagers": 1}
     async with cluster.configured(
         **number, **{"resourcemanager.min-taskmanagers": 1, "resourcemanager.taskmanager-timeout": "100 ms"}
@@ -142,9 +145,10 @@ async def test_without_a_standby_a_new_task_manager_is_started(
 async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm_and_ends(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R10, R11: SIGSTOP to all its processes is seen by its silence; when they are told to go on none is left.
+    """After SIGSTOP to all its processes its silence gives it away. After SIGCONT it ends with all of them (R10, R11).
 
-    B2, B3: the messages about the job travel as blobs, and what is the same in its second deployment is not sent again.
+    The messages about the job travel as blobs. What its second deployment has in common with the first is not sent
+    again (B2, B3).
     """
     await cluster.await_ready(2)
     job_id = await cluster.submit(windows.write(out.name))

@@ -1,4 +1,4 @@
-"""Two versions of one library, which a session cannot hold, are kept on different TaskManagers (B31)."""
+"""Two versions of one library, which a session cannot hold, run on different TaskManagers (B31)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ OTHER_VERSIONS = "other versions of the job's libraries"
 
 @dataclass(frozen=True)
 class RuledJobs:
-    """Streaming jobs that write which version of the rules they see, row by row."""
+    """Streaming jobs that write, row by row, which version of the rules they see."""
 
     base: Path
 
     def write_jars(self, *versions: int) -> None:
-        """Blocking."""
+        """Compile and pack the rules. This blocks."""
         classes = Path(pyspark.__file__).parent / "jars" / "*"
         for version in versions:
             directory = self.base / f"version{version}"
@@ -60,7 +60,7 @@ class RuledJobs:
                     jar.write(path, path.relative_to(directory / "classes"))
 
     def write(self, name: str, version: int, parallelism: int = 1) -> Path:
-        """The job file."""
+        """Write the job file."""
         directory = self.base / name
         directory.mkdir()
         (directory / "ruled.py").write_text(MAIN)
@@ -81,7 +81,7 @@ class RuledJobs:
         return write_job(directory / "job.yaml", document)
 
     async def versions_seen(self, name: str, more_than: int = 0) -> tuple[set[int], int]:
-        """What the job has published: the versions, and the number of rows, once there are more."""
+        """Wait for more than `more_than` published rows. Return the versions in them, and the number of rows."""
 
         async def published() -> list[int] | None:
             rows = await asyncio.to_thread(_published, self.base / name / "out")
@@ -100,13 +100,13 @@ def _published(directory: Path) -> list[int]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def two(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """Two TaskManagers, both warm."""
+    """A cluster of two TaskManagers, both warm."""
     settings = {
         "resourcemanager.standby-taskmanagers": 2,
         "resourcemanager.max-taskmanagers": 2,
         "taskmanager.numberOfTaskSlots": SLOTS,
         "heartbeat.timeout": "10 s",
-        # For so long a submission waits, also for a session that is renewed.
+        # A submission waits so long, also for a session that is renewed.
         "resourcemanager.taskmanager-registration.timeout": "5 min",
     }
     async with running_cluster(tmp_path_factory.mktemp("two"), **settings) as cluster:
@@ -115,7 +115,7 @@ async def two(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(two: Cluster) -> AsyncIterator[Cluster]:
-    """Its sessions hold no libraries. The jobs of a test end with it."""
+    """A cluster whose sessions hold no libraries. The jobs of a test end with it."""
     await two.await_count(2, timeout=150)
     yield two
     used = [tm for tm in await two.task_managers(ready=False) if tm.free_slots < tm.slots_number]
@@ -139,7 +139,7 @@ async def running_on(cluster: Cluster, job_id: str) -> TaskManager:
 
 
 async def renewed(cluster: Cluster, before: TaskManager) -> None:
-    """The TaskManager is the same, its session another one."""
+    """Wait until the TaskManager has another session."""
 
     async def changed() -> bool:
         now = next(tm for tm in await cluster.task_managers(ready=False) if tm.id == before.id)
@@ -150,8 +150,10 @@ async def renewed(cluster: Cluster, before: TaskManager) -> None:
 
 
 async def test_two_versions_of_a_jar_run_at_once_on_different_task_managers(cluster: Cluster, ruled: RuledJobs) -> None:
-    """B31, R6a: each job sees its own version, jobs with one version share a TaskManager, and a session that holds
-    the libraries of nobody any more is renewed, so that any version may go there."""
+    """Each job sees its own version, and jobs with the same version share a TaskManager (B31, R6a).
+
+    A session is renewed when no job uses its libraries any more, so that any version may go there.
+    """
     one = await cluster.submit(ruled.write("one", version=1))
     first = await running_on(cluster, one)
     two = await cluster.submit(ruled.write("two", version=2))
@@ -176,8 +178,10 @@ async def test_two_versions_of_a_jar_run_at_once_on_different_task_managers(clus
 async def test_a_job_waits_for_the_only_task_manager_while_it_holds_another_version_and_says_so(
     cluster: Cluster, ruled: RuledJobs
 ) -> None:
-    """B31, R5, R6a: with no room for another TaskManager, neither a job whose TaskManager was lost nor a submission
-    gets the free slots beside the other version; both do once the session is renewed."""
+    """No further TaskManager may start, so free slots beside the other version are of no use (B31, R5, R6a).
+
+    Neither a job that has lost its TaskManager nor a submission gets them. Both do once the session is renewed.
+    """
     one = await cluster.submit(ruled.write("one", version=1))
     first = await running_on(cluster, one)
     two = await cluster.submit(ruled.write("two", version=2))

@@ -1,7 +1,7 @@
-"""TaskManagers that are given up while they still live: stopped, or cut off. Nobody can kill them from here.
+"""TaskManagers that are given up while they still live: stopped, or cut off. The daemon cannot kill them.
 
-Two of them, started by hand as on other hosts, each behind a proxy; whichever gets the job is struck, and the job goes
-on on the other.
+There are two of them, started by hand as on other hosts, each connected through a proxy. The test disturbs the one that
+gets the job, and the job continues on the other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Pair:
     wires: dict[str, Proxy]
 
     async def strike(self, job_id: str) -> Standalone:
-        """The one that runs the job, once the job has a checkpoint."""
+        """Return the TaskManager that runs the job, once the job has a checkpoint."""
         await self.cluster.await_checkpoints(job_id, 2)
         runs_on = (await self.cluster.task_manager_of(job_id)).id
         (struck,) = [manager for manager in self.managers if manager.resource_id == runs_on]
         return struck
 
     async def await_elsewhere(self, job_id: str, struck: Standalone) -> None:
-        """The job runs on the other one, and has processed something there."""
+        """Wait until the job runs on the other one and has processed something there."""
 
         def processes(job: JobInfo) -> bool:
             task = job.vertices[0].minflinkd
@@ -84,7 +84,7 @@ async def no_attempts(manager: Standalone) -> None:
 async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R10, R15: it is given up; when it goes on it ends the job's tasks, publishes nothing, and registers again."""
+    """After it was given up it continues, ends the job's tasks, publishes nothing, and registers again (R10, R15)."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     job_id = await cluster.submit(windows.write(out.name))
@@ -108,7 +108,7 @@ async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm(
 async def test_a_task_manager_stopped_until_its_job_has_ended_does_no_harm(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R10, R15, J12: also where nobody is left who could tell it what to leave alone."""
+    """It does no harm even when nobody is left to tell it what not to touch (J12, R10, R15)."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     job_id = await cluster.submit(windows.write(out.name))
@@ -128,7 +128,7 @@ async def test_a_task_manager_stopped_until_its_job_has_ended_does_no_harm(
 async def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """R15: a wire that swallows everything; the session stays warm, and what was swallowed arrives late."""
+    """The connection swallows everything. The session stays warm, and what was swallowed arrives late (R15)."""
     cluster = pair.cluster
     await await_registered(cluster, pair.managers)
     before = {tm.id: tm.minflinkd for tm in await cluster.task_managers()}

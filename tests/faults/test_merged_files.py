@@ -1,7 +1,4 @@
-"""A process dies in the midst of an upload, of a compaction, between the steps of a completion: no file goes too early,
-
-and what nobody refers to is found.
-"""
+"""A process dies during an upload, a compaction, or a completion. No needed file is deleted; orphans are found."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ OF_AN_UPLOAD = (CrashPoint.REWRITE, CrashPoint.APPEND, CrashPoint.UPLOAD, CrashP
 
 
 async def test_a_taskmanager_that_dies_in_an_upload_leaves_nothing_but_orphans(tmp_path: Path) -> None:
-    """F4 - F7: with one of several files written. Found by hand, and nothing else; a job goes on without them."""
+    """With one of several files written, only the upload's orphans are listed. A job does not miss them (F4 - F7)."""
     trial = await MergedFiles(tmp_path, ["deduplication"], [CrashPoint.FILE], files=16, pace="1 s").run()
     trial.verify("deduplication")
     assert trial.orphans["deduplication"]
@@ -28,9 +25,9 @@ async def test_a_taskmanager_that_dies_in_an_upload_leaves_nothing_but_orphans(t
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_a_death_at_any_step_of_a_checkpoint_costs_no_file_that_is_needed(tmp_path: Path) -> None:
-    """C22, F4 - F7: the daemon between each two steps of a completion; then TaskManagers within uploads, compaction
+    """The daemon dies between steps of a completion, then TaskManagers in uploads and compactions (C22, F4 - F7).
 
-    included. The orphans of what came before a daemon are gone with its successor; those behind the last one are found.
+    A daemon's successor deletes the orphans from before. Those after the last death are found by listing.
     """
     jobs = ("deduplication", "windows_exchange")
     points = (*OF_A_COMPLETION, *OF_AN_UPLOAD)

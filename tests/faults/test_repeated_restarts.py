@@ -1,4 +1,4 @@
-"""A job with a poison record says that it restarts repeatedly until it is mended; its counts are right throughout."""
+"""A job with a poison record says that it restarts repeatedly, until it is mended. Its counts are right throughout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BACKOFF = 0.5
 
 
 def poisoned(events: WindowsJob, out: Path, poison: Path) -> Path:
-    """An endless job of two tasks, of which the second one fails."""
+    """Write an endless job of two tasks. The second one fails."""
     directory = events.base / "poisoned"
     directory.mkdir()
     (directory / "cleaning.py").write_text(POISON)
@@ -68,7 +68,7 @@ def poisoned(events: WindowsJob, out: Path, poison: Path) -> Path:
 
 
 def counts(job: JobInfo) -> tuple[int, ...]:
-    """Rows into and out of each task, then of the job."""
+    """Return the rows into and out of each task, then of the job."""
     first, second = (vertex.metrics for vertex in job.vertices)
     tasks = (first.read_records, first.write_records, second.read_records, second.write_records)
     return (*tasks, job.minflinkd.source_records, job.minflinkd.sink_records)
@@ -96,9 +96,9 @@ async def metrics_of(cluster: Cluster, name: str) -> list[str]:
 async def test_a_poisoned_job_restarts_repeatedly_ever_more_slowly_until_it_is_mended(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Between its failures it is RUNNING, and only the mark says that it gets nowhere. Rows count once, however often
+    """Between its failures the job is RUNNING, and only the mark says that it makes no progress.
 
-    they are processed, and also through the loss of the session.
+    Rows count once, however often they are processed, and also after the session is lost.
     """
     events, out, poison = WindowsJob(tmp_path, files=4), tmp_path / "out", tmp_path / "poison"
     events.write_events()

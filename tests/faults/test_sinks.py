@@ -1,4 +1,4 @@
-"""Sinks that are no files, with a daemon, while their TaskManager is killed."""
+"""Sinks that are not files, with a daemon, while their TaskManager is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scop
 SCHEMA = "k STRING, time TIMESTAMP, v BIGINT"
 CLUSTER = {"resourcemanager.max-taskmanagers": 1, "taskmanager.numberOfTaskSlots": 4, "heartbeat.timeout": "10 s"}
 
-# Appends to a file in `commit`, and knows by the file what it has committed: as any store with atomic writes can.
+# Appends to a file in `commit`, and knows by the file what it has committed, as any store with atomic writes can.
 UPLOADS = """
 import json, os
 def clean(inputs, params):
@@ -62,8 +62,10 @@ async def kill_and_finish(cluster: Cluster, job_id: str, checkpoints: int = 3) -
 async def test_rows_are_in_postgresql_and_behind_a_class_once_each(
     postgres: Postgres, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
-    """J13, C40: two sinks that commit by themselves, fed by one query, end as the batch does; collected rows are
-    those of the last attempt, and can be read when the job is over."""
+    """Two sinks that commit by themselves, fed by one query, end with the rows of the batch (C40, J13).
+
+    Collected rows are those of the last attempt, and can be read when the job is over.
+    """
     work = WindowsJob(tmp_path, pace="400 ms", artifact=UPLOADS)
     uploads, table = tmp_path / "uploads", "windows_of_a_killed_job"
     vertices = {
@@ -99,7 +101,7 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
 async def test_files_from_kafka_are_exactly_once(
     kafka: Tansu, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
-    """C40, J13: events go through a broker into a windowed aggregate and files, and the TaskManager dies on the way."""
+    """Events go through a broker into a windowed aggregate and files, while the TaskManager is killed (C40, J13)."""
     await kafka.create_topic("windows", partitions=1)
     work, servers = WindowsJob(tmp_path, pace="400 ms"), {"kafka.bootstrap.servers": kafka.address}
     written = servers | kafka.one_by_one | {"topic": "windows"}

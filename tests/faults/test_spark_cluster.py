@@ -31,7 +31,7 @@ RULES = "LEAST = 0\ndef at_least(v, least):\n    return v >= least\n"
 
 
 async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskmanager(tmp_path: Path) -> None:
-    """R7, C11, J12: executors keep the state in a shared directory; killed and recovered, the output is the batch's."""
+    """Executors keep state in a shared directory. After a kill and recovery the output is exact (C11, J12, R7)."""
     windows = WindowsJob(tmp_path / "windows", files=20, artifact=CODE, pace="500 ms")
     windows.write_events()
     truth = windows.batch()
@@ -71,7 +71,7 @@ async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskma
 
 
 def applications(spark: SparkCluster) -> set[str]:
-    """That had executors."""
+    """Return the applications that had executors."""
     return {path.name for path in spark.work.iterdir()}
 
 

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 @dataclass(frozen=True)
 class Backend:
-    """Where a job is to keep everything, and how that is reached. Options without `storage.`."""
+    """Where a job keeps everything, and how to reach it. The option names are without `storage.`."""
 
     uri: str
     options: Mapping[str, str]
@@ -68,11 +68,11 @@ async def served(name: str, directory: Path) -> AsyncIterator[Backend]:
         yield backend_of(server)
 
 
-OUT = "out"  # below the backend's URI: what the job's sink writes, if it is not the local one
+OUT = "out"  # below the backend's URI: what the job's sink writes, unless the backend is the local disk
 
 
 async def objects(backend: Backend) -> list[str]:
-    """All but the published output and its manifests."""
+    """Return everything except the published output and its manifests."""
     storages = Storages(backend.options)
     try:
         place = storages.at(backend.uri)
@@ -83,7 +83,7 @@ async def objects(backend: Backend) -> list[str]:
 
 
 async def fetch_output(backend: Backend, target: Path) -> None:
-    """What a reader of the directory sees: names that begin with _ are skipped."""
+    """Fetch what a reader of the directory sees. Names that begin with _ are skipped."""
     storages = Storages(backend.options)
     try:
         place = storages.at(f"{backend.uri}/{OUT}")
@@ -103,9 +103,11 @@ async def fetch_output(backend: Backend, target: Path) -> None:
 async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
     windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path, name: str
 ) -> None:
-    """B8, C11, J12, R11, S1, S7: its TaskManager is killed; the next one gets state and artifact from the storage, and
-    nothing from the daemon; the output, in the same storage, equals the batch's, and nothing else is there when the job
-    is over."""
+    """After a kill, the next TaskManager gets state and artifact from the storage (B8, C11, J12, R11, S1, S7).
+
+    It gets nothing from the daemon. The output, in the same storage, equals the batch's. When the job is over, nothing
+    else is left there.
+    """
     async with served(name, tmp_path / "storage") as backend:
         settings = {
             "execution.checkpointing.dir": f"{backend.uri}/checkpoints",
@@ -119,7 +121,7 @@ async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
 
 
 async def fetches(cluster: Cluster, task_manager: str) -> dict[str, float]:
-    """Counters of a TaskManager's BlobCache, once it has told of one that is not 0."""
+    """Return counters of a TaskManager's BlobCache, once it has reported one that is not 0."""
 
     async def told() -> dict[str, float] | None:
         metrics = (await cluster.client.task_manager(task_manager)).minflinkd.metrics

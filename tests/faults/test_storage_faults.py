@@ -1,4 +1,4 @@
-"""A real job on a checkpoint storage that fails, is slow, or is full: the query goes on, and later checkpoints do."""
+"""A real job on a checkpoint storage that fails, is slow, or is full. The query goes on, and checkpoints recover."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Disk:
 
 
 def counting_job(base: Path, name: str, version: int = 1, **checkpointing: Any) -> Path:
-    """Numbers without a gap; what a checkpoint uploads are the logs of its micro-batches."""
+    """Write a job that writes numbers without a gap. Its checkpoints upload only the logs of its micro-batches."""
     return write_job(
         base / f"{name}.yaml",
         {
@@ -60,7 +60,7 @@ async def rows(cluster: Cluster, job_id: str) -> int:
 
 
 async def statistics(cluster: Cluster, job_id: str, what: str, *, failed: int = 0, completed: int = 0) -> Checkpoints:
-    """Once so many more have failed and completed."""
+    """Return the statistics once `failed` more checkpoints have failed and `completed` more have completed."""
     before = (await cluster.client.checkpoints(job_id)).counts
 
     async def reached() -> Checkpoints | None:
@@ -72,7 +72,7 @@ async def statistics(cluster: Cluster, job_id: str, what: str, *, failed: int = 
 
 
 async def goes_on(cluster: Cluster, job_id: str) -> None:
-    """Micro-batches are written, whatever becomes of checkpoints."""
+    """Wait for more micro-batches: the query must write them whatever happens to checkpoints."""
     before = await rows(cluster, job_id)
 
     async def more() -> bool:
@@ -91,7 +91,7 @@ async def faulty(disk: Disk, tmp_path: Path) -> AsyncIterator[Cluster]:
     settings = {
         "execution.checkpointing.dir": f"faulty://{disk.objects}",
         "execution.checkpointing.file-merging.orphan-grace": "4 s",
-        "storage.faulty.retries": 0,  # each fault is one of a checkpoint
+        "storage.faulty.retries": 0,  # each fault fails a checkpoint
         "resourcemanager.max-taskmanagers": 1,
         "taskmanager.numberOfTaskSlots": 2,
     }
@@ -101,7 +101,7 @@ async def faulty(disk: Disk, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_a_job_outlives_its_storages_faults(faulty: Cluster, disk: Disk, tmp_path: Path) -> None:
-    """C23, C42, F7: every third write fails, each takes 2 s; the rows are there once and without a gap."""
+    """Every third write fails, then each write takes 2 s. All rows are there once, without a gap (C23, C42, F7)."""
     file = counting_job(tmp_path, "numbers", **{"tolerable-failed-checkpoints": 1000})
     job_id = await faulty.submit(file)
     await faulty.await_checkpoints(job_id, 2)
@@ -136,7 +136,7 @@ async def test_a_job_outlives_its_storages_faults(faulty: Cluster, disk: Disk, t
 async def test_a_full_storage_restarts_the_job_only_beyond_the_tolerated_number(
     faulty: Cluster, disk: Disk, tmp_path: Path
 ) -> None:
-    """C23: and by its name; when there is space again the job goes on from the last checkpoint."""
+    """The failure names the storage. When there is space again, the job continues from the last checkpoint (C23)."""
     job_id = await faulty.submit(counting_job(tmp_path, "full", **{"tolerable-failed-checkpoints": 2}))
     await faulty.await_checkpoints(job_id, 2)
     disk.becomes(FULL)
@@ -156,7 +156,7 @@ async def test_a_full_storage_restarts_the_job_only_beyond_the_tolerated_number(
 async def test_a_version_takes_over_though_a_slow_checkpoint_is_in_progress(
     faulty: Cluster, disk: Disk, tmp_path: Path
 ) -> None:
-    """H3: and its own first one is as slow; the numbers are there once and without a gap, in the order of versions."""
+    """The new version's first checkpoint is as slow. All numbers are there once, in the order of versions (H3)."""
     job_id = await faulty.submit(counting_job(tmp_path, "versions"))
     await faulty.await_checkpoints(job_id, 2)
     disk.becomes(SLOW)

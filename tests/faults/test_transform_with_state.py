@@ -1,6 +1,6 @@
-"""State of `transformWithState`, whose records name files by their paths: one job, and whatever makes it be restored.
+"""State of `transformWithState`, whose records name files by their paths, after all that makes a job restore it.
 
-The tests share the job and come in this order. Each one feeds it, and compares all of its output with the batch.
+The tests share one job and run in this order. Each one feeds it, and compares all of its output with the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Counted:
     job_id: str
 
     async def goes_on(self) -> None:
-        """From its state, though nothing is left of the attempts before."""
+        """Check that it continues from its state, and that nothing is left of earlier attempts."""
         self.counts.feed()
         await self.counts.exact(self.cluster, self.job_id)
         job = await self.cluster.client.job(self.job_id)
@@ -61,7 +61,7 @@ async def counted(shared: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
-    """C11, C14: by rows and by frames, in the session in which it ran before."""
+    """The job continues by rows and by frames, in the same session as before (C11, C14)."""
     before = await counted.attempt()
     counted.counts.fail_once()
     await counted.goes_on()
@@ -71,7 +71,7 @@ async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
 
 @pytest.mark.parametrize("victim", ["session child", "TaskManager"])
 async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
-    """C11, C14, R11: on another TaskManager, which has no copy of its state."""
+    """The job continues on another TaskManager, which has no copy of its state (C11, C14, R11)."""
     cluster = counted.cluster
     await cluster.await_ready(2, timeout=300)
     struck = await cluster.measured((await cluster.task_manager_of(counted.job_id)).id)
@@ -83,7 +83,7 @@ async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
 
 
 async def test_another_version_of_the_function_goes_on_with_the_state(counted: Counted) -> None:
-    """H3, H4, C25: a hot restart that changes the code; the session is the same, its state stores are not."""
+    """A hot restart changes the code. The session is the same, but not its state stores (C25, H3, H4)."""
     counted.counts.weight = 3
     before, file = await counted.attempt(), counted.counts.write()
     restart = asyncio.create_task(restarted(counted.cluster, counted.job_id, file))
@@ -95,10 +95,10 @@ async def test_another_version_of_the_function_goes_on_with_the_state(counted: C
 
 
 async def test_a_savepoint_is_the_start_of_a_job_elsewhere(counted: Counted, tmp_path: Path) -> None:
-    """C24, C25, R20: under another daemon with another root directory, with fewer partitions.
+    """The other daemon has another root directory, and the job fewer partitions (C24, C25, R20).
 
-    Then from a checkpoint there. Neither the first daemon's attempts nor the place where the savepoint was written are
-    there any more.
+    Then it is restored from a checkpoint there. Neither the first daemon's attempts nor the original directory of the
+    savepoint exist any more.
     """
     counts = counted.counts
     path = await counted.cluster.client.stop(counted.job_id, str(tmp_path / "savepoints"), drain=False)

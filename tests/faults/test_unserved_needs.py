@@ -1,4 +1,4 @@
-"""Slots that nobody can give: the wait ends after its timeout, and says what was asked, what there was, and why."""
+"""If nobody can give slots, the wait ends after its timeout, and says what was asked, what there was, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 8  # seconds
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that is on the PATH, as a directory from which a test can take `java` away."""
+    """Everything on the PATH, as a directory from which a test can remove `java`."""
     directory = tmp_path_factory.mktemp("programs")
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*"):
@@ -33,7 +33,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def small(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> AsyncIterator[Cluster]:
-    """One TaskManager at the most, with two slots."""
+    """A cluster with at most one TaskManager, which has two slots."""
     environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(programs)}
     settings = {
         "resourcemanager.max-taskmanagers": 1,
@@ -46,7 +46,7 @@ async def small(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Asy
 
 
 async def failure_of(cluster: Cluster, job_id: str, *, timeout: float) -> ErrorDetails:
-    """What /jobs/:id/exceptions says first of a job that has FAILED."""
+    """Wait until the job has FAILED, and return the first error in /jobs/:id/exceptions."""
 
     async def failed() -> bool:
         return (await cluster.client.job(job_id)).state == "FAILED"
@@ -58,7 +58,7 @@ async def failure_of(cluster: Cluster, job_id: str, *, timeout: float) -> ErrorD
 async def test_a_job_that_finds_all_slots_taken_learns_that_no_more_task_managers_may_run(
     small: Cluster, windows: WindowsJob
 ) -> None:
-    """R5: the driver is at its maximum."""
+    """The driver is at its maximum (R5)."""
     await small.await_ready(1)
     first = await small.submit(windows.write("takes-all", mode="streaming"))
     await small.await_state(first, "RUNNING")
@@ -81,7 +81,7 @@ async def test_a_job_that_finds_all_slots_taken_learns_that_no_more_task_manager
 async def test_a_job_whose_task_manager_cannot_be_replaced_learns_that_java_is_missing(
     small: Cluster, windows: WindowsJob, programs: Path
 ) -> None:
-    """R5, R11: `java` goes, then the only TaskManager."""
+    """`java` is removed, then the only TaskManager is killed (R5, R11)."""
     await small.await_ready(1)
     job_id = await small.submit(windows.write("without-java", mode="streaming"))
     await small.await_state(job_id, "RUNNING")
@@ -101,7 +101,7 @@ async def test_a_job_whose_task_manager_cannot_be_replaced_learns_that_java_is_m
 async def test_a_submission_to_task_managers_with_an_impossible_heap_is_told_so(
     tmp_path: Path, windows: WindowsJob
 ) -> None:
-    """R5: no session comes to be that could analyse the job, and the error says what the JVM said."""
+    """No session can start to analyse the job. The error names the setting and the machine's limit (R5)."""
     settings = {"taskmanager.memory.heap.size": "900 TiB", "resourcemanager.max-taskmanagers": 1}
     async with running_cluster(tmp_path, **settings) as cluster:
         file = windows.write("impossible-heap")

@@ -24,7 +24,7 @@ def clean(inputs, params):
     return inputs["events"].withColumn("v", udf(burst, "bigint")("v"))
 """
 
-# A C call that holds the interpreter, longer than heartbeat.timeout: no other thread of the session child runs then.
+# A C call that holds the interpreter longer than heartbeat.timeout, so that no other thread of the session child runs.
 BLOCKS = """
 import ctypes
 
@@ -48,7 +48,7 @@ def clean(inputs, params):
 
 
 def streaming(windows: WindowsJob, name: str, artifact: str, **changes: Any) -> Any:
-    """An endless job of its own code over the same events."""
+    """Write an endless job with its own code over the same events."""
     job = WindowsJob(windows.base, artifact=artifact)
     return job.write(name, mode="streaming", **changes)
 
@@ -56,7 +56,7 @@ def streaming(windows: WindowsJob, name: str, artifact: str, **changes: Any) -> 
 async def test_a_failing_job_does_not_disturb_its_neighbour(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]]
 ) -> None:
-    """J7: two jobs on one TaskManager; one fails in user code, with its traceback in /jobs/:id/exceptions."""
+    """Two jobs share a TaskManager. One fails in user code; /jobs/:id/exceptions has the traceback (J7)."""
     await cluster.await_ready(1)
     good = await cluster.submit(windows.write("neighbour"))
     await cluster.await_state(good, "RUNNING")
@@ -81,7 +81,7 @@ async def test_a_failing_job_does_not_disturb_its_neighbour(
 
 
 async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Cluster, windows: WindowsJob) -> None:
-    """J7: twelve seconds in C, in the driver; the TaskManager stays, and so does its session."""
+    """The driver spends twelve seconds in C. The TaskManager stays, and so does its session (J7)."""
     before = {tm.id: tm.minflinkd.session_generation for tm in await cluster.await_ready(2)}
     silences = cluster.log.count("no heartbeat")  # of other tests
     job_id = await cluster.submit(streaming(windows, "blocking", BLOCKS))
@@ -96,7 +96,7 @@ async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Clus
 async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """J7: `os._exit` while one job is built; its neighbour restarts and is exactly once; the supervisor stays."""
+    """A job calls `os._exit` while it is built. Its neighbour restarts, exactly-once; the supervisor stays (J7)."""
     await cluster.await_ready(2)
     good = await cluster.submit(windows.write("survivor"))
     await cluster.await_state(good, "RUNNING")

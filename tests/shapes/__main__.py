@@ -24,7 +24,7 @@ from tests.shapes.reduction import reduced
 from tests.shapes.shape import Shape
 
 PER_CLUSTER = 100  # shapes
-REDUCED = 3  # of those that went wrong, so many are made smaller
+REDUCED = 3  # of the shapes that went wrong, at most so many are reduced
 REDUCTION = 300.0  # seconds for each
 
 
@@ -38,7 +38,7 @@ def main() -> int:
         "--planted", nargs="?", const="", metavar="NAME", help="break minflinkd on purpose (faults named like this)"
     )
     chosen = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore SIGINT
     if chosen.show:
         for seed in chosen.seeds:
             print(told(draw(seed)))
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def planted(wanted: str, keep: Path | None) -> int:
-    """With `keep` the shape that shows a fault is made smaller, too."""
+    """Play the shapes for the faults named like `wanted`. With `keep`, also reduce the shape that shows a fault."""
     missed = 0
     for name, fault in FAULTS.items():
         if wanted not in name:
@@ -95,7 +95,7 @@ def run(wanted: Sequence[int], keep: Path | None, *, reduce: bool) -> int:
 
 
 async def smallest(wrong: Verdict, keep: Path | None = None) -> Verdict:
-    """All attempts share one cluster, which takes longer to start than most of them."""
+    """Reduce a shape that went wrong. All attempts share one cluster, which takes longer to start than most of them."""
     base = Path(tempfile.mkdtemp(prefix="smaller-", dir=keep))
     attempts = itertools.count()
     async with cluster_for_shapes(base / "cluster") as cluster:
@@ -137,7 +137,7 @@ def _tell(verdict: Verdict) -> None:
 
 
 def shortened(why: str, longest: int = 1_600) -> str:
-    """Without its middle: a traceback names the error in its last line."""
+    """Cut out the middle, not the end: a traceback names the error in its last line."""
     if len(why) <= longest:
         return why
     return f"{why[: longest // 2]}\n[...]\n{why[-longest // 2 :]}"

@@ -1,6 +1,6 @@
-"""Many shapes on one cluster, several at a time; those that are stopped with a savepoint go on under another daemon.
+"""Many shapes on one cluster, several at a time. Those stopped with a savepoint continue under another daemon.
 
-A kill strikes every job that runs, so the shapes that are killed run together, after the others.
+A kill hits every job that runs, so the shapes that are killed run together, after the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KILLS = ("kill session", "kill taskmanager")
 SETTINGS: dict[str, object] = {
     "resourcemanager.standby-taskmanagers": 1,
     "resourcemanager.max-taskmanagers": 1,
-    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session beside all that runs
+    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session while other jobs run
     "taskmanager.numberOfTaskSlots": 100,
     "taskmanager.session.stopped-timeout": "2 s",
     "heartbeat.timeout": "30 s",
-    "hot-restart.timeout": "3 min",  # a shape that never runs is stuck before
+    "hot-restart.timeout": "3 min",  # a shape that never runs counts as stuck before that
 }
 Told = Callable[[Verdict], None]
 
@@ -43,10 +43,10 @@ async def play(
     longest: float = 150.0,
     cluster: Cluster | None = None,
 ) -> list[Verdict]:
-    """Verdicts in the order in which they were found. `environ`: of the daemons; `longest`: see Play.
+    """Play the shapes, and return the verdicts in the order in which they were found.
 
-    Where there is no broker to be had, what would be read from one is read from files. So it is on a `cluster` that is
-    there already, from `cluster_for_shapes`.
+    `environ`: the environment of the daemons. `longest`: see Play. If there is no broker, a shape reads from files what
+    it would read from Kafka. The same holds on a given `cluster`, which comes from `cluster_for_shapes`.
     """
     shapes = list(shapes)
     wanted = any(shape.reads_kafka for shape in shapes)
@@ -101,7 +101,7 @@ async def _play(
         for first in range(0, len(killed), STRUCK_AT_ONCE):
             await _struck(cluster, killed[first : first + STRUCK_AT_ONCE], note)
     if waiting := [p for p in plays if p.over is None]:
-        shutil.rmtree(base / "one/state", ignore_errors=True)  # of the host that is no more
+        shutil.rmtree(base / "one/state", ignore_errors=True)  # as if the first host were gone
         async with cluster_for_shapes(base / "another", environ=environ, broker=broker) as other:
             await _each(waiting, AT_ONCE, lambda p: p.second(other), note)
     return verdicts
@@ -134,7 +134,7 @@ async def _each(plays: Sequence[Play], at_once: int, action: Callable[[Play], ob
 
 
 async def _struck(cluster: Cluster, plays: Sequence[Play], note: Note) -> None:
-    """A kill comes when all that have not ended wait for one; those whose turn it is not are struck as well."""
+    """Kill when all jobs that have not ended wait for a kill. It hits all, also those that wait for another kind."""
 
     async def strike() -> None:
         while running := [p for p in plays if not p.rests]:

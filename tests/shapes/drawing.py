@@ -1,4 +1,4 @@
-"""From a seed to a shape: the same one each time."""
+"""From a seed to a shape: the same seed always gives the same shape."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ SYLLABLES = ("clicks", "Orders", "flow", "Rows", "aux", "Q", "step", "Part", "mi
 
 @dataclass
 class Relation:
-    """What a vertex yields, as the vertices after it need to know it."""
+    """What the vertices after a vertex need to know of its rows."""
 
     node: str
     timed: bool
     windowed: bool = False  # its times are ends of windows
-    stateful: bool = False  # some operator before it in its query is
+    stateful: bool = False  # there is a stateful operator before it in its query
     blocked: bool = False  # by an operator after which Spark allows no stateful one in the same query
-    aggregated: bool = False  # before it in its query, after which Spark allows no applyInPandasWithState
-    raw: bool = False  # by applyInPandasWithState itself, from which Spark's functions in Python workers cannot read
+    aggregated: bool = False  # an aggregate is before it in its query: Spark allows no applyInPandasWithState then
+    raw: bool = False  # comes from applyInPandasWithState: Spark's functions in Python workers cannot read that
     read: int = 0
 
 
 def draw(seed: int) -> Shape:
-    """With rows at every sink, and not too many."""
+    """Return the shape of a seed. It has rows at every sink, but not too many."""
     for attempt in range(TRIES):
         rng = random.Random(f"shape-{seed}-{attempt}")
         shape = _Drawing(rng, seed).shape()
@@ -83,7 +83,7 @@ def draw(seed: int) -> Shape:
 
 
 def _aggregates(operator: Operator) -> bool:
-    """As Spark plans it: a SELECT DISTINCT is an aggregate, too."""
+    """Whether Spark plans an aggregate for it. A SELECT DISTINCT is one, too."""
     return isinstance(operator, Window | Session | Greatest | Totals) or operator.name == "Deduplicate distinct"
 
 
@@ -92,7 +92,7 @@ def _uses(operator: Operator, api: str) -> bool:
 
 
 def _is_rate(node: Node) -> bool:
-    """A bounded job reads one batch of it; there is no saying how much of it another one reads."""
+    """Whether it is a rate source. A bounded job reads one batch of it; how much others read is not determined."""
     return isinstance(node.operator, Source) and node.operator.format == "rate"
 
 
@@ -146,7 +146,7 @@ class _Drawing:
         names = tuple(relation.node for relation in given)
         cut = {relation.node for relation in given if rng.random() < 0.12 and not more.get("late")}
         held = {relation.node for relation in given if relation.blocked}
-        if isinstance(operator, Doubled) or len(held) > 1:  # in one query there is one applyInPandasWithState
+        if isinstance(operator, Doubled) or len(held) > 1:  # there is only one applyInPandasWithState in a query
             cut |= held
         if _uses(operator, "applyInPandasWithState"):
             cut |= {relation.node for relation in given if relation.aggregated}
@@ -276,7 +276,7 @@ class _Drawing:
         return self._rng.choice(leaves if leaves and self._rng.random() < 0.8 else self._relations)
 
     def _join_leaves(self) -> None:
-        """Three sinks at most, so three leaves."""
+        """Join leaves until at most two are left."""
         while len(leaves := [relation for relation in self._relations if not relation.read]) > 2:
             first, second = self._rng.sample(leaves, 2)
             if first.timed and second.timed and self._rng.random() < 0.5:
@@ -324,7 +324,7 @@ class _Drawing:
         self._sinks.append(Sink(self._id(), relation.node, format, partitioned, exchange=exchange))
 
     def _draw_late(self) -> None:
-        """Beside the rest, in one query: what is late there no other source and no exchange has a say in."""
+        """Add late rows, in a query of their own: no other source and no exchange may affect what is late there."""
         rng = self._rng
         source = Source(
             self._seed * 10 + 9, rng.choice(("json", "parquet")), rng.randint(4, 6), 8, 1, rng.choice(DELAYS), late=True

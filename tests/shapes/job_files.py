@@ -11,9 +11,9 @@ from tests.shapes.sources import write_file, write_table
 
 
 def write_job_of(shape: Shape, base: Path) -> Path:
-    """A directory with a job of its own: its file, its module, all its input, and what its sinks have to hold.
+    """Write a job of its own: its file, its module, all its input, and what its sinks must hold. Return the job file.
 
-    Gives the job file. What Kafka would bring comes from files.
+    What Kafka would bring comes from files.
     """
     shape = from_files(shape)
     lay_out(shape, base)

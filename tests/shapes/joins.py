@@ -12,9 +12,10 @@ from tests.shapes.rows import SECOND, Context, Operator, Row
 
 @dataclass(frozen=True)
 class Join(Operator):
-    """`kind`: inner, left, semi. `on`: `id` or `k` beside the time. `range`: seconds around, 0 for the same instant.
+    """A join. `kind`: inner, left, semi. `on`: `id` or `k`, besides the time.
 
-    `swapped`: the second input comes first in the FROM of an inner join.
+    `range`: seconds before and after; 0 is the same instant. `swapped`: an inner join has its second input first in
+    FROM.
     """
 
     inputs: ClassVar[int] = 2

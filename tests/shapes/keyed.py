@@ -1,6 +1,6 @@
-"""State that user code keeps by key: applyInPandasWithState, transformWithState by pandas frames and by rows.
+"""State that user code keeps by key: applyInPandasWithState, and transformWithState by pandas frames and by rows.
 
-Which rows of a key come first is not determined, so nothing that is computed here depends on it.
+The order of a key's rows is not determined, so nothing that is computed here depends on it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Numbered(Operator):
 
 @dataclass(frozen=True)
 class Buckets(Operator):
-    """Count and sum of each key and minute, told by a timeout or a timer when the minute is over."""
+    """Count and sum of each key and minute, emitted by a timeout or a timer when the minute is over."""
 
     stateful: ClassVar[bool] = True
     last_stateful: ClassVar[bool] = True
@@ -103,7 +103,7 @@ class Buckets(Operator):
 
 @dataclass(frozen=True)
 class Totals(Operator):
-    """An aggregate that changes with every row, of which a sink sees each change: its last one is compared."""
+    """An aggregate that changes with every row. A sink sees each change; only the last one is compared."""
 
     stateful: ClassVar[bool] = True
     last_stateful: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Faults that the shapes are to find: minflinkd, broken on purpose in every process of a run."""
+"""Faults that the shapes must find: minflinkd, broken on purpose in every process of a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.shapes.drawing import draw
 from tests.shapes.shape import Node, Shape
 
 FILES = ("json", "parquet", "csv", "python")  # sources with a log
-WITHIN = 2_000  # seeds of which those are taken that have what a fault takes
-SHAPES = 6  # that are played for a fault, on one cluster
+WITHIN = 2_000  # how many seeds are searched for shapes that may show a fault
+SHAPES = 6  # shapes that are played for each fault, on one cluster
 TIMEOUT = 900.0  # seconds for each fault
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ sys.meta_path.insert(0, Planting())
 
 @dataclass(frozen=True)
 class Fault:
-    """`fits`: the shapes that may show it."""
+    """A change that breaks a module. `fits` selects the shapes that may show it."""
 
     module: str
     patch: str
@@ -71,7 +71,7 @@ def _runs(fits: Callable[[Shape], bool]) -> Callable[[Shape], bool]:
 
 
 def _source_after_exchange(shape: Shape) -> bool:
-    """A query reads an exchange first, and then a source of files, and is restored while there is more to come."""
+    """Whether a query reads an exchange first, then a source of files, and is restored before all input came."""
 
     def cut(node: Node, given: str) -> bool:
         return given in node.exchanges or shape.node(given).group != node.group
@@ -91,7 +91,7 @@ def _source_after_exchange(shape: Shape) -> bool:
 
 
 def _joined_with_itself(shape: Shape) -> bool:
-    """An aggregate with an aggregate of itself, in one query."""
+    """Whether an aggregate is joined with an aggregate of itself, in one query."""
     return shape.features["Greatest"] > 0 and shape.features["Join inner"] > 0
 
 
@@ -101,7 +101,7 @@ def _state_of_transform(shape: Shape) -> bool:
 
 
 def _raises_in_a_part(shape: Shape) -> bool:
-    """A function raises, probably while the job is drained, and another part of the job has nothing to do with it."""
+    """Whether a function raises, probably during a drain, while another part of the job has nothing to do with it."""
     if shape.done != ("raise",) or not shape.arriving or shape.refused:
         return False
     first = next(iter(shape.sources))
@@ -114,7 +114,10 @@ def _raises_in_a_part(shape: Shape) -> bool:
 
 
 def _windows_of_unmatched_rows(shape: Shape) -> bool:
-    """Windows are made, after an exchange, of what a left join lets out when nothing can match it any more: late."""
+    """Whether windows read, over an exchange, the late output of a left join.
+
+    The join emits an unmatched row only when nothing can match it any more.
+    """
     return any(
         node.operator.name in ("Window tumbling", "Window sliding", "Session")
         and any(shape.node(given).operator.name == "Join left range" for given in node.exchanges)
@@ -168,12 +171,12 @@ FAULTS = {
 
 
 def chosen(fault: Fault) -> list[int]:
-    """The first seeds whose shapes may show the fault."""
+    """Return the first seeds whose shapes may show the fault."""
     return list(itertools.islice((seed for seed in range(WITHIN) if fault.fits(draw(seed))), SHAPES))
 
 
 async def find(fault: Fault) -> str:
-    """What the first seed says that shows it, "" where none does; the others are not waited for."""
+    """Return the first verdict that shows the fault, or "" if there is none. The other seeds are not awaited."""
     seeds = ",".join(map(str, chosen(fault)))
     async with _shapes(fault, "--no-reduction", "--seeds", seeds, output=asyncio.subprocess.PIPE) as process:
         async with asyncio.timeout(TIMEOUT):
@@ -181,7 +184,7 @@ async def find(fault: Fault) -> str:
 
 
 async def reduce_planted(fault: Fault, seed: int, keep: Path) -> None:
-    """Prints the smallest shape that shows the fault, and writes its files."""
+    """Print the smallest shape that shows the fault, and write its files."""
     async with _shapes(fault, "--seeds", str(seed), "--keep", str(keep)) as process:
         await process.wait()
 
@@ -208,7 +211,7 @@ async def _shapes(
 
 
 async def _first_wrong(process: asyncio.subprocess.Process) -> str:
-    """One that is only stuck, if no other is wrong. Raises AssertionError if the shapes cannot be played at all."""
+    """Return the first wrong verdict, else one that is stuck. Raises AssertionError if no shape can be played."""
     assert process.stdout is not None
     told = stuck = ""
     async for line in process.stdout:

@@ -1,4 +1,4 @@
-"""One shape on a cluster: submitted, disturbed, fed and followed to its end; then its sinks are compared."""
+"""One shape on a cluster: submitted, disturbed, fed, and followed to its end. Then its sinks are compared."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tests.shapes.sources import RATE_BATCHES, produce, write_file
 T = TypeVar("T")
 
 ENDED = ("FINISHED", "FAILED", "CANCELED")
-LONGEST = 150.0  # seconds for whatever a job is to do next
+LONGEST = 150.0  # seconds for each thing that a job has to do next
 PAUSE = 0.1
 DRAINS = 3  # tries
 STOPS = 3  # tries
 HOT_RESTARTS = 4  # tries
-EXPECTED = (  # failures: those that a shape asks for, and Spark's patience with a busy machine, which has no setting
+EXPECTED = (  # failures: those that a shape asks for, and Spark's fixed timeout for Python workers on a busy machine
     "raised once, on purpose",
     "Timed out while waiting for the Python worker to connect back",
 )
 NOT_YET = ("no-session", "job-not-running")  # codes of refusals while something is brought up again
 TIME_HAS_ENDED = "time has ended for the state of"  # a bounded job was stopped when a part of it had ended
 IDLE = 4.0  # seconds
-PATIENCE = 4  # times LONGEST, for a job that gets on meanwhile
-LOOK = 2.0  # seconds from one look for failures to the next
+PATIENCE = 4  # times LONGEST, for a job that makes progress
+LOOK = 2.0  # seconds between two checks for failures
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Verdict:
 
 
 class Wrong(Exception):
-    """What a shape must not do."""
+    """Something that a shape must not do."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(f"{kind}: {why}")
@@ -67,7 +67,7 @@ class Wrong(Exception):
 
 
 class Play:
-    """`first` until the job has ended, or was stopped with a savepoint, which `second` starts from elsewhere."""
+    """`first` plays until the job has ended or was stopped with a savepoint. `second` continues from it elsewhere."""
 
     def __init__(self, shape: Shape, base: Path, longest: float = LONGEST, broker: Tansu | None = None) -> None:
         self.shape = shape
@@ -81,12 +81,12 @@ class Play:
         self._longest = longest
         self._broker = broker
         self._cluster: Cluster | None = None
-        self.waits = ""  # for the kill that is to come next
+        self.waits = ""  # the kill that it waits for
         self.rests = False  # it is over, or was stopped for its second part
         self.struck = asyncio.Event()
 
     async def first(self, cluster: Cluster) -> Verdict | None:
-        """None: there is a second part."""
+        """Return None if there is a second part."""
         try:
             return await self._judged(self._first(cluster))
         finally:
@@ -145,7 +145,7 @@ class Play:
             elif what == "raise":
                 await self._await_progress()
                 await self._feed_half()
-            else:  # a kill, which strikes all at once and is the campaign's
+            else:  # a kill: the campaign kills for all jobs at the same time
                 await self._await_progress()
                 self.waits = what
                 await self.struck.wait()
@@ -155,7 +155,7 @@ class Play:
         return await self._finish()
 
     async def _second(self, cluster: Cluster) -> Verdict:
-        """From the savepoint, which lies elsewhere by now."""
+        """Start from the savepoint, which was moved in the meantime."""
         self._cluster = cluster
         moved = self.base / "moved"
         await asyncio.to_thread(shutil.move, self.savepoint.removeprefix("file://"), moved)
@@ -188,7 +188,11 @@ class Play:
 
     @property
     def _in_parts(self) -> bool:
-        """A bounded job has read its input when it ends; and with "savepoint of all" nothing is left for after it."""
+        """Whether part of the input is kept back.
+
+        A bounded job has read all of its input when it ends. With "savepoint of all", no input may come after the
+        savepoint.
+        """
         return self.shape.arriving and "savepoint of all" not in self.shape.done
 
     def _write(self, vertex: str, count: int) -> None:
@@ -202,12 +206,12 @@ class Play:
         self.written[vertex] = max(count, self.written[vertex])
 
     def _feed(self, *, beyond: int = 0) -> None:
-        """All files; `beyond`: more than the shape wants."""
+        """Write all files. `beyond`: how many more than the shape asks for."""
         for vertex, source in self.shape.sources.items():
             self._write(vertex, max(source.files, self.written[vertex] + beyond) if source.files else 0)
 
     async def _feed_half(self) -> None:
-        """More, while something is happening to the job."""
+        """Write half of the remaining input, while something happens to the job."""
         if self.shape.arriving:
             for vertex, source in self.shape.sources.items():
                 more = self.written[vertex] + max(1, (source.files - self.written[vertex]) // 2)
@@ -233,14 +237,17 @@ class Play:
         self.tell(f"accepted as {self.job_id}")
 
     async def _hot_restart(self, *, rescale: bool) -> None:
-        """Again where it was turned back by what the shape asked for, a function that raises, or a busy machine."""
+        """Restart it, and try again if the failure is one that the shape asks for or comes from a busy machine."""
         for _ in range(HOT_RESTARTS):
             if not await self._turned_back(rescale=rescale):
                 return
         raise Wrong("hot restart failed", f"{HOT_RESTARTS} times; the job: {await self._failure()}")
 
     async def _turned_back(self, *, rescale: bool) -> bool:
-        """False: it has happened, or the job has ended, as one whose input was there at the start may."""
+        """Try one hot restart. Return whether it must be tried again.
+
+        It need not be if it succeeded or if the job has ended. A job ends soon if all its input is there at the start.
+        """
         assert self._cluster is not None
         changes = {"parallelism": self.shape.parallelism % 3 + 1} if rescale else {}
         file = self._job_file("next.json", 2, **changes)
@@ -260,7 +267,7 @@ class Play:
 
         async def over() -> HotRestartInfo | None:
             latest = (await self._job()).minflinkd.hot_restarts[0]
-            if latest.state == "on-trial":  # the version before has read all that was there
+            if latest.state == "on-trial":  # the version before has read all that there was
                 if not self._more_to_come:
                     return latest
                 await self._feed_half()
@@ -277,7 +284,7 @@ class Play:
         raise Wrong("hot restart failed", f"{latest.state}: {latest.error}")
 
     async def _stop(self) -> bool:
-        """False: it has ended before."""
+        """Return False if the job ended before."""
         assert self._cluster is not None
         for again in reversed(range(STOPS)):
             try:
@@ -301,9 +308,11 @@ class Play:
         raise AssertionError("unreachable")
 
     async def _drain(self) -> None:
-        """A task that was restored and has read nothing since cannot be drained: some time has to pass, or input come.
+        """Drain the job.
 
-        Where neither helps, as for one that reads windows which are still open, the job is started once more, bounded.
+        A task that was restored and has read nothing since cannot be drained until some time passes or input comes. If
+        neither helps, the job starts once more as a bounded one. That happens to a task that reads windows which are
+        still open.
         """
         assert self._cluster is not None
         for attempt in range(DRAINS):
@@ -325,7 +334,7 @@ class Play:
     # --- looking at it ---
 
     async def _await_progress(self) -> None:
-        """It has completed a checkpoint, or ended."""
+        """Wait until the job has completed a checkpoint, or has ended."""
         assert self._cluster is not None
         client = self._cluster.client
 
@@ -337,7 +346,7 @@ class Play:
         await self._until("a checkpoint", progress)
 
     async def _await_idle(self) -> None:
-        """It has processed what there is: so long no task has begun a micro-batch."""
+        """Wait until all input is processed: for IDLE seconds no task has begun a micro-batch."""
         seen: tuple[int, ...] = ()
         since = time.monotonic()
 
@@ -385,7 +394,7 @@ class Play:
             return await condition()
 
         seen = await self._progress()
-        for patience in reversed(range(PATIENCE)):  # a busy machine is slow, and a job that gets on is not stuck
+        for patience in reversed(range(PATIENCE)):  # a busy machine is slow, and a job that makes progress is not stuck
             try:
                 return await until(what, reached, timeout=self._longest, pause=PAUSE, patience=1.0)
             except AssertionError as error:
@@ -403,7 +412,7 @@ class Play:
         return str((await self._cluster.client.exceptions(self.job_id)).root_exception)
 
     async def _check_failures(self) -> None:
-        """A job to which nothing was done has not failed on the way."""
+        """Check that no failure occurred except expected ones. A job that is killed is not checked."""
         assert self._cluster is not None
         if self._is_killed:
             return
@@ -411,7 +420,7 @@ class Play:
         expected = (
             *EXPECTED,
             *([TIME_HAS_ENDED] if {*self.shape.done} & {"hot restart", "rescale"} else []),
-        )  # it was turned back by that
+        )  # a version may have been rolled back because of that
         causes = [entry.stacktrace for entry in found if not any(told in entry.stacktrace for told in expected)]
         if causes:
             raise Wrong("failed", causes[0])
@@ -440,7 +449,7 @@ class Play:
         return Verdict(self.shape, "exact")
 
     def _possible(self) -> Iterator[dict[str, int]]:
-        """How many files of each source have been read: all, but of a source that makes rows some."""
+        """Yield how many files of each source may have been read: all of them, but any number of a rate source."""
         rates = [vertex for vertex, source in self.shape.sources.items() if source.format == "rate"]
         for count in range(1, RATE_BATCHES + 1) if rates else (0,):
             yield self.written | dict.fromkeys(rates, count)

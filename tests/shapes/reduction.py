@@ -21,9 +21,9 @@ AT_ONCE = 4  # smaller shapes that are tried on one cluster
 
 
 async def reduced(wrong: Verdict, attempt: Try, *, seconds: float, tell: Callable[[str], None] = print) -> Verdict:
-    """The last verdict that was wrong in the same way, when nothing smaller is, or the time is over.
+    """Return the last verdict that was wrong in the same way, when nothing smaller is wrong so or the time is over.
 
-    `attempt` plays some shapes and gives their verdicts, in any order.
+    `attempt` plays some shapes and returns their verdicts, in any order.
     """
     end = time.monotonic() + seconds
     smallest = wrong
@@ -42,12 +42,12 @@ async def reduced(wrong: Verdict, attempt: Try, *, seconds: float, tell: Callabl
 
 
 def same(verdict: Verdict, other: Verdict) -> bool:
-    """Numbers, names and ids aside, the same went wrong."""
+    """Whether the same went wrong, apart from numbers, names and ids."""
     return verdict.kind == other.kind and _family(verdict) == _family(other)
 
 
 def _family(verdict: Verdict) -> str:
-    """Rows are compared by which side they are on, everything else by its first words and code."""
+    """Return what is compared: for wrong rows, missing or surplus; otherwise the error code or the first words."""
     if verdict.kind == "wrong rows":
         return " ".join(sorted({word for word in ("missing", "surplus") if word in verdict.why}))
     code = re.search(r"\[([a-zA-Z_.-]+)\]", verdict.why)
@@ -63,7 +63,7 @@ def size(shape: Shape) -> tuple[int, ...]:
 
 
 def smaller(shape: Shape) -> Iterator[Shape]:
-    """Shapes with one thing less, the greatest steps first. All of them have rows to compare."""
+    """Yield shapes with one thing less, the greatest steps first. All of them have rows to compare."""
     seen: set[Shape] = set()
     for candidate in _steps(shape):
         made = candidate.without_unread()
@@ -108,7 +108,7 @@ def _steps(shape: Shape) -> Iterator[Shape]:
 
 
 def _can_go(shape: Shape, node: Node) -> bool:
-    """What is done to the job needs some vertices, and so does what makes it illegal."""
+    """Whether the vertex may be left out: neither what is done to the job nor its illegality needs it."""
     if isinstance(node.operator, Source) or node.changes:
         return False
     if isinstance(node.operator, Tripping) and "raise" in shape.done:
@@ -117,7 +117,7 @@ def _can_go(shape: Shape, node: Node) -> bool:
 
 
 def _without(shape: Shape, gone: Node, instead: str) -> Shape:
-    """Whatever read the vertex reads one of its inputs."""
+    """Leave out a vertex. What read it reads one of its inputs instead."""
 
     def new(vertex: str) -> str:
         return instead if vertex == gone.id else vertex
@@ -128,7 +128,7 @@ def _without(shape: Shape, gone: Node, instead: str) -> Shape:
         if n is not gone
     )
     sinks = tuple(replace(sink, input=new(sink.input)) for sink in shape.sinks)
-    if isinstance(gone.operator, Totals):  # what is left does not change any more
+    if isinstance(gone.operator, Totals):  # without it, the result no longer changes
         sinks = tuple(replace(sink, mode=None) if sink.input == instead else sink for sink in sinks)
     return replace(shape, nodes=nodes, sinks=sinks)
 

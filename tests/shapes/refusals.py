@@ -1,4 +1,4 @@
-"""Shapes that are to be refused when they are submitted, each with the words that the refusal has to contain."""
+"""Shapes that must be refused when they are submitted, each with the words that the refusal must contain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.shapes.sinks import Sink
 from tests.shapes.sources import Source
 from tests.shapes.stateless import Explode, Filter, Project, Rekey
 
-RARE = ("a second watermark", "reads what is not among its inputs", "nothing can store it")  # few shapes can be so
-LONGEST = 1_500  # characters of a fault: it is for people
+RARE = ("a second watermark", "reads what is not among its inputs", "nothing can store it")  # few shapes can have them
+LONGEST = 1_500  # characters of a fault: people read it
 
-REASONS = {  # what a refusal says -> its name
+REASONS = {  # the name of a reason, and what the refusal says
     "a second watermark": r"(?i)watermark.*(already|second|twice|redefin)|redefin\w* watermark",
     "reads what is not among its inputs": r"(?i)n(ot|or) among|cannot be found|not an input|TABLE_OR_VIEW_NOT_FOUND",
     "an unknown source format": r"(?i)format",
@@ -30,17 +30,17 @@ REASONS = {  # what a refusal says -> its name
 
 
 def with_its_own_fault(shape: Shape) -> Shape:
-    """What was drawn without a thought of it, and cannot run."""
+    """Mark a shape that was drawn with a fault by chance."""
     return replace(shape, refused="complete, with an exchange before the sink") if _complete_apart(shape) else shape
 
 
 def _complete_apart(shape: Shape) -> bool:
-    """Sinks are in no slot sharing group of their own."""
+    """Whether a sink of mode complete comes after an exchange: sinks are in no slot sharing group of their own."""
     return any(sink.mode == "complete" and shape.node(sink.input).group for sink in shape.sinks)
 
 
 def made_illegal(shape: Shape, rng: random.Random) -> Shape:
-    """The shape with one fault; as it is where none fits."""
+    """Return the shape with one fault, or as it is if none fits."""
     made = {reason: maker(shape, rng) for reason, maker in _MAKERS.items()}
     fitting = [reason for reason, found in made.items() if found is not None]
     rare = [reason for reason in fitting if reason in RARE]
@@ -53,7 +53,7 @@ def made_illegal(shape: Shape, rng: random.Random) -> Shape:
 
 
 def reason_of(told: str) -> str | None:
-    """Which of the known reasons a refusal gives; of those that fit the first."""
+    """Return the first of the known reasons that a refusal gives."""
     return next((name for name, pattern in REASONS.items() if re.search(pattern, told, re.DOTALL)), None)
 
 
@@ -62,7 +62,7 @@ def right_reason(shape: Shape, told: str) -> bool:
 
 
 def still_illegal(shape: Shape) -> bool:
-    """A shape that is to be refused has not lost the reason, with whatever was left out."""
+    """Whether a shape that must be refused still has the reason, after something was left out."""
     match shape.refused:
         case "":
             return True
@@ -129,7 +129,7 @@ def _update_into_files(shape: Shape, rng: random.Random) -> Shape | None:
 
 
 def _alike_but_for_case(shape: Shape, rng: random.Random) -> Shape | None:
-    """Two inputs of one vertex."""
+    """Make the names of two inputs of one vertex equal but for case."""
     pairs = [node.inputs for node in shape.nodes if len(set(node.inputs)) == 2]
     if not pairs:
         return None
@@ -138,7 +138,7 @@ def _alike_but_for_case(shape: Shape, rng: random.Random) -> Shape | None:
 
 
 def _not_storable(shape: Shape, rng: random.Random) -> Shape | None:
-    """A column of months, which goes through an exchange."""
+    """Add a column of months, which no exchange can store."""
     read = [
         (node, given)
         for node in shape.nodes
@@ -181,7 +181,7 @@ def renamed(shape: Shape, before: str, after: str) -> Shape:
 
 
 def _timed_source(shape: Shape, node: Node) -> bool:
-    """The node reads a source with a watermark, in its own query, and does not take it away."""
+    """Whether the node reads a source with a watermark, in its own query, and keeps the watermark."""
     if not isinstance(node.operator, Project | Filter) or node.exchanges:
         return False
     given: Operator = shape.node(node.inputs[0]).operator

@@ -1,7 +1,8 @@
 """The rows that flow through every vertex of a shape, and the interface of what a vertex does with them.
 
-All vertices have the same four columns, so that any of them may follow any other. What a vertex computes is written
-twice: as the SQL or Python of the job, and as plain Python over lists of rows, which is the batch it is compared with.
+All vertices have the same four columns, so any of them may follow any other. What a vertex computes is written twice:
+as the SQL or Python of the job, and as plain Python over lists of rows. The latter is the batch that the job is
+compared with.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What a vertex is written with. `version`: of the job, which a hot restart replaces by the next."""
+    """What the text of a vertex depends on. `version` is the job's; a hot restart replaces it with the next."""
 
     id: str
     inputs: tuple[str, ...]
@@ -34,27 +35,27 @@ class Context:
 
 @dataclass(frozen=True)
 class Operator:
-    """What a vertex does. Subclasses are values, so that a shape can be compared and made smaller."""
+    """What a vertex does. Subclasses are values, so that a shape can be compared and reduced."""
 
     inputs: ClassVar[int] = 1
     stateful: ClassVar[bool] = False
     last_stateful: ClassVar[bool] = False  # Spark allows no other stateful operator after it in the same query
-    needs_time: ClassVar[bool] = False  # of its inputs
+    needs_time: ClassVar[bool] = False  # its inputs must have event time
 
     @property
     def name(self) -> str:
-        """For counting what occurs."""
+        """The name under which it is counted."""
         return type(self).__name__
 
     def keeps_time(self) -> bool:
-        """`ts` is event time after it, if it was before."""
+        """Whether `ts` is still event time in the output, if it was in the input."""
         return True
 
     def sql(self, context: Context) -> str | None:
         return None
 
     def python(self, context: Context) -> str | None:
-        """The body of `def <id>(inputs, params)`, with whatever it needs."""
+        """Return the body of `def <id>(inputs, params)`, with whatever it needs."""
         return None
 
     def rows(self, *inputs: Sequence[Row]) -> list[Row]:
@@ -71,5 +72,5 @@ def function(vertex: str) -> str:
 
 
 def pmod(value: int, divisor: int) -> int:
-    """As Spark's."""
+    """The modulus as Spark computes it."""
     return value % divisor

@@ -13,14 +13,14 @@ from tests.shapes.rows import EPOCH, SECOND, Context, Operator, Row, function
 from tests.shapes.sinks import Sink
 from tests.shapes.sources import DAY, Source
 
-ATTEMPTS = 20  # a busy machine is late with Python workers, of which Spark does not say how long it waits
+ATTEMPTS = 20  # on a busy machine Python workers connect late, and Spark's time limit for them cannot be set
 LARGEST = 4_000  # rows of a vertex
-EARLIEST = EPOCH * SECOND - DAY // 2  # what is before comes a day late
+EARLIEST = EPOCH * SECOND - DAY // 2  # rows before it are the ones that come a day late
 
 
 @dataclass(frozen=True)
 class Node:
-    """`exchanges`: those of its inputs that are to be exchanges."""
+    """A vertex. `exchanges` are the inputs that it reads over an exchange."""
 
     id: str
     operator: Operator
@@ -28,15 +28,15 @@ class Node:
     exchanges: frozenset[str] = frozenset()
     parallelism: int | None = None
     group: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the vertex, for what is to be refused
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)  # to the vertex, so that the shape is refused
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Nodes in topological order; in the job file they come in the order of `order`.
+    """A job. Its nodes are in topological order. In the job file, they are rotated by `order`.
 
-    `done`: what happens to the job, by the names of `tests.shapes.playing`. `arriving`: part of the input comes while
-    it runs. `refused`: why it is to be refused. `allowed`: it may be refused, or be right.
+    `done`: what happens to the job, by the names in `tests.shapes.playing`. `arriving`: part of the input comes while
+    it runs. `refused`: why it must be refused. `may_be_refused`: it may be refused, or be right.
     """
 
     seed: int
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def features(self) -> Counter[str]:
-        """What occurs in it."""
+        """What occurs in the shape, with the number of times."""
         found = Counter(node.operator.name for node in self.nodes)
         found.update(sink.name for sink in self.sinks)
         found.update(f"done: {what}" for what in self.done or ("nothing",))
@@ -110,7 +110,7 @@ class Shape:
         return "".join(parts)
 
     def document(self, base: Path, *, version: int = 1, kafka: str = "", **changes: Any) -> dict[str, Any]:
-        """The job file. `base`: its directory, with `in` and `out`; `kafka`: the address of a broker."""
+        """Return the job file. `base`: the shape's directory, with `in` and `out`. `kafka`: the address of a broker."""
         vertices: dict[str, Any] = {node.id: self._vertex(node, version) for node in self.nodes}
         for sink in self.sinks:
             vertices |= sink.vertices()
@@ -150,7 +150,7 @@ class Shape:
         return found | dict(node.changes)
 
     def batch(self, files: Mapping[str, int] | None = None) -> dict[str, Counter[Row]]:
-        """What each sink has to hold when all is over. `files`: how many of each source there were in the end."""
+        """Return what each sink must hold in the end. `files`: how many files of each source there were in the end."""
         rows: dict[str, list[Row]] = {}
         for node in self.nodes:
             if isinstance(source := node.operator, Source):
@@ -158,7 +158,7 @@ class Shape:
                 rows[node.id] = [row for number in range(count) for row in source.file(number)]
             else:
                 given = [rows[vertex] for vertex in node.inputs]
-                if node.operator.stateful:  # drops what is late
+                if node.operator.stateful:  # it drops what is late
                     given = [[r for r in found if r.ts >= EARLIEST] for found in given]
                 rows[node.id] = node.operator.rows(*given)
             if len(rows[node.id]) > LARGEST:
@@ -166,7 +166,7 @@ class Shape:
         return {sink.id: sink.wanted(rows[sink.input]) for sink in self.sinks if sink.is_compared}
 
     def without_unread(self) -> Shape:
-        """Only what leads to a sink."""
+        """Return the shape with only the vertices that lead to a sink."""
         wanted = {sink.input for sink in self.sinks}
         for node in reversed(self.nodes):
             if node.id in wanted:
@@ -175,7 +175,7 @@ class Shape:
 
 
 def from_files(shape: Shape) -> Shape:
-    """What would come from a broker comes from files."""
+    """Return the shape with files in place of Kafka."""
     nodes = [
         replace(node, operator=replace(node.operator, format="json"))
         if isinstance(node.operator, Source) and node.operator.format == "kafka"
@@ -186,4 +186,4 @@ def from_files(shape: Shape) -> Shape:
 
 
 class TooLarge(Exception):
-    """A vertex with more rows than a test is to carry."""
+    """A vertex has more rows than a test should carry."""

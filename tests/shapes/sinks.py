@@ -49,11 +49,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Sink:
-    """`mode`: None is append. `update` and `complete` are of `Totals`, and of python sinks."""
+    """A sink. `mode` None is append; `update` and `complete` are only for `Totals` and python sinks."""
 
     id: str
     input: str
-    format: str  # of FILES, text (a row in JSON a line), console, whose rows nobody compares, or python
+    format: str  # one of FILES, text (a line of JSON a row), console (not compared), or python
     partitioned: bool = False
     mode: str | None = None
     exchange: bool = False
@@ -129,13 +129,13 @@ class Sink:
 
 
 def leftovers(output: Path) -> list[str]:
-    """Staged and temporary files that are still there."""
+    """Return the staged and temporary files that are still there."""
     found = (path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-"))
     return [str(path.relative_to(output)) for path in found if "manifests" not in path.parts]
 
 
 def differences(found: Counter[Row], wanted: Counter[Row]) -> str:
-    """Empty where the two are equal; else how many rows are missing or too many, and some of them."""
+    """Return "" if the two are equal, or how many rows are missing or surplus, with some of them."""
     told = []
     for what, rows in (("missing", wanted - found), ("surplus", found - wanted)):
         if rows:
@@ -149,7 +149,7 @@ def total(rows: Iterable[Counter[Row]]) -> int:
 
 
 def _coarse(row: Row) -> Row:
-    """Text formats write milliseconds."""
+    """Cut the time to milliseconds: text formats write no more."""
     return row._replace(ts=row.ts // 1000)
 
 

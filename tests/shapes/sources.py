@@ -1,8 +1,9 @@
-"""What a shape reads: files of seeded rows in the order of time, so that lateness is never a matter of luck.
+"""What a shape reads: files of seeded rows in the order of time, so that lateness never depends on chance.
 
-File i of every source holds minute i, give or take the jitter, which is less than half of the watermark's delay: no row
-is late however the files fall into micro-batches. Rows that are to be late are a day late, and come when the watermark
-has long been set. Rows of one number have the same id in every source, and most of them the same time.
+File i of every source holds minute i, give or take the jitter. The jitter is less than half of the watermark's delay,
+so no row is late however the files fall into micro-batches. Rows that are meant to be late are a day late, and come
+long after the watermark was set. Rows with the same number have the same id in every source, and most of them the same
+time.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ JITTER = 5  # seconds
 DELAYS = (15, 30, 120)
 DAY = 86_400 * SECOND
 PER_FILE = 1000  # ids
-MADE = ("python", "kafka", "rate")  # by a function of the job
-RATE_BATCHES = 4  # at most: a bounded job reads one, and another one each time that it starts late or again
-LATE_FROM = 2  # Spark drops by the watermark of the micro-batch before, so not in the second one yet
+MADE = ("python", "kafka", "rate")  # a function of the job makes these sources
+RATE_BATCHES = 4  # at most: a bounded job reads one batch, and one more each time that it starts late or again
+LATE_FROM = 2  # Spark drops by the watermark of the micro-batch before, so not yet in the second one
 
 
 @dataclass(frozen=True)
 class Source(Operator):
-    """`delay` in seconds; 0: no watermark. `repeats`: of ten rows, so many come again in the same or the next file.
+    """`delay` is in seconds; 0 is no watermark. `repeats`: of ten rows, so many come again in the same or next file.
 
     `late`: files bring rows that are a day late.
     """
 
     seed: int
-    format: str  # json, parquet, csv; python: json by a function; kafka; rate: rate-micro-batch, a batch a file
+    format: str  # json, parquet, csv; python: json by a function; kafka; rate: rate-micro-batch, a file is a batch
     files: int
     rows_per_file: int
     per_trigger: int
@@ -57,7 +58,7 @@ class Source(Operator):
         return self.delay > 0
 
     def file(self, number: int) -> list[Row]:
-        """Of any number, also beyond `files`: what a source brings that goes on."""
+        """Return the rows of a file. `number` may exceed `files`, for a source that goes on."""
         if not self.files:
             return []
         if self.format == "rate":
@@ -65,7 +66,7 @@ class Source(Operator):
             return [Row(n, f"k{n % 4}", ts, n % 90) for n in range(first, first + self.rows_per_file)]
         rows = self._fresh(number)
         rng = random.Random(f"{self.seed}-{number}-again")
-        earliest = (EPOCH + number * 60 + JITTER + 1 - self.delay) * SECOND  # what is before it may be late
+        earliest = (EPOCH + number * 60 + JITTER + 1 - self.delay) * SECOND  # rows before it may be late
         before = self._fresh(number - 1) if number else []
         again = [*rows, *(row for row in before if row.ts >= earliest or not self.delay)]
         rows += rng.sample(again, len(rows) * self.repeats // 10)
@@ -117,7 +118,7 @@ class Source(Operator):
 
 
 def write_file(directory: Path, source: Source, number: int) -> None:
-    """Whole or not at all, and later than the one before it."""
+    """Write a file atomically, with a later time than the one before it."""
     suffix = "json" if source.format == "python" else source.format
     staged = directory / f"_{number:05d}.{suffix}"
     staged.write_bytes(_encoded(suffix, source.file(number)))
@@ -126,13 +127,13 @@ def write_file(directory: Path, source: Source, number: int) -> None:
 
 
 def produce(source: Source, number: int, topic: str, broker: Tansu) -> None:
-    """The rows of a file into a topic."""
+    """Produce the rows of a file into a topic."""
     for row in source.file(number):
         broker.produce(topic, json.dumps({"value": _texts(row)}))
 
 
 def write_table(path: Path) -> None:
-    """The static table of `StaticJoin`."""
+    """Write the static table of `StaticJoin`."""
     path.mkdir(parents=True)
     (path / "table.json").write_text("".join(json.dumps({"k": k, "w": w}) + "\n" for k, w in WEIGHTS.items()))
 

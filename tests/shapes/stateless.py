@@ -9,7 +9,7 @@ from typing import ClassVar
 from tests.shapes.rows import Context, Operator, Row, pmod
 
 NEUTRAL = 10**15  # no value is as large
-WEIGHTS = {"k0": 1000, "k1": 2000}  # the static table: two of the keys are in it
+WEIGHTS = {"k0": 1000, "k1": 2000}  # the static table: it has two of the keys
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Rekey(Operator):
 
 @dataclass(frozen=True)
 class Filter(Operator):
-    """Its second literal differs from version to version of a job, and drops nothing in any of them."""
+    """A filter. Its second literal differs between versions of a job, but drops nothing in any of them."""
 
     divisor: int
     rest: int
@@ -96,7 +96,7 @@ class Union(Operator):
 
 @dataclass(frozen=True)
 class Doubled(Operator):
-    """One vertex twice in one query."""
+    """One vertex, read twice in one query."""
 
     factor: int
 
@@ -134,7 +134,7 @@ class Function(Operator):
 
 @dataclass(frozen=True)
 class MapInto(Operator):
-    """Whole batches go through Python; what comes out has no event time."""
+    """Whole batches go through Python. The output has no event time."""
 
     kind: str  # pandas, arrow
     divisor: int
@@ -162,7 +162,7 @@ class MapInto(Operator):
 
 @dataclass(frozen=True)
 class StaticJoin(Operator):
-    """With a table that is no stream, on either side of the join."""
+    """A join with a table that is not a stream, on either side of the join."""
 
     kind: str  # inner, left, table-first
     in_python: bool
@@ -197,7 +197,7 @@ class StaticJoin(Operator):
 
 @dataclass(frozen=True)
 class Tripping(Operator):
-    """Raises once in the life of the job, at a row of a later file."""
+    """A function that raises once in the life of the job, at a row of a later file."""
 
     at: int  # id
 

@@ -75,7 +75,7 @@ def test_every_feature_occurs_in_the_first_seeds(features: Counter[str], feature
 
 
 def test_rows_of_a_source_are_late_by_a_day_or_not_at_all() -> None:
-    """A row may lie before what earlier files brought by less than the watermark's delay."""
+    """On-time rows lag behind earlier files by less than the watermark's delay."""
     source = Source(7, "json", 6, 20, 1, 15, repeats=3, late=True)
     furthest = 0
     for number in range(6):

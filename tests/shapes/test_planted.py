@@ -1,4 +1,4 @@
-"""The planted faults: each takes the place of what minflinkd has today, so that the shapes look for something."""
+"""Each planted fault replaces something that minflinkd has today; otherwise the shapes would look for nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.shapes.planted import FAULTS, SHAPES, chosen
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_replaces_what_the_module_defines(name: str) -> None:
-    """A name that has moved would be defined beside the code, and nothing would break."""
+    """If the name had moved, the patch would define a new one beside the code, and nothing would break."""
     fault = FAULTS[name]
     module = importlib.import_module(fault.module)
     for node in ast.parse(fault.patch).body:

@@ -1,4 +1,4 @@
-"""From a shape that goes wrong to a small job of its own, without Spark: whoever plays a shape is given."""
+"""From a shape that goes wrong to a small job of its own, without Spark: the tests pass in how a shape is played."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.shapes.windows import Window
 
 
 async def test_what_does_not_matter_is_left_out() -> None:
-    """Say every shape goes wrong that has a tumbling window: what is left is a source, the window and a sink."""
+    """If every shape with a tumbling window goes wrong, only a source, the window and a sink are left."""
 
     async def attempt(shapes: list[Shape]) -> list[Verdict]:
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_what_does_not_matter_is_left_out() -> None:
 
 
 def test_the_smallest_shape_is_written_as_a_job_of_its_own(tmp_path: Path) -> None:
-    """Its file is right, its input is there, and so is what it has to write."""
+    """The job file is valid, and comes with its input and the rows that the job must write."""
     for seed in (0, 2, 7):
         shape = draw(seed)
         file = write_job_of(shape, tmp_path / str(seed))

@@ -19,7 +19,7 @@ SEEDS = range(30)
 
 @pytest.mark.timeout(3000)
 async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_with_a_reason(tmp_path: Path) -> None:
-    """Whatever is done to them meanwhile: functions that raise, kills, hot restarts, savepoints that go elsewhere."""
+    """The output is right through raising functions, kills, hot restarts, and savepoints restored elsewhere."""
     verdicts = await play([draw(seed) for seed in SEEDS], tmp_path, _tell)
     assert len(verdicts) == len(SEEDS)
     wrong = [verdict for verdict in verdicts if not verdict.good]

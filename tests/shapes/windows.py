@@ -12,14 +12,14 @@ from tests.shapes.rows import SECOND, Context, Operator, Row
 
 @dataclass(frozen=True)
 class Window(Operator):
-    """Count and sum of each window, with its last microsecond as event time. `slide`: 0 is tumbling."""
+    """Count and sum of each window, with the window's last microsecond as event time. `slide` 0 is tumbling."""
 
     stateful: ClassVar[bool] = True
     needs_time: ClassVar[bool] = True
     size: int  # seconds
     slide: int
     by_key: bool
-    least: int  # rows of a window that is kept
+    least: int  # a window with fewer rows is dropped
     in_python: bool
 
     @property
@@ -65,9 +65,10 @@ class Window(Operator):
 
 @dataclass(frozen=True)
 class Session(Operator):
-    """Half a second longer than said: two rows exactly a gap apart are one session to a batch. In a stream they are
+    """A session window whose real gap is half a second longer than `gap`.
 
-    two, if the watermark has come to the end of the first before the second is read.
+    To a batch, two rows exactly one gap apart are one session. In a stream they are two, if the watermark reaches the
+    end of the first session before the second row is read. The extra half second avoids rows exactly a gap apart.
     """
 
     stateful: ClassVar[bool] = True
@@ -105,7 +106,7 @@ class Session(Operator):
 
 @dataclass(frozen=True)
 class Greatest(Operator):
-    """The greatest count and sum of each instant: after a window, that of each window, as in Nexmark's query 5."""
+    """The greatest count and sum of each instant; after a window, of each window, as in Nexmark's query 5."""
 
     stateful: ClassVar[bool] = True
     needs_time: ClassVar[bool] = True
@@ -120,7 +121,7 @@ class Greatest(Operator):
 
 @dataclass(frozen=True)
 class Deduplicate(Operator):
-    """By all columns, so that which of the duplicates is kept does not show."""
+    """Deduplication by all columns, so that the result does not show which of the duplicates is kept."""
 
     stateful: ClassVar[bool] = True
     needs_time: ClassVar[bool] = True

@@ -14,7 +14,10 @@ from tests.spark.session_child import Child
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def shared_child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
-    """Warmed up, as in production. Maintenance runs all the time, so that a test of seconds sees what hours would."""
+    """A session child, warmed up as in production.
+
+    Maintenance runs all the time, so that a test of seconds sees what otherwise takes hours.
+    """
     child = Child(tmp_path_factory.mktemp("child"))
     conf = {
         "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
@@ -30,7 +33,7 @@ async def shared_child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def child(shared_child: Child) -> AsyncIterator[Child]:
-    """What a test leaves running ends with it."""
+    """The shared child. What a test leaves running is stopped at its end."""
     yield shared_child
     for attempt in (await shared_child.ask(p.Ping())).attempts:
         await shared_child.stop(attempt)
@@ -38,7 +41,7 @@ async def child(shared_child: Child) -> AsyncIterator[Child]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def connected(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
-    """One child for all tests of sinks, with what Spark needs to speak to a database and to a broker."""
+    """One child for all tests of sinks, with the jars that Spark needs for a database and for a broker."""
     jars = [str(jar) for home in (POSTGRES_DRIVER, KAFKA_CONNECTOR) for jar in sorted(home.glob("*.jar"))]
     child = Child(tmp_path_factory.mktemp("connected"))
     try:

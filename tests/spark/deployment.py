@@ -29,7 +29,7 @@ class Run:
         self.directories = {task.id: child.fresh_directory() for task in tasks}
 
     async def start(self, restored: Cuts | None = None, at: Mapping[TaskId, p.Restored] | None = None) -> None:
-        """`at`: a task that begins elsewhere than at a cut; its directory is laid out by the caller."""
+        """Start all tasks. `at` has tasks that start elsewhere than at a cut; the caller lays out their directories."""
         cuts, starts = restored or {}, at or {}
         await asyncio.gather(*(self._start(task, cuts.get(task.id), starts.get(task.id)) for task in self.tasks))
 
@@ -74,7 +74,7 @@ class Run:
         return dict(zip(self.attempts, taken, strict=True))
 
     async def take(self, task: str, number: int, **fields: Any) -> tuple[p.SnapshotTaken, Path]:
-        """One task's part of a checkpoint."""
+        """Take one task's part of a checkpoint."""
         attempt = self.attempts[TaskId(task)]
         target = self.child.directory / "snapshots" / f"{attempt}-{number}"
         target.parent.mkdir(exist_ok=True)

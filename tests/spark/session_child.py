@@ -1,4 +1,4 @@
-"""A real session child, started and spoken to as the supervisor does it; and short forms of what it is given."""
+"""A real session child, started and addressed as the supervisor does it; and short forms of what it is given."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def printed(self) -> Path:
-        """What it writes to its standard output."""
+        """The file with its standard output."""
         return self.directory / "stdout"
 
     async def start(self, conf: dict[str, str], *, warm_up: bool = False) -> None:
@@ -90,7 +90,7 @@ class Child:
         self.changed.set()
 
     async def notice(self, kind: type[Any], wanted: Callable[[Any], bool], timeout: float = 360.0) -> Any:
-        """The first notice of this kind that fits, of the past or to come. A failed session or task ends the wait."""
+        """Return the first notice of this kind that fits, from the past or to come. A failed session ends the wait."""
         async with asyncio.timeout(timeout):
             while True:
                 for notice in self.notices:
@@ -116,12 +116,12 @@ class Child:
         return directory
 
     async def stop(self, attempt_id: AttemptId) -> None:
-        """Until nothing of it is left in the session."""
+        """Stop the attempt, until nothing of it is left in the session."""
         assert (await self.ask(p.StopTask(attempt_id=attempt_id))).ended
         assert (await self.ask(p.UnloadTask(attempt_id=attempt_id))).unloaded
 
     async def batches(self, attempt_id: AttemptId, batch_id: int) -> p.BatchFinished:
-        """Wait until the attempt has finished this micro-batch. Fails with the attempt."""
+        """Wait until the attempt has finished this micro-batch. Fail if the attempt fails."""
 
         def fits(notice: Any) -> bool:
             if isinstance(notice, p.TaskFailed):
@@ -150,7 +150,7 @@ class Child:
 
 
 async def until(condition: Callable[[], bool], timeout: float = 90.0) -> bool:
-    """Wait for what no message tells of. False when the time is over."""
+    """Wait for something that no message reports. Return False when the time is over."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -160,7 +160,7 @@ async def until(condition: Callable[[], bool], timeout: float = 90.0) -> bool:
 
 
 async def ends(pid: int) -> bool:
-    """A zombie has: who is to reap it is another matter."""
+    """Wait until the process has ended. A zombie has: it does not matter here who reaps it."""
     return await until(lambda: not _lives(pid))
 
 
@@ -187,7 +187,7 @@ def inputs(*ids: str) -> tuple[Input, ...]:
 
 
 def rate(rows: int = 1000) -> Vertex:
-    """A source that never ends: value 0, 1, 2, ...; timestamp one second a micro-batch."""
+    """A source that never ends: value 0, 1, 2, ...; the timestamp advances by one second for each micro-batch."""
     return source("numbers", "rate-micro-batch", rowsPerBatch=str(rows), numPartitions="2")
 
 
@@ -196,7 +196,7 @@ def source(name: str, kind: str, **options: str) -> Vertex:
 
 
 def events(path: Path, *, column: str = "time", **options: str) -> Vertex:
-    """JSON files below a directory, with a watermark that allows nothing late."""
+    """JSON files below a directory, with a watermark that allows no lateness."""
     files = Source(format="json", path=str(path), schema=EVENTS, options=options)
     return Vertex(id=VertexId("events"), source=files, watermark=Watermark(column=column, delay="0 seconds"))
 

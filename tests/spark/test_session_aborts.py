@@ -1,4 +1,4 @@
-"""An abort beside a snapshot that is being taken, in the session child without Spark (C13)."""
+"""An abort while a snapshot is being taken, in the session child without Spark (C13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTEMPT = AttemptId("1" * 32)
 
 @dataclass
 class Linking:
-    """A task in the middle of making its links: it no longer asks whether it is to give up."""
+    """A task that is making its links. It no longer checks whether to give up."""
 
     linking: threading.Event = field(default_factory=threading.Event)
     linked: threading.Event = field(default_factory=threading.Event)
@@ -49,12 +49,12 @@ def take(target: Path) -> p.TakeSnapshot:
 
 
 async def test_an_abort_is_answered_when_no_link_is_made_any_more(tmp_path: Path) -> None:
-    """C13: else links would be made behind the back of who removes them."""
+    """If the answer came earlier, links would be made after the supervisor has removed them (C13)."""
     task = Linking()
     child = await child_of(task)
     taking = asyncio.create_task(child._take_snapshot(take(tmp_path / "snapshot")))
     await asyncio.to_thread(task.linking.wait)
-    taking.cancel()  # as where the supervisor gives up
+    taking.cancel()  # as when the supervisor gives up
     abort = asyncio.create_task(child._abort_snapshot(p.AbortSnapshot(attempt_id=ATTEMPT, checkpoint_id=1)))
     done, _ = await asyncio.wait({abort}, timeout=0.05)
     assert (done, task.aborted) == (set(), [1])
@@ -65,7 +65,7 @@ async def test_an_abort_is_answered_when_no_link_is_made_any_more(tmp_path: Path
 
 
 async def test_a_repeated_request_waits_for_the_same_links(tmp_path: Path) -> None:
-    """C11: the target would exist already."""
+    """A second request that did not wait would find that its target exists (C11)."""
     task = Linking()
     child = await child_of(task)
     both = [asyncio.create_task(child._take_snapshot(take(tmp_path / "snapshot"))) for _ in range(2)]

@@ -60,7 +60,7 @@ async def analyze(child: Child, tmp_path: Path, *vertices: Vertex) -> Analysis:
 
 
 async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path: Path) -> None:
-    """J4, C25."""
+    """Another query over the same source has other operators (C25, J4)."""
     found = await analyze(
         child,
         tmp_path,
@@ -86,7 +86,7 @@ async def test_a_sound_task_yields_schemas_and_operators(child: Child, tmp_path:
 
 
 async def test_a_query_that_with_names_is_no_source_of_its_own(child: Child, tmp_path: Path) -> None:
-    """C25: it is in the plan once, as are its sources; its state is there for each place that reads it."""
+    """The query is in the plan once, as are its sources. Each place that reads it has its own state (C25)."""
     named = (
         "WITH counted AS (SELECT value AS v, count(*) AS n FROM numbers GROUP BY 1), same AS (SELECT * FROM counted)"
     )
@@ -109,7 +109,7 @@ async def test_a_query_that_with_names_is_no_source_of_its_own(child: Child, tmp
 
 
 async def test_every_fault_is_named_at_once(child: Child, tmp_path: Path) -> None:
-    """J4: bad SQL, a missing column, a missing function and an exception, each with its place."""
+    """Bad SQL, a missing column, a missing function and an exception are each reported at their place (J4)."""
     found = await analyze(
         child,
         tmp_path,
@@ -142,7 +142,7 @@ async def test_every_fault_is_named_at_once(child: Child, tmp_path: Path) -> Non
 
 
 async def test_an_unsupported_output_mode_is_a_fault(child: Child, tmp_path: Path) -> None:
-    """J8a: files hold rows for good, so an aggregate without a watermark cannot go there."""
+    """Files hold rows for good, so an aggregate without a watermark cannot be written to them (J8a)."""
     count = sql("counted", "SELECT count(*) AS n FROM numbers", "numbers")
     found = await analyze(child, tmp_path, rate(), count, parquet(tmp_path / "out", "counted"))
     assert [fault.path for fault in found.faults] == ["vertices.out"]
@@ -153,7 +153,7 @@ async def test_an_unsupported_output_mode_is_a_fault(child: Child, tmp_path: Pat
 
 
 async def test_a_wrong_source_is_a_fault(child: Child, tmp_path: Path) -> None:
-    """J4: a format that does not exist, and a watermark over a column that does not."""
+    """A format that does not exist, and a watermark over a column that does not (J4)."""
     wrong = source("numbers", "kafkaa")
     found = await analyze(child, tmp_path, wrong, parquet(tmp_path / "out", "numbers"))
     assert [fault.path for fault in found.faults] == ["vertices.numbers.source"]
@@ -165,14 +165,14 @@ async def test_a_wrong_source_is_a_fault(child: Child, tmp_path: Path) -> None:
 
 
 async def test_a_connector_that_is_not_there_is_a_fault(child: Child) -> None:
-    """J4: pyspark does not bring Kafka's."""
+    """pyspark does not include Kafka's connector (J4)."""
     out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="kafka", options={"topic": "x"}))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(1), out),)))).faults
     assert "Spark's Kafka connector is not there" in fault.problem
 
 
 async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: Child, tmp_path: Path) -> None:
-    """H3: between two versions of a job there is no time for it. What differs in anything is built anew."""
+    """There is no time for it between two versions of a job. What differs in anything is built anew (H3)."""
     built = tmp_path / "built"
     code = f"def counted(inputs, params):\n    open({str(built)!r}, 'a').write('x')\n    return inputs['numbers']\n"
     (tmp_path / "counting.py").write_text(code + "def sink(batch, epoch):\n    batch.count()\n")
@@ -202,7 +202,7 @@ def watermarked(vertex: Vertex) -> Vertex:
 
 
 JOINED = "SELECT numbers.value FROM numbers JOIN others ON numbers.value {} others.value"
-WHEN_PLANNED = {  # vertices; where the fault is, and words of it
+WHEN_PLANNED = {  # vertices; the place of the fault, and words of it
     "a second watermark after a first": (
         [timed(), watermarked(sql("later", TIMED, "numbers"))],
         ("vertices.later.watermark", "second watermark"),
@@ -267,7 +267,7 @@ WHEN_PLANNED = {  # vertices; where the fault is, and words of it
 async def test_what_spark_says_only_of_a_micro_batch_is_a_fault_of_its_vertex(
     child: Child, tmp_path: Path, what: str
 ) -> None:
-    """J4: accepted, such a job would fail in each attempt. Nothing of the plan of the micro-batch is left."""
+    """If it were accepted, such a job would fail in each attempt. No file of the planned micro-batch is left (J4)."""
     vertices, (path, words) = WHEN_PLANNED[what]
     last = vertices[-1].id
     found = await analyze(child, tmp_path, *vertices, call("acme:sink", last))
@@ -305,7 +305,7 @@ REFUSED = {  # SQL of a vertex `found`; words of the problem, words of the hint
 async def test_what_spark_refuses_is_told_in_a_sentence_with_an_example_at_its_vertex(
     child: Child, tmp_path: Path, text: str
 ) -> None:
-    """J4: no plan, no stack; at the vertex that has it, not at the one that everything ends at."""
+    """The fault has no plan and no stack. It is at the faulty vertex, not at the last one (J4)."""
     problem, hint = REFUSED[text]
     vertices = [
         timed(),
@@ -322,7 +322,7 @@ async def test_what_spark_refuses_is_told_in_a_sentence_with_an_example_at_its_v
 
 
 async def test_what_is_advised_instead_is_accepted(child: Child, tmp_path: Path) -> None:
-    """J4: an example that Spark would refuse as well is none."""
+    """An example that Spark refuses as well would not help (J4)."""
     advised = {
         "exact": "SELECT DISTINCT window(timestamp, '1 minute') AS w, value FROM numbers",
         "counted": "SELECT w, count(*) AS n FROM exact GROUP BY w",
@@ -345,7 +345,7 @@ async def test_what_is_advised_instead_is_accepted(child: Child, tmp_path: Path)
 
 
 async def test_sql_that_reads_a_vertex_that_is_no_input_of_it_is_refused(child: Child, tmp_path: Path) -> None:
-    """J2: views of other vertices of the task are not there; the hint is what to write."""
+    """SQL does not see the views of other vertices of the task. The hint says what to write (J2)."""
     found = await analyze(
         child,
         tmp_path,
@@ -366,7 +366,7 @@ async def test_sql_that_reads_a_vertex_that_is_no_input_of_it_is_refused(child: 
 
 
 async def test_views_of_python_functions_stay(child: Child, tmp_path: Path) -> None:
-    """J2: what a function registers by itself is its own business, and SQL after it may read it."""
+    """What a function registers is its own business, and SQL after it may read it (J2)."""
     looked = "SELECT numbers.value, name FROM numbers JOIN names ON numbers.value = names.value"
     found = await analyze(
         child,
@@ -380,7 +380,7 @@ async def test_views_of_python_functions_stay(child: Child, tmp_path: Path) -> N
 
 
 async def test_what_is_wrong_after_a_missing_path_is_named_at_the_same_time(child: Child, tmp_path: Path) -> None:
-    """J4: every fault at once; the columns of a source are known by its schema."""
+    """All faults are reported together: the schema of a source is enough to know its columns (J4)."""
     gone = Vertex(id=VertexId("gone"), source=Source(format="json", path=str(tmp_path / "gone"), schema="k STRING"))
     found = await analyze(
         child, tmp_path, gone, sql("wrong", "SELECT kk FROM gone", "gone"), call("acme:sink", "wrong")
@@ -392,7 +392,7 @@ async def test_what_is_wrong_after_a_missing_path_is_named_at_the_same_time(chil
 
 
 async def test_an_unknown_format_is_a_sentence(child: Child, tmp_path: Path) -> None:
-    """J4: nothing of Java's stack."""
+    """The fault shows nothing of Java's stack (J4)."""
     found = await analyze(child, tmp_path, source("numbers", "jsonl"), call("acme:sink", "numbers"))
     (fault,) = found.faults
     assert fault.path == "vertices.numbers.source"
@@ -401,7 +401,7 @@ async def test_an_unknown_format_is_a_sentence(child: Child, tmp_path: Path) -> 
 
 
 async def test_a_directory_that_cannot_be_written_is_a_fault_of_its_sink(child: Child, tmp_path: Path) -> None:
-    """J4: one that is not there yet is no fault, and is not made; nothing is left in one that is."""
+    """A missing directory is no fault, and is not made. Nothing is left in an existing one (J4)."""
     (tmp_path / "file").write_text("")
     (tmp_path / "there").mkdir()
     for path, words in (("file/out", "is not a directory"), ("file", "is not a directory")):
@@ -419,7 +419,7 @@ async def test_a_directory_that_cannot_be_written_is_a_fault_of_its_sink(child: 
 
 
 async def test_a_database_without_its_driver_is_a_fault_of_its_sink(child: Child, tmp_path: Path) -> None:
-    """J4: pyspark brings drivers of other databases only."""
+    """pyspark includes drivers of some other databases only (J4)."""
     for url, name in (
         ("jdbc:postgresql://127.0.0.1:1/db", "org.postgresql.Driver"),
         ("jdbc:nosuch://x/db", "jdbc:nosuch"),
@@ -436,7 +436,7 @@ async def test_a_database_without_its_driver_is_a_fault_of_its_sink(child: Child
 async def test_state_of_user_code_is_accepted_and_what_is_wrong_beside_it_is_a_fault(
     child: Child, tmp_path: Path
 ) -> None:
-    """J4: nothing describes the state of `transformWithState` before the first micro-batch has run."""
+    """Nothing describes the state of `transformWithState` before the first micro-batch has run (J4)."""
     counted, out = python("counted", "acme:counted", "numbers"), parquet(tmp_path / "out", "counted")
     assert (await analyze(child, tmp_path, timed(), counted, out)).faults == ()
     twice = watermarked(sql("again", "SELECT * FROM numbers", "numbers"))
@@ -446,7 +446,7 @@ async def test_state_of_user_code_is_accepted_and_what_is_wrong_beside_it_is_a_f
 
 
 async def test_a_fault_is_named_once_where_another_task_reads_the_vertex(child: Child, tmp_path: Path) -> None:
-    """J4: the task downstream has nothing to be planned, and no fault of its own."""
+    """The task downstream has nothing to plan, and no fault of its own (J4)."""
     wrong = task(rate(), sql("wrong", "SELECT nothing FROM numbers", "numbers"))
     reads = task(sql("all", "SELECT * FROM wrong", "wrong"), parquet(tmp_path / "out", "all"))
     upstream = msgspec.structs.replace(wrong, readers=(reads.id,))

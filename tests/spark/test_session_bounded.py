@@ -1,4 +1,4 @@
-"""Bounded input: what a batch job writes is what a batch query would write."""
+"""Bounded input: a batch job writes what a batch query would write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SELECT window(time, '1 minute').start AS start, key, count(*) AS n FROM events G
 
 
 def write_events(directory: Path, files: int, first: int = 0) -> Counter[tuple[str, str]]:
-    """One file a minute of event time, to be read in this order; returns the truth: rows by window and key."""
+    """Write one file for each minute of event time, to be read in this order. Return the rows by window and key."""
     directory.mkdir(exist_ok=True)
     truth: Counter[tuple[str, str]] = Counter()
     for number in range(first, first + files):
@@ -38,7 +38,7 @@ def write_events(directory: Path, files: int, first: int = 0) -> Counter[tuple[s
             truth[f"2024-01-01 00:{number:02d}:00", key] += 1
         file = directory / f"{number:03d}.json"
         file.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(file, (EPOCH + number, EPOCH + number))  # of files of one millisecond, Spark takes any first
+        os.utime(file, (EPOCH + number, EPOCH + number))  # Spark reads files of the same millisecond in any order
     return truth
 
 
@@ -52,7 +52,7 @@ def published(root: Path, taken: p.SnapshotTaken) -> Counter[tuple[str, str]]:
 
 
 def rows_of(root: Path, taken: p.SnapshotTaken) -> Counter[tuple[Any, ...]]:
-    """What the sink of a task has written, whatever its columns."""
+    """Return what the sink of a task has written, whatever its columns."""
     files = [root / file.staged for transaction in taken.transactions for file in transaction.files]
     return Counter(tuple(row.values()) for file in files for row in pyarrow.parquet.read_table(file).to_pylist())
 
@@ -64,14 +64,14 @@ async def run_to_end(child: Child, attempt: Any) -> p.InputEnded:
 
 
 async def test_the_last_windows_are_written(child: Child, tmp_path: Path) -> None:
-    """J8a: at the end of bounded input the watermark goes to the end of time, so that open windows fire."""
+    """At the end of bounded input the watermark goes to the end of time, so that open windows fire (J8a)."""
     truth = write_events(tmp_path / "in", 12)
     query = task(
         events(tmp_path / "in", maxFilesPerTrigger="3"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w")
     )
     attempt = await child.run(job(mode=RuntimeMode.BATCH), query)
     ended = await run_to_end(child, attempt)
-    write_events(tmp_path / "in", 2, first=20)  # later than the start: not of this job
+    write_events(tmp_path / "in", 2, first=20)  # later than the start, so not part of this job
     taken = await child.ask(p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(tmp_path / "s")))
     await child.stop(attempt)
     assert published(tmp_path / "out", taken) == truth
@@ -134,7 +134,7 @@ TWICE: dict[str, dict[str, tuple[str, ...]]] = {  # shape -> vertex -> its SQL, 
 
 
 def owed(shape: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]]:
-    """What the batch has, by hand; `truth`: rows by window and key."""
+    """Return the rows of the batch, computed by hand. `truth`: rows by window and key."""
     windows = [(start[14:16], key, n) for (start, key), n in truth.items()]
     most = {minute: max(n for m, _, n in windows if m == minute) for minute, _, _ in windows}
     if shape.startswith("a union"):
@@ -148,7 +148,7 @@ def owed(shape: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]
 
 @pytest.mark.parametrize("shape", TWICE)
 async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child, tmp_path: Path, shape: str) -> None:
-    """J8a: both copies of an operator know the watermark, in whichever micro-batch."""
+    """Both copies of an operator know the watermark, in every micro-batch (J8a)."""
     truth = write_events(tmp_path / "in", 3)
     (tmp_path / "rows.py").write_text(DISTINCT)
     vertices = [sql(name, *text_and_inputs) for name, text_and_inputs in TWICE[shape].items()]
@@ -168,7 +168,7 @@ async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child
 
 
 async def test_a_running_query_that_reads_one_operator_twice_fires_both(child: Child, tmp_path: Path) -> None:
-    """J8a: also where Spark could reuse the rows of each micro-batch (those of a broker, too), and code asks for it."""
+    """Both fire even if Spark could reuse the rows of a micro-batch, as of Kafka, and user code asks for that (J8a)."""
     (tmp_path / "asks.py").write_text(ASKS_FOR_REUSE)
     minutes = source("numbers", "rate-micro-batch", rowsPerBatch="10", numPartitions="1", advanceMillisPerBatch="60000")
     marked = msgspec.structs.replace(minutes, watermark=Watermark(column="timestamp", delay="0 seconds"))
@@ -190,7 +190,7 @@ async def test_a_running_query_that_reads_one_operator_twice_fires_both(child: C
 
 
 async def test_a_task_restored_behind_its_last_data_still_fires(child: Child, tmp_path: Path) -> None:
-    """J8a: also where all data was read before the snapshot, so that no batch with data follows the restore."""
+    """All data was read before the snapshot, so no batch with data follows the restore (J8a)."""
     truth = write_events(tmp_path / "in", 4)
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(), query)  # streaming: reads all, and leaves the last windows open
@@ -210,7 +210,7 @@ async def test_a_task_restored_behind_its_last_data_still_fires(child: Child, tm
 
 
 async def test_no_input_at_all_ends_at_once(child: Child, tmp_path: Path) -> None:
-    """J8a: an empty directory is bounded input as well."""
+    """An empty directory is bounded input as well (J8a)."""
     (tmp_path / "in").mkdir()
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(mode=RuntimeMode.BATCH), query)
@@ -219,7 +219,7 @@ async def test_no_input_at_all_ends_at_once(child: Child, tmp_path: Path) -> Non
 
 
 async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tmp_path: Path) -> None:
-    """J8a: a source that knows no `availableNow` is bound to the offset that it had."""
+    """A source without `availableNow` is bounded by the offset that it had at the start (J8a)."""
     endless = source("endless", "rate", rowsPerSecond="1000")
     attempt = await child.run(job(mode=RuntimeMode.BATCH), task(endless, parquet(tmp_path / "out", "endless")))
     await run_to_end(child, attempt)
@@ -227,7 +227,7 @@ async def test_a_source_that_never_ends_is_read_up_to_the_start(child: Child, tm
 
 
 async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, tmp_path: Path) -> None:
-    """C24: its sources stop at what they see, then time ends; a second request changes nothing."""
+    """The query's sources stop at what they see, then time ends. A second request changes nothing (C24)."""
     truth = write_events(tmp_path / "in", 6)
     query = task(
         events(tmp_path / "in", maxFilesPerTrigger="1"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w")
@@ -244,7 +244,7 @@ async def test_a_running_query_that_is_drained_fires_its_windows(child: Child, t
 
 
 async def test_a_restored_query_without_input_is_drained_too(child: Child, tmp_path: Path) -> None:
-    """C24: its first micro-batch has no rows, and fires what was open."""
+    """The first micro-batch has no rows, and fires the open windows (C24)."""
     truth = write_events(tmp_path / "in", 2)
     query = task(events(tmp_path / "in"), sql("w", WINDOWED, "events"), parquet(tmp_path / "out", "w"))
     attempt = await child.run(job(), query)
@@ -266,7 +266,7 @@ async def test_a_restored_query_without_input_is_drained_too(child: Child, tmp_p
     assert after.input_ended
 
 
-SCANNED = {  # SQL over `events`, with 60 rows
+SCANNED = {  # SQL over `events`, which has 60 rows
     "in a union with itself": "SELECT key FROM events UNION ALL SELECT key FROM events",
     "in a join with itself": "SELECT a.key FROM events a JOIN events b ON a.key = b.key AND a.time = b.time",
     "three times": "SELECT key FROM events UNION ALL SELECT upper(key) FROM events UNION ALL "
@@ -278,7 +278,7 @@ SCANNED = {  # SQL over `events`, with 60 rows
 
 @pytest.mark.parametrize("how", SCANNED)
 async def test_rows_of_a_source_count_once_however_often_it_is_scanned(child: Child, tmp_path: Path, how: str) -> None:
-    """J2: rows in are those of the input."""
+    """The reported rows are those of the input (J2)."""
     (tmp_path / "in").mkdir()
     for number in range(3):
         rows = [{"key": f"k{i}", "time": f"2024-01-01T00:{number:02d}:{i:02d}Z", "value": i} for i in range(20)]

@@ -1,4 +1,4 @@
-"""A session's settings for a Spark cluster, and what it refuses to begin with."""
+"""A session's settings for a Spark cluster, and what stops it from starting."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def config(**fields: Any) -> SessionConfig:
 
 @pytest.mark.parametrize("master", ["", "local", "local[7]"])
 def test_a_local_session_stays_on_loopback(master: str) -> None:
-    """R7: nobody else has to reach it."""
+    """Nobody else has to reach it (R7)."""
     settings = spark.settings(config(master=master))
     assert (settings["spark.master"], settings["spark.driver.host"]) == (master or "local[3]", "127.0.0.1")
     assert "spark.cores.max" not in settings
 
 
 def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reaches_the_master() -> None:
-    """R7: cores, memory, address; what the operator sets wins."""
+    """The slots set cores and memory; the master's route sets the address. The operator's settings win (R7)."""
     settings = spark.settings(config(master="spark://127.0.0.1:7077", heap_bytes=1 << 30))
     assert (settings["spark.cores.max"], settings["spark.executor.memory"]) == ("3", "1024m")
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
@@ -34,7 +34,7 @@ def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reache
 
 
 def test_the_code_of_jobs_lies_where_executors_reach_it() -> None:
-    """B30: on their Python path, behind what the operator puts there; each session of a TaskManager has its own."""
+    """The code is on their Python path after the operator's entries. Each session has its own directory (B30)."""
     here = spark.code_directory(config())
     shared = spark.code_directory(config(master="spark://127.0.0.1:7077", state_directory="/shared/tm"))
     assert (str(here), str(shared)) == ("/w/code", "/shared/tm/code-w")
@@ -46,12 +46,12 @@ def test_the_code_of_jobs_lies_where_executors_reach_it() -> None:
     "master", ["yarn", "k8s://https://a:443", "local-cluster[1,1,512]", "spark://no.such.host.invalid:1"]
 )
 def test_where_no_route_is_known_spark_chooses_the_address(master: str) -> None:
-    """R7: loopback would be wrong for certain."""
+    """Loopback would certainly be wrong (R7)."""
     assert "spark.driver.host" not in spark.settings(config(master=master))
 
 
 def session_with(tmp_path: Path, visit: Any) -> Any:
-    """Executors that answer as `visit(place)` does."""
+    """Return a session whose executors answer as `visit(place)` does."""
     context = SimpleNamespace(
         parallelize=lambda numbers, _: SimpleNamespace(
             map=lambda function: SimpleNamespace(collect=lambda: [visit(function, number) for number in numbers])
@@ -64,14 +64,14 @@ def session_with(tmp_path: Path, visit: Any) -> Any:
 
 
 def test_executors_that_share_the_directory_are_accepted(tmp_path: Path) -> None:
-    """C11: they write, and what they wrote is linked here; nothing of it is left."""
+    """Executors write a file, which is then found here. Nothing of it is left (C11)."""
     session = session_with(tmp_path, lambda function, number: function(number))
     reach.check_executors(session)
     assert list(session.path.iterdir()) == []
 
 
 def test_an_executor_with_another_directory_at_that_path_is_named(tmp_path: Path) -> None:
-    """C11: it says that all is well, and the file is nowhere to be seen."""
+    """The executor reports success, but its file is nowhere to be seen (C11)."""
     session = session_with(tmp_path, lambda function, number: ("node7", None, "elsewhere"))
     with pytest.raises(reach.StateDirectoryUnreachable, match=r"executor on node7 does not share .*state"):
         reach.check_executors(session)
@@ -79,7 +79,7 @@ def test_an_executor_with_another_directory_at_that_path_is_named(tmp_path: Path
 
 
 def test_an_executor_without_the_directory_says_so(tmp_path: Path) -> None:
-    """C11: with the reason of its operating system."""
+    """The error has the reason of its operating system (C11)."""
 
     def visit(function: Any, number: int) -> Any:
         for entry in session.path.iterdir():

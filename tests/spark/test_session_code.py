@@ -1,4 +1,4 @@
-"""User code in a session child: failures, code that does not import, and code that does not come back."""
+"""User code in a session child: failures, code that cannot be imported, and code that never returns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quit(batch, epoch):
 
 
 async def test_a_failing_udf_is_reported_with_its_traceback(child: Child, tmp_path: Path) -> None:
-    """J7: the failure is the task's alone, and says which line of the user's failed."""
+    """Only the task fails, and the failure says which line of the user's code failed (J7)."""
     (tmp_path / "failing.py").write_text(FAILING)
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
     healthy = await child.run(job(), task(rate(100), parquet(tmp_path / "healthy", "numbers")))
@@ -58,7 +58,7 @@ async def test_a_failing_udf_is_reported_with_its_traceback(child: Child, tmp_pa
 
 
 async def test_a_failure_names_the_files_of_its_micro_batch(child: Child, tmp_path: Path) -> None:
-    """Issue 15, 13: a record that code raises on is looked for in the files that were being read, not in all."""
+    """The record that code raises on is in the files that were being read (Issue 15, 13)."""
     (tmp_path / "failing.py").write_text(FAILING)
     (tmp_path / "in").mkdir()
     for number in (1, 2, 151):
@@ -77,7 +77,7 @@ async def test_a_failure_names_the_files_of_its_micro_batch(child: Child, tmp_pa
 
 
 async def test_a_file_that_cannot_be_read_is_named_in_sparks_sentence(child: Child, tmp_path: Path) -> None:
-    """Issue 15, 13: without the stack of the parser, and not as a fault of the user's code."""
+    """The error has no stack of the parser, and is not a fault of the user's code (Issue 15, 13)."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "1.json"
     file.write_text('{"value": 1}\nno json\n')
@@ -100,7 +100,7 @@ async def test_a_file_that_cannot_be_read_is_named_in_sparks_sentence(child: Chi
 async def test_a_failing_sink_is_reported_with_its_traceback(
     child: Child, tmp_path: Path, function: str, message: str
 ) -> None:
-    """J7: also where the code tries to leave the process."""
+    """Code that tries to leave the process is reported, too (J7)."""
     (tmp_path / "failing.py").write_text(FAILING)
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
     attempt = await child.run(job(), task(rate(10), call(f"failing:{function}", "numbers")), artifacts=artifacts)
@@ -111,7 +111,7 @@ async def test_a_failing_sink_is_reported_with_its_traceback(
 
 
 async def test_a_task_that_cannot_be_built_is_refused(child: Child, tmp_path: Path) -> None:
-    """R: the answer carries the user's exception; nothing of the attempt is left."""
+    """The answer has the user's exception, and nothing of the attempt is left (R)."""
     (tmp_path / "broken.py").write_text("def build(inputs, params):\n    return inputs['nothing']\n")
     query = task(rate(10), python("x", "broken:build", "numbers"), parquet(tmp_path / "out", "x"))
     with pytest.raises(RemoteError) as refused:
@@ -123,7 +123,7 @@ async def test_a_task_that_cannot_be_built_is_refused(child: Child, tmp_path: Pa
 
 
 async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp_path: Path) -> None:
-    """The child answers in time, and goes on to answer; the supervisor then replaces it."""
+    """The child answers in time and keeps answering. The supervisor then replaces it."""
     blocks = tmp_path / "blocks"
     (tmp_path / "failing.py").write_text(f"MARKER = {str(blocks)!r}\n{FAILING}")
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
@@ -155,7 +155,7 @@ WORSE = "BEFORE = 1\nraise LookupError('worse cannot be imported')\n"
 
 
 async def test_a_module_that_fails_to_import_fails_the_task(child: Child, tmp_path: Path) -> None:
-    """B30: with the user's file and line, in the driver and in a worker."""
+    """The failure has the user's file and line, in the driver and in a worker (B30)."""
     artifacts = artifact(tmp_path, "main.py", BROKEN) | artifact(tmp_path, "worse.py", WORSE)
     with pytest.raises(RemoteError) as refused:
         await child.run(job(), task(rate(4), call("worse:write", "numbers")), artifacts=artifacts)
@@ -172,7 +172,7 @@ async def test_a_module_that_fails_to_import_fails_the_task(child: Child, tmp_pa
 
 
 async def test_analysis_loads_the_code_and_lets_go_of_it(child: Child, tmp_path: Path) -> None:
-    """J4, B30: what was looked at waits for its deployment, and leaves nothing where another version is looked at."""
+    """Analysed code waits for its deployment. Another analysis of the job discards it completely (B30, J4)."""
     text = "def build(inputs, params):\n    import helper\n    return helper.pick(inputs)\n"
     helper = "def pick(inputs):\n    return inputs['numbers'].select('value')\n"
     artifacts = artifact(tmp_path, "main.py", text) | artifact(tmp_path, "helper.py", helper)
@@ -183,7 +183,7 @@ async def test_analysis_loads_the_code_and_lets_go_of_it(child: Child, tmp_path:
     found = await child.ask(p.AnalyzeTasks(job=context, tasks=(query,), artifacts=artifacts))
     assert found.faults == ()
     assert found.schemas["x"] == "struct<value:bigint>"
-    assert len(set(code.iterdir()) - before) == 1  # what an earlier job leaves may still be on its way out
+    assert len(set(code.iterdir()) - before) == 1  # the code of an earlier job may not be deleted yet
     faulty = task(rate(4), python("x", "main:missing", "numbers"), parquet(tmp_path / "out", "x"))
     found = await child.ask(p.AnalyzeTasks(job=context, tasks=(faulty,), artifacts=artifacts))
     assert len(found.faults) == 1

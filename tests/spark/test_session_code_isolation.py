@@ -1,4 +1,4 @@
-"""Two versions of one job in one session, in every place where Spark runs its code (B30)."""
+"""Two versions of one job in one session, in every place in which Spark runs its code (B30)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def other():
 
 
 def version_of_job(directory: Path, version: int) -> dict[str, str]:
-    """Artifacts whose modules have the names of every other version's."""
+    """Return artifacts whose modules have the same names in every version."""
     directory.mkdir()
     main = MAIN.read_text().replace('JSON = "seen', f'OUT = {str(directory / "seen")!r}\nJSON = "seen')
     (directory / "main.py").write_text(main)
@@ -91,7 +91,7 @@ async def run(child: Child, directory: Path, version: int, function: str) -> Att
     ["columns", "stateful", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transform", "source"))],
 )
 async def test_two_versions_see_their_own_modules_everywhere(child: Child, tmp_path: Path, function: str) -> None:
-    """B30: in the driver, in functions by reference and by value, in each kind of worker, at the same time."""
+    """In the driver, in functions by reference and by value, in each kind of worker, at the same time (B30)."""
     attempts = await asyncio.gather(*(run(child, tmp_path, version, function) for version in (1, 2)))
     await asyncio.gather(*(child.stop(attempt) for attempt in attempts))
     for version in (1, 2):
@@ -106,7 +106,7 @@ async def test_two_versions_see_their_own_modules_everywhere(child: Child, tmp_p
 
 
 async def test_a_new_version_reads_the_pickled_objects_of_the_one_before(child: Child, tmp_path: Path) -> None:
-    """B30: also in a worker that ran the earlier version."""
+    """A worker that ran the earlier version reads them as well (B30)."""
     before = await run(child, tmp_path, 1, "stateful")
     target = tmp_path / "snapshot"
     taken = await child.ask(p.TakeSnapshot(attempt_id=before, checkpoint_id=1, target_directory=str(target)))

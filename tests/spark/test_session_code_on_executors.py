@@ -26,7 +26,7 @@ def write(batch, epoch):
 
 
 async def test_executors_see_each_versions_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B30: they read them from the directory that they share with the TaskManager."""
+    """Executors read the modules from a directory that they share with the TaskManager (B30)."""
     monkeypatch.setenv("SPARK_HOME", os.path.dirname(pyspark.__file__))
     child = Child(tmp_path)
     loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

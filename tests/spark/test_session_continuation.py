@@ -1,4 +1,4 @@
-"""A version of a job that goes on in the open state stores of the one before it."""
+"""A version of a job that continues in the open state stores of the one before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = "SELECT value %% 10 AS key, count(*) AS n, sum(value) AS total, '%s' A
 
 @dataclass
 class Cut:
-    """Where a version stopped, behind a checkpoint whose files are these."""
+    """Where a version stopped: its last checkpoint, and the files of that."""
 
     attempt: AttemptId
     checkpoint_id: int
@@ -60,7 +60,7 @@ class Job:
         return await self.child.run(context, query, artifacts=self.artifacts, restored=restored, directory=directory)
 
     async def stop(self, attempt: AttemptId) -> Cut:
-        """Behind a last checkpoint."""
+        """Stop after a last checkpoint."""
         self.checkpoints += 1
         target = self.child.directory / "snapshots" / f"{attempt}-{self.checkpoints}"
         target.parent.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ async def stores(child: Child) -> int:
 
 
 async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Child, tmp_path: Path) -> None:
-    """H4, H8: nothing is lost or repeated, as many stores are open as before, and the last one closes them."""
+    """Nothing is lost or repeated. No additional stores are open, and the last version closes them (H4, H8)."""
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)
@@ -103,7 +103,7 @@ async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Chil
 
 
 async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path: Path) -> None:
-    """C11: its files are those of a directory that several versions have written."""
+    """The checkpoint's files are in a directory that several versions have written (C11)."""
     totals = Job(child, tmp_path)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)
@@ -124,7 +124,7 @@ async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path
 async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_on_in(
     child: Child, tmp_path: Path
 ) -> None:
-    """H4, C10a: slower than it is waited for one that does not come. Who deletes directories is told when it runs."""
+    """The start takes longer than an unload waits in vain. The unload still names the new version (C10a, H4)."""
     totals = Job(child, tmp_path)
     attempt = await totals.start("v0")
     await child.batches(attempt, 3)
@@ -133,7 +133,7 @@ async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_
     totals.artifacts = artifact(tmp_path, "totals_sink.py", slow)
     starting = asyncio.create_task(totals.start("v1", cut))
     try:
-        await asyncio.sleep(0)  # asked for before the other one is
+        await asyncio.sleep(0)  # lets the version be requested before the unload
         answer = await totals.unload(cut)
     finally:
         following = await starting
@@ -144,7 +144,7 @@ async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_
 
 
 async def test_the_state_is_not_read_again(child: Child, tmp_path: Path) -> None:
-    """H4: it takes no time that grows with the state, since the files are not even looked at."""
+    """The time does not grow with the state, since the files are not even read (H4)."""
     totals = Job(child, tmp_path)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)
@@ -167,7 +167,10 @@ OTHER = {"spark.sql.streaming.minBatchesToRetain": "4"}
 async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
     child: Child, tmp_path: Path, changed: dict[str, Any], between: int
 ) -> None:
-    """H6: as exact, in a directory of its own. `between`: micro-batches without input that repartitioning takes."""
+    """The output is as exact, in a directory of its own (H6).
+
+    `between` is how many micro-batches without input the repartitioning takes.
+    """
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)
@@ -188,14 +191,14 @@ async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
 
 
 async def test_a_version_that_is_not_to_stop_after_all_goes_on_where_it_stands(child: Child, tmp_path: Path) -> None:
-    """C13, H3: its last checkpoint fails, and there is none before it. Its query has ended by then; it begins again."""
+    """The last checkpoint fails, and there is none before it. The query has ended by then, and restarts (C13, H3)."""
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 3)
     target = child.directory / "snapshots" / f"{attempt}-1"
     stop = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=1, target_directory=str(target), stop=True)
     taken = await child.ask(stop)
-    await asyncio.sleep(0.3)  # nothing tells that the query has ended
+    await asyncio.sleep(0.3)  # no message says that the query has ended
     assert max(epoch for epoch, _ in written(totals.out)) == taken.batch_id
     await child.ask(p.AbortSnapshot(attempt_id=attempt, checkpoint_id=1))
     await child.batches(attempt, taken.batch_id + 3)
@@ -210,7 +213,7 @@ async def test_a_version_that_is_not_to_stop_after_all_goes_on_where_it_stands(c
 
 
 async def test_stores_that_nobody_goes_on_with_are_closed(child: Child, tmp_path: Path) -> None:
-    """R6a: a job that stops behind a savepoint has no next version."""
+    """A job that stops with a savepoint has no next version (R6a)."""
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 2)
@@ -222,7 +225,7 @@ async def test_stores_that_nobody_goes_on_with_are_closed(child: Child, tmp_path
 
 
 async def test_a_version_that_does_not_start_leaves_the_stores_to_be_closed(child: Child, tmp_path: Path) -> None:
-    """H7: the version before it is restored from the checkpoint, exactly."""
+    """The version before it is restored from the checkpoint, exactly (H7)."""
     totals, before = Job(child, tmp_path), await stores(child)
     attempt = await totals.start("v0")
     await child.batches(attempt, 5)

@@ -1,4 +1,4 @@
-"""Checkpoints through exchanges that do not simply align: unaligned, at least once, aborted, stopped, rescaled."""
+"""Checkpoints through exchanges that do not simply align: unaligned, at-least-once, aborted, stopped, rescaled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.session_child import Child, call, job, source, sql, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-FAST, SLOW = 500, 100  # rows a micro-batch
+FAST, SLOW = 500, 100  # rows of a micro-batch
 UNION = "SELECT 'fast' AS source, value FROM fast UNION ALL SELECT 'slow' AS source, value FROM slow"
 SINK = """
 import json, os, time
@@ -37,7 +37,7 @@ def write(batch, epoch):
 
 
 class Written:
-    """What a python sink wrote: `rows` up to a micro-batch; while it is `slow` it takes its time."""
+    """What a python sink wrote. While it is `slow`, it takes its time."""
 
     def __init__(self, directory: Path) -> None:
         self._out, self._slow = directory / "rows.jsonl", directory / "slow"
@@ -55,7 +55,7 @@ class Written:
         return [*map(json.loads, self._out.read_text().splitlines())] if self._out.exists() else []
 
     def keep(self, epoch: int) -> None:
-        """What a restore of this micro-batch keeps."""
+        """Keep what a restore of this micro-batch keeps."""
         self._before = self.rows(epoch)
         self._out.unlink(missing_ok=True)
 
@@ -73,7 +73,7 @@ def exchange(name: str, **fields: Any) -> Input:
 
 
 def graph(text: str, mode: OutputMode = OutputMode.UPDATE, *, parallelism: int = 1) -> JobGraph:
-    """Two sources, each a task of its own, and what reads both."""
+    """Two sources, each a task of its own, and a task that reads both."""
     return JobGraph(
         name="cuts",
         parallelism=parallelism,
@@ -90,7 +90,7 @@ TOTALS = graph(f"SELECT source, count(*) AS n, sum(value) AS total FROM ({UNION}
 
 
 def totals(cuts: Cuts) -> dict[str, list[int]]:
-    """The truth at a cut, by source."""
+    """Return the expected totals at a cut, by source."""
     rows = {"fast": (at(cuts, "fast") + 1) * FAST, "slow": (at(cuts, "slow") + 1) * SLOW}
     return {name: [n, n * (n - 1) // 2] for name, n in rows.items() if n}
 
@@ -104,7 +104,7 @@ def latest(written: Written, cuts: Cuts) -> dict[str, list[int]]:
 
 
 async def started(child: Child, what: JobGraph, written: Written, cuts: Cuts | None = None, **mode: Any) -> Run:
-    # Sources without a pause would take the whole machine, and Spark gives up on Python workers that start slowly.
+    # Sources without a pause would use the whole machine, and Spark gives up on Python workers that start slowly.
     context = msgspec.structs.replace(job("cuts", trigger_interval=0.25), checkpointing=Checkpointing(**mode))
     run = Run(child, context, chain(what), written.artifacts)
     await run.start(cuts)
@@ -112,14 +112,14 @@ async def started(child: Child, what: JobGraph, written: Written, cuts: Cuts | N
 
 
 async def test_a_checkpoint_that_aligns_too_long_takes_the_unread_entries_with_it(child: Child, tmp_path: Path) -> None:
-    """C5: it completes while the task still lags, says what it overtook, and is restored exactly."""
+    """The checkpoint completes while the task lags, says what it overtook, and is restored exactly (C5)."""
     written = Written(tmp_path)
     limit = Duration(1.0)
     run = await started(child, TOTALS, written, alignment_timeout=limit)
     await run.batches("both", 1)
     with written.slow():
         slow_from = (await run.batches("both", 1)).metrics.batch_id
-        await run.batches("both", slow_from + 2)  # one has been slow from its beginning: entries have piled up
+        await run.batches("both", slow_from + 2)  # one has been slow from its beginning, so entries have piled up
         cuts = await run.checkpoint(1)
     taken = cuts[TaskId("both")][0]
     assert taken.unaligned
@@ -138,7 +138,7 @@ async def test_a_checkpoint_that_aligns_too_long_takes_the_unread_entries_with_i
 
 
 async def test_at_least_once_loses_nothing(child: Child, tmp_path: Path) -> None:
-    """C3: no input is held; rows of the next epoch that a cut has already come again."""
+    """No input is held back. Rows of the next epoch that are already in a cut are repeated (C3)."""
     written, rows = Written(tmp_path), graph(UNION, OutputMode.APPEND)
     mode = CheckpointMode.AT_LEAST_ONCE
     run = await started(child, rows, written, mode=mode)
@@ -158,7 +158,7 @@ async def test_at_least_once_loses_nothing(child: Child, tmp_path: Path) -> None
 
 
 async def test_at_least_once_repeats_what_a_cut_holds_of_the_next_epoch(child: Child, tmp_path: Path) -> None:
-    """C3: an input that is not held runs ahead of its barrier; a restore brings those rows again, and loses none."""
+    """An input that is not held back runs ahead of its barrier. A restore repeats those rows, and loses none (C3)."""
     written, rows, mode = Written(tmp_path), graph(UNION, OutputMode.APPEND), CheckpointMode.AT_LEAST_ONCE
     run = await started(child, rows, written, mode=mode)
     await run.batches("both", 1)
@@ -183,7 +183,7 @@ async def test_at_least_once_repeats_what_a_cut_holds_of_the_next_epoch(child: C
 
 
 async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path) -> None:
-    """C13: whether the abort comes before the barriers, behind them, or is lost."""
+    """The abort comes before the barriers, after them, or is lost (C13)."""
     written = Written(tmp_path)
     run = await started(child, TOTALS, written)
     await run.batches("both", 0)
@@ -199,7 +199,7 @@ async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path)
     await run.abort("both", 3)
     cuts = await run.checkpoint(4)
     assert latest(written, cuts) == totals(cuts)
-    waiting = asyncio.create_task(run.take("both", 5))  # everything about the end of this one is lost
+    waiting = asyncio.create_task(run.take("both", 5))  # every message about the end of this one is lost
     await run.take("fast", 5)
     cuts = await run.checkpoint(6, oldest=6)
     with pytest.raises(RemoteError, match="checkpoint 5"):
@@ -210,7 +210,7 @@ async def test_aborted_checkpoints_hold_nothing_up(child: Child, tmp_path: Path)
 
 @pytest.mark.slow
 async def test_nothing_is_published_behind_a_cut_that_the_job_stops_with(child: Child, tmp_path: Path) -> None:
-    """C24: until it is aborted, since the job then goes on."""
+    """Nothing is published until the checkpoint is aborted, since the job then continues (C24)."""
     written = Written(tmp_path)
     run = await started(child, TOTALS, written)
     await run.batches("both", 1)
@@ -241,7 +241,7 @@ async def test_nothing_is_published_behind_a_cut_that_the_job_stops_with(child: 
     ids=["union", "join"],
 )
 async def test_one_exchange_may_be_read_twice(child: Child, tmp_path: Path, text: str, times: int) -> None:
-    """C2, C25: every place in the plan that reads it stands at the barrier, before and after a restore."""
+    """Every place in the plan that reads it is at the barrier, before and after a restore (C2, C25)."""
     written, twice = Written(tmp_path), graph(text, OutputMode.APPEND)
     run = await started(child, twice, written)
     await run.batches("both", 2)
@@ -260,7 +260,7 @@ async def test_one_exchange_may_be_read_twice(child: Child, tmp_path: Path, text
 
 @pytest.mark.slow
 async def test_a_task_that_reads_exchanges_is_rescaled(child: Child, tmp_path: Path) -> None:
-    """R20: its state gets other partitions, its place in the exchanges stays."""
+    """The task's state is repartitioned. Its positions in the exchanges stay (R20)."""
     written = Written(tmp_path)
     run = await started(child, TOTALS, written)
     await run.batches("both", 1)
@@ -276,7 +276,7 @@ async def test_a_task_that_reads_exchanges_is_rescaled(child: Child, tmp_path: P
 
 
 async def test_an_aggregate_reads_the_updates_of_another_one(child: Child, tmp_path: Path) -> None:
-    """J8a: what goes through an exchange has an output mode of its own."""
+    """Data through an exchange has an output mode of its own (J8a)."""
     written = Written(tmp_path)
     chained = JobGraph(
         name="chained",

@@ -1,4 +1,4 @@
-"""Event time through exchanges (J8a): what holds it back, what lets it go, and who passes it on."""
+"""Event time through exchanges (J8a): what holds it back, what releases it, and who passes it on."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def write(batch, epoch):
 
 
 class Events:
-    """A directory that a source reads: rows by their second after `begin`."""
+    """A directory that a source reads. Rows are given by their second after `begin`."""
 
     def __init__(self, directory: Path, begin: datetime = NOON) -> None:
         self.directory, self._begin, self._files = directory, begin, 0
         directory.mkdir()
 
     def put(self, *seconds: int) -> None:
-        """In one file, which appears whole."""
+        """Write the rows into one file, atomically."""
         times = [self._begin + timedelta(seconds=second) for second in seconds]
         rows = [{"key": f"k{n}", "time": time.isoformat(), "value": n} for n, time in zip(seconds, times, strict=True)]
         self._files += 1
@@ -62,7 +62,7 @@ def exchange(name: str, **fields: Any) -> Input:
 
 
 class Fired:
-    """The windows that came out, by the minute after `begin`."""
+    """The windows that fired, by the minute after `begin`."""
 
     def __init__(self, directory: Path, begin: datetime = NOON) -> None:
         self._out, self._begin = directory / "windows.jsonl", begin
@@ -102,7 +102,7 @@ async def started(child: Child, graph: JobGraph, fired: Fired, **fields: Any) ->
 
 
 async def test_an_idle_input_holds_the_watermark_back(child: Child, tmp_path: Path) -> None:
-    """J8a: until it has something to say, also across a restore."""
+    """The input holds it back until it has rows again, also across a restore (J8a)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     graph = union(a, b)
     run = await started(child, graph, fired)
@@ -118,13 +118,13 @@ async def test_an_idle_input_holds_the_watermark_back(child: Child, tmp_path: Pa
     await run.stop()
     run = Run(child, job("time"), chain(graph), fired.artifacts)
     await run.start(cuts)
-    b.put(125)  # the other one has nothing more to say, and what it said before the restore still counts
+    b.put(125)  # the other input has no more rows, but what it told before the restore still counts
     await fired.are({0: 3, 1: 1})
     await run.stop()
 
 
 async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(child: Child, tmp_path: Path) -> None:
-    """J8a: a task tells its watermark when it is idle, which it is not until its next trigger is due."""
+    """A task tells its watermark when it is idle, which it is not before its next trigger is due (J8a)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     graph = union(a, b)
     run = await started(child, graph, fired, trigger_interval=3.0)
@@ -144,7 +144,7 @@ async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(
 async def test_an_idle_task_tells_its_watermark_while_it_waits_for_its_next_trigger(
     child: Child, tmp_path: Path
 ) -> None:
-    """J8a: it says that it waits for data for some 10 ms of each interval only, which are easily missed."""
+    """Spark says only for some 10 ms of each interval that it waits for data, which is easily missed (J8a)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     a.put(0, 1, 130)
     b.put(2, 130)
@@ -154,7 +154,7 @@ async def test_an_idle_task_tells_its_watermark_while_it_waits_for_its_next_trig
 
 
 async def test_a_restored_task_behind_exchanges_is_drained_with_what_was_open(child: Child, tmp_path: Path) -> None:
-    """C24: whether or not anything has come through them since; their end is a micro-batch."""
+    """The task is drained whether or not rows came through exchanges since. Their end is a micro-batch (C24)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     graph = union(a, b)
     run = await started(child, graph, fired)
@@ -174,7 +174,7 @@ async def test_a_restored_task_behind_exchanges_is_drained_with_what_was_open(ch
 
 
 async def test_an_input_that_is_idle_for_too_long_lets_it_go(child: Child, tmp_path: Path) -> None:
-    """J8a: by the time alone, without another row anywhere; and the input still counts when it comes back."""
+    """The time alone suffices, without another row anywhere. The input still counts when it comes back (J8a)."""
     a, b, fired = Events(tmp_path / "a"), Events(tmp_path / "b"), Fired(tmp_path)
     run = await started(child, union(a, b, idle_timeout=Duration(2.0)), fired)
     a.put(0, 1, 70)
@@ -189,7 +189,7 @@ async def test_an_input_that_is_idle_for_too_long_lets_it_go(child: Child, tmp_p
 
 
 async def test_a_task_without_state_passes_watermarks_on(child: Child, tmp_path: Path) -> None:
-    """J8a: also those of the first minutes of 1970, which are small numbers."""
+    """Watermarks of the first minutes of 1970, which are small numbers, are passed on, too (J8a)."""
     begin = datetime(1970, 1, 1, tzinfo=UTC)
     a, fired = Events(tmp_path / "a", begin), Fired(tmp_path, begin)
     middle = "SELECT time, value * 2 AS value FROM a WHERE value >= 0"
@@ -211,7 +211,7 @@ async def test_a_task_without_state_passes_watermarks_on(child: Child, tmp_path:
 
 
 async def test_a_join_behind_two_exchanges_gives_up_waiting(child: Child, tmp_path: Path) -> None:
-    """J8a: an outer join's rows without a partner come when the watermarks of both sides are past them."""
+    """An outer join's rows without a partner come when the watermarks of both sides are past them (J8a)."""
     a, b = Events(tmp_path / "a"), Events(tmp_path / "b")
     for second in range(0, 600, 60):
         a.put(*(second + n for n in range(10)))
@@ -244,7 +244,7 @@ async def test_a_join_behind_two_exchanges_gives_up_waiting(child: Child, tmp_pa
 
 
 def joined_with_itself(a: Events) -> JobGraph:
-    """The windows of `a` beyond an exchange, each joined with its own copy."""
+    """The windows of `a` after an exchange, each joined with its own copy."""
     windows = WINDOWS.format("SELECT time FROM a").replace(
         "unix_timestamp(window(time, '1 minute').start) AS start", "window(time, '1 minute') AS w"
     )
@@ -261,7 +261,7 @@ def joined_with_itself(a: Events) -> JobGraph:
 
 
 async def test_one_operator_that_is_read_twice_fires_by_an_idle_input(child: Child, tmp_path: Path) -> None:
-    """J8a: with each watermark that comes in, whether rows come with it or not, and at the end."""
+    """Both copies fire with each watermark, whether rows come with it or not, and at the end (J8a)."""
     a, fired = Events(tmp_path / "a"), Fired(tmp_path)
     run = await started(child, joined_with_itself(a), fired)
     a.put(0, 1, 70)
@@ -274,7 +274,7 @@ async def test_one_operator_that_is_read_twice_fires_by_an_idle_input(child: Chi
 
 
 async def test_one_operator_that_is_read_twice_fires_at_the_end_of_an_exchange(child: Child, tmp_path: Path) -> None:
-    """J8a: nothing is left in either copy."""
+    """Nothing is left in either copy (J8a)."""
     a, fired = Events(tmp_path / "a"), Fired(tmp_path)
     a.put(0, 1, 70)
     a.put(130)

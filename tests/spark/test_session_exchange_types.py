@@ -66,7 +66,7 @@ def exchanging(text: str, reading: str) -> tuple[Task, ...]:
 
 
 async def rows(child: Child, tmp_path: Path, tasks: tuple[Task, ...], context: JobContext) -> list[dict[str, Any]]:
-    """Of one micro-batch at least, as they were read."""
+    """Return the rows of at least one micro-batch, as they were read."""
     out = tmp_path / "rows.jsonl"
     (tmp_path / "types_sink.py").write_text(SINK % str(out))
     run = Run(child, context, tasks, {"types_sink.py": str(tmp_path / "types_sink.py")})
@@ -82,7 +82,7 @@ def quoted(name: str) -> str:
 
 
 async def test_every_type_comes_out_of_an_exchange_as_it_went_in(child: Child, tmp_path: Path) -> None:
-    """J8: what both sides print of a value, and of its type, is the same."""
+    """Both sides of the exchange print the same value and the same type (J8)."""
     columns = ", ".join(f"{text} AS {quoted(name)}" for name, text in VALUES.items())
     told = ", ".join(f"CAST({quoted(n)} AS STRING) AS v{i}, typeof({quoted(n)}) AS t{i}" for i, n in enumerate(VALUES))
     before = f"SELECT *, to_json(struct({told})) AS before FROM (SELECT value, {columns} FROM numbers)"
@@ -95,7 +95,7 @@ async def test_every_type_comes_out_of_an_exchange_as_it_went_in(child: Child, t
 
 
 async def test_columns_of_the_same_name_keep_their_places(child: Child, tmp_path: Path) -> None:
-    """J8."""
+    """The exchange must not match columns by their names (J8)."""
     twice = "SELECT value AS x, value + 1 AS x, value + 2 AS X FROM numbers"
     after = "SELECT to_json(struct(a, b, c)) FROM typed AS t (a, b, c)"
     found = await rows(child, tmp_path, exchanging(twice, after), job("types", trigger_interval=0.2))
@@ -103,7 +103,7 @@ async def test_columns_of_the_same_name_keep_their_places(child: Child, tmp_path
 
 
 async def test_what_a_job_sets_for_its_files_does_not_touch_exchanges(child: Child, tmp_path: Path) -> None:
-    """J9: nothing is skipped in silence."""
+    """Nothing is skipped silently (J9)."""
     settings = {
         "sql.files.ignoreMissingFiles": "true",
         "sql.files.ignoreCorruptFiles": "true",
@@ -118,7 +118,7 @@ async def test_what_a_job_sets_for_its_files_does_not_touch_exchanges(child: Chi
 
 
 async def test_a_type_that_cannot_be_stored_is_named_before_anything_runs(child: Child) -> None:
-    """J4."""
+    """The fault names the column and its type (J4)."""
     tasks = exchanging("SELECT make_interval(1, 2, 3, 4) AS span FROM numbers", "SELECT 1 FROM typed")
     answer: Analysis = await child.ask(p.AnalyzeTasks(job=job("types"), tasks=tasks, artifacts={}))
     (fault,) = [fault for fault in answer.faults if "span" in fault.problem]

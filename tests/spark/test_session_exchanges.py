@@ -48,7 +48,7 @@ def two_into_one() -> JobGraph:
 
 
 def truth(fast: int, slow: int) -> dict[str, list[int]]:
-    """Count and sum by key after so many micro-batches of each source, numbered from 0."""
+    """Return count and sum by key after these micro-batches of each source, numbered from 0."""
     found: dict[str, list[int]] = {}
     for batch, rows in ((fast, FAST), (slow, SLOW)):
         for value in range((batch + 1) * rows):
@@ -61,7 +61,7 @@ def truth(fast: int, slow: int) -> dict[str, list[int]]:
 async def test_cuts_through_three_running_queries_are_exact_through_crashes(
     child: Child, tmp_path: Path, crashes: int
 ) -> None:
-    """C1, C2, J8, J9: aligned, while all of them run; what is restored from one goes on from exactly there."""
+    """Cuts are aligned while all queries run. A restore continues from exactly there (C1, C2, J8, J9)."""
     out = tmp_path / "totals.jsonl"
     (tmp_path / "exchange_sink.py").write_text(SINK % str(out))
     artifacts = {"exchange_sink.py": str(tmp_path / "exchange_sink.py")}
@@ -95,7 +95,7 @@ async def test_cuts_through_three_running_queries_are_exact_through_crashes(
 
 
 async def test_windows_behind_an_exchange_all_fire_at_the_end_of_input(child: Child, tmp_path: Path) -> None:
-    """J8a: watermarks travel, and at the end of bounded input they go to the end of time."""
+    """Watermarks travel, and at the end of bounded input they go to the end of time (J8a)."""
     (tmp_path / "in").mkdir()
     for number in range(4):
         rows = [{"key": f"k{i % 3}", "time": f"2024-01-01T00:{number * 10 + i:02d}:00Z", "value": i} for i in range(10)]
@@ -124,7 +124,7 @@ async def test_windows_behind_an_exchange_all_fire_at_the_end_of_input(child: Ch
 
 
 async def test_a_task_that_is_ahead_of_its_reader_is_held_back_and_says_so(child: Child) -> None:
-    """J10: no micro-batch begins behind the bound; one that is held back is told of, checkpointed and stopped."""
+    """No micro-batch begins beyond the bound. A task that is held back can be checkpointed and stopped (J10)."""
     task = next(task for task in chain(two_into_one()) if task.id == "fast")
     log = child.fresh_directory()
     output = p.OutputChannel(directory=str(log), readers=task.readers, max_backlog=1)

@@ -1,4 +1,4 @@
-"""What an attempt tells of its input before it has had any, and with the first of it (H7)."""
+"""What an attempt reports of its input before it has had any, and with its first rows (H7)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def told(child: Child, attempt: AttemptId, *, waited: bool) -> TaskMetrics
 
 
 async def test_a_query_that_looks_for_rows_seldom_says_that_it_has_found_none(child: Child, tmp_path: Path) -> None:
-    """H7: its first look is at its start; until the next one nobody would know whether it hangs."""
+    """The query looks at its start. Until its next look nobody could otherwise tell whether it hangs (H7)."""
     seldom = job(trigger_interval=1e6)
     attempt = await child.run(seldom, task(files(tmp_path, "f"), parquet(tmp_path / "out", "f")))
     metrics = await told(child, attempt, waited=True)
@@ -53,7 +53,7 @@ async def test_a_query_that_looks_for_rows_seldom_says_that_it_has_found_none(ch
 
 
 async def test_a_query_that_has_waited_says_when_it_processes_rows(child: Child, tmp_path: Path) -> None:
-    """H7: before it has finished with them, as it may never."""
+    """The query says so before it has finished with the rows, since it may never finish (H7)."""
     go_on = tmp_path / "go-on"
     (tmp_path / "held.py").write_text(HELD_BACK % str(go_on))
     context = job(trigger_interval=0.1)

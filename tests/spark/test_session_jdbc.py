@@ -43,7 +43,7 @@ async def leftovers(postgres: Postgres) -> list[str]:
 
 
 async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres: Postgres) -> None:
-    """J13: staged durably, moved in one transaction, recorded; a commit that comes again moves nothing."""
+    """Rows are staged durably, moved in one transaction, and recorded. A repeated commit moves nothing (J13)."""
     context = job()
     attempt = await child.run(context, task(rate(10), sink("numbers", **table(postgres, "once"))))
     await child.batches(attempt, 2)
@@ -64,7 +64,7 @@ async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres
 
 
 async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, postgres: Postgres) -> None:
-    """J13: neither an attempt that is thought dead nor a commit that comes late doubles a row."""
+    """Neither an attempt that only seems dead nor a late commit duplicates a row (J13)."""
     context, query = job(), task(rate(10), sink("numbers", **table(postgres, "public.restored")))
     attempt = await child.run(context, query)
     for checkpoint_id in range(1, 4):
@@ -85,7 +85,7 @@ async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(chi
 
 
 async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres: Postgres) -> None:
-    """J13, J8a: updates of a running aggregate, repeated from an older snapshot, end in the right table."""
+    """Updates of a running aggregate, repeated from an older snapshot, end in the right table (J8a, J13)."""
     out = sink("counts", OutputMode.UPDATE, **table(postgres, "counts", key="key"))
     context, query = job(), task(rate(10), sql("counts", COUNTS, "numbers"), out)
     attempt = await child.run(context, query)
@@ -105,7 +105,7 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres
 
 @pytest.mark.slow
 async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Postgres, tmp_path: Path) -> None:
-    """J2, B31: and rows are appended where the job asks for no more than at-least-once."""
+    """Rows are appended if the job asks only for at-least-once (B31, J2)."""
     plain = Child(tmp_path)
     await plain.start({})
     try:
@@ -126,7 +126,7 @@ async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Po
 
 
 async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres) -> None:
-    """S4: with the driver's words, and the job tries again."""
+    """The error has the driver's words, and the job tries again (S4)."""
     away = table(postgres, "x", url="jdbc:postgresql://127.0.0.1:1/postgres")
     with pytest.raises(MinflinkError, match=r"Connection to 127\.0\.0\.1:1 refused") as refused:
         await child.run(job(), task(rate(10), sink("numbers", **away)))
@@ -136,7 +136,7 @@ async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres)
 async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts(
     child: Child, postgres: Postgres
 ) -> None:
-    """J4: so is one that knows neither the user nor the database; in a sentence, at the sink."""
+    """A server that does not know the user or the database is one, too. The sink's fault is a sentence (J4)."""
     gone = f"jdbc:postgresql://127.0.0.1:{free_port()}/postgres"
     wrong: tuple[dict[str, str], ...] = ({"url": gone}, {"url": postgres.url.replace("/postgres?", "/nowhere?")}, {})
     for changes in wrong:
@@ -153,7 +153,7 @@ async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts
 async def test_a_server_that_never_answers_does_not_hold_a_submission_up(
     child: Child, postgres: Postgres, more: dict[str, str]
 ) -> None:
-    """J4: also where the driver itself would wait for ever, as most do."""
+    """The submission goes on even if the driver itself would wait for ever, as most do (J4)."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/postgres"
         vertex = sink("numbers", **table(postgres, "never", url=url, **more))

@@ -37,7 +37,7 @@ def from_topic(kafka: Tansu, topic: str) -> Vertex:
 
 
 async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: Tansu, tmp_path: Path) -> None:
-    """J13, C26: at least once into the broker, also after a restore; exactly once out of it, after several."""
+    """At-least-once into the broker, also after a restore; exactly-once out of it, after several (C26, J13)."""
     await kafka.create_topic("numbers")
     context, writes = job(), task(rate(20), sql("rows", ROWS, "numbers"), to_topic(kafka, "numbers"))
     attempt = await child.run(context, writes)
@@ -79,7 +79,7 @@ async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: 
 
 
 async def test_what_kafka_cannot_write_is_found_before_the_start(child: Child, kafka: Tansu) -> None:
-    """J4"""
+    """The fault names the column that Kafka needs (J4)."""
     query = task(rate(10), sql("rows", "SELECT 1 AS n FROM numbers", "numbers"), to_topic(kafka, "numbers"))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults
     assert "writes a column `value`, and gets n" in fault.problem
@@ -87,7 +87,7 @@ async def test_what_kafka_cannot_write_is_found_before_the_start(child: Child, k
 
 @pytest.mark.slow
 async def test_the_connector_may_be_artifacts_of_the_job(kafka: Tansu, tmp_path: Path) -> None:
-    """J2, B31: in a session that was started without it."""
+    """The session was started without it (B31, J2)."""
     await kafka.create_topic("brought")
     plain = Child(tmp_path)
     await plain.start({})

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scop
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def child(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
-    """Not the shared one: a session that has loaded a library keeps it."""
+    """A child of its own, since a session keeps a library that it has loaded."""
     child = Child(tmp_path_factory.mktemp("child"))
     try:
         await child.start({})
@@ -65,7 +65,7 @@ def main(directory: Path, text: str) -> dict[str, str]:
 
 
 def jar(directory: Path, version: int) -> Path:
-    """As a blob: its file is not named by what it holds."""
+    """Compile a jar, and name it like a blob: the file name does not tell what it holds."""
     if shutil.which("javac") is None:
         pytest.skip("there is no javac")
     source = directory / "com" / "acme" / "Rule.java"
@@ -86,7 +86,7 @@ def lines(directory: Path) -> list[Any]:
 async def test_a_jar_is_found_by_every_job_that_brings_it_and_another_version_is_refused(
     child: Child, tmp_path: Path
 ) -> None:
-    """B31: in the driver and on executors; the classes of one session are of one version."""
+    """The jar is found in the driver and on executors. A session's classes are of one version (B31)."""
     query = task(rate(4), python("ruled", "main:build", "numbers"), call("main:write", "ruled"))
     for job_name in ("one", "other"):
         directory = tmp_path / job_name
@@ -150,7 +150,7 @@ def wheel(directory: Path) -> Path:
 
 
 async def test_a_wheel_with_native_code_is_loaded_by_its_own_name(child: Child, tmp_path: Path) -> None:
-    """B31: in the driver and in workers, also after the job that brought it has ended."""
+    """The wheel is loaded in the driver and in workers, also after the job that brought it has ended (B31)."""
     path = await asyncio.to_thread(wheel, tmp_path)
     query = task(rate(4), python("doubled", "main:build", "numbers"), call("main:write", "doubled"))
     for turn in ("first", "second"):

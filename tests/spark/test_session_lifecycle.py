@@ -44,7 +44,7 @@ def stores_on_disk(directory: Path) -> int:
 
 
 async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Path) -> None:
-    """J7, C10a, R6a: threads, descriptors, RocksDB instances and local files do not grow with the tasks that ran."""
+    """Threads, descriptors, RocksDB instances and local files do not grow with the tasks that ran (C10a, J7, R6a)."""
     assert child.ready is not None
     jvm = child.ready.jvm_pid
     counted = sql("counted", "SELECT value % 5 AS k, count(*) AS n FROM numbers GROUP BY 1", "numbers")
@@ -70,14 +70,14 @@ async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Pat
         return all(late <= bound for late, bound in zip(figures[-1], most, strict=True))
 
     deadline = time.monotonic() + 30
-    while not few() and time.monotonic() < deadline:  # threads and sockets end by and by
+    while not few() and time.monotonic() < deadline:  # threads and sockets end after some time
         await asyncio.sleep(0.1)
         figures.append(await measured())
     assert few(), figures
 
 
 async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
-    """The supervisor learns of it from the child, which then ends itself."""
+    """The child tells the supervisor, and then ends itself."""
     assert lone_child.ready is not None
     os.kill(lone_child.ready.jvm_pid, signal.SIGKILL)
     lost = await lone_child.notice(p.JvmLost, lambda _: True, timeout=60.0)
@@ -86,7 +86,7 @@ async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
 
 
 async def test_a_child_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """A killed supervisor leaves neither child nor JVM behind."""
+    """Neither the child nor its JVM survives a killed supervisor."""
     config = tmp_path / "session.json"
     p.write_config(
         p.SessionConfig(name="tm", slots=1, working_directory=str(tmp_path / "w"), log_directory=str(tmp_path / "l")),

@@ -1,4 +1,4 @@
-"""What state means is read from the plans that Spark makes of jobs (C25, H2)."""
+"""The meaning of state is read from the plans that Spark makes of jobs (C25, H2)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def coded(name: str) -> Task:
 
 
 async def operator(child: Child, directory: Path, wanted: Task) -> PlanNode:
-    """The one that keeps state, as Spark plans it."""
+    """Return the operator that keeps state, as Spark plans it."""
     question = p.AnalyzeTasks(job=job(), tasks=(wanted,), artifacts=artifact(directory, "acme.py", CODE))
     found = await child.ask(question)
     assert found.faults == ()
@@ -140,7 +140,7 @@ async def changed(child: Child, directory: Path, old: Task, new: Task) -> str:
 async def test_a_version_that_computes_the_same_state_otherwise_changes_no_meaning(
     child: Child, tmp_path: Path, what: str
 ) -> None:
-    """H2: a hot restart is for exactly this."""
+    """A hot restart is for exactly this (H2)."""
     old, new = SAME[what]
     assert await changed(child, tmp_path, version(old), version(new)) == ""
 
@@ -149,13 +149,13 @@ async def test_a_version_that_computes_the_same_state_otherwise_changes_no_meani
 async def test_a_version_that_would_read_the_state_as_something_else_is_told_so(
     child: Child, tmp_path: Path, what: str
 ) -> None:
-    """H2: though Spark takes it, as the types are the same."""
+    """Spark itself accepts the state, since the types are the same (H2)."""
     old, new, told = OTHER[what]
     assert told in await changed(child, tmp_path, version(old), version(new))
 
 
 async def test_what_code_keeps_state_by_is_compared_too(child: Child, tmp_path: Path) -> None:
-    """H2: deduplication, and functions of the user's own; and the same in SQL and in Python is the same."""
+    """Deduplication and functions of the user are compared. The same state in SQL and in Python is the same (H2)."""
     assert "knows rows by" in await changed(child, tmp_path, coded("by_k"), coded("by_v"))
     assert "is kept by" in await changed(child, tmp_path, coded("in_code_k"), coded("in_code_other"))
     same = "SELECT k, sum(v) AS s FROM events GROUP BY k"
@@ -163,7 +163,7 @@ async def test_what_code_keeps_state_by_is_compared_too(child: Child, tmp_path: 
 
 
 async def test_a_checkpoint_says_what_its_state_means(child: Child, tmp_path: Path) -> None:
-    """C25: so that a start from a savepoint is compared as a hot restart is."""
+    """With that, a start from a savepoint is compared as a hot restart is (C25)."""
     wanted = version(GROUPED)
     attempt = await child.run(job(), wanted, artifacts=artifact(tmp_path, "acme.py", CODE))
     await child.batches(attempt, 0)
@@ -177,7 +177,7 @@ async def test_a_checkpoint_says_what_its_state_means(child: Child, tmp_path: Pa
 async def test_a_version_does_not_start_with_state_of_something_else_unless_that_is_allowed(
     child: Child, tmp_path: Path, same_meaning: bool
 ) -> None:
-    """H2: where no checkpoint was there when the version was compared, only its restore can tell."""
+    """If there was no checkpoint when the version was compared, only its restore can tell (H2)."""
     old, new, told = OTHER["another function"]
     files = artifact(tmp_path, "acme.py", CODE)
     first = await child.run(job(), version(old), artifacts=files)

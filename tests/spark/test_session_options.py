@@ -23,7 +23,7 @@ ROWS = {
     "csv": "1,2026-01-01T00:00:00Z\n",
 }
 
-# Format -> options of which a value may be wrong.
+# Format -> options that get drawn values, right or wrong.
 READ = {
     "json": "maxFilesPerTrigger maxBytesPerTrigger maxFileAge latestFirst fileNameOnly maxCachedFiles multiLine "
     "timestampFormat dateFormat timeZone allowComments recursiveFileLookup mode locale encoding",
@@ -86,7 +86,7 @@ async def faults(child: Child, *vertices: Vertex) -> tuple[GraphFault, ...]:
 async def test_a_wrong_value_of_an_option_of_a_source_is_a_fault_of_that_option(
     child: Child, tmp_path: Path, kind: str, option: str, value: str, words: str
 ) -> None:
-    """It would pass Spark's analysis, and fail in each attempt. A right one beside it is not blamed."""
+    """The value would pass Spark's analysis, but fail in each attempt. A right one beside it is not blamed."""
     wrong = files(tmp_path / "in", kind, **{"fileNameOnly": "false", option: value})
     (fault,) = await faults(child, wrong, parquet(tmp_path / "out", "numbers"))
     assert fault.path == f"vertices.numbers.source.options.{option}"
@@ -107,7 +107,7 @@ async def test_a_wrong_value_of_an_option_of_a_source_is_a_fault_of_that_option(
 async def test_a_kafka_source_without_what_it_needs_is_a_fault(
     child: Child, tmp_path: Path, options: dict[str, str], words: str
 ) -> None:
-    """No broker is asked for it."""
+    """The check does not need a broker."""
     (fault,) = await faults(child, source("numbers", "kafka", **options), parquet(tmp_path / "out", "numbers"))
     assert fault.path.startswith("vertices.numbers.source")
     assert words in f"{fault.path} {fault.problem}"
@@ -133,7 +133,7 @@ async def test_a_wrong_schema_is_a_fault_of_its_source(child: Child, tmp_path: P
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_drawn_value_is_refused_at_its_option_or_runs(child: Child, tmp_path: Path, seed: int) -> None:
-    """Nothing lies between: what the dry run lets through has a first micro-batch."""
+    """What the dry run accepts finishes its first micro-batch."""
     rng = random.Random(seed)
     for number in range(6):
         place, reads = tmp_path / str(number), rng.random() < 0.7

@@ -1,4 +1,4 @@
-"""State restored into another version of the query: it goes with its vertex, or is refused (C25)."""
+"""State that is restored into another version of the query follows its vertex, or is refused (C25)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Query:
         return Vertex(id=VertexId(name), source=source, watermark=Watermark(column="time", delay="0 seconds"))
 
     def feed(self, name: str, *events: tuple[str, str]) -> None:
-        """(key, time of day) each."""
+        """Add events, each a key and a time of day."""
         self.files += 1
         lines = [json.dumps({"key": key, "time": f"2020-01-01T{at}Z", "value": 1}) + "\n" for key, at in events]
         hidden = self.directory / "in" / name / f".{self.files}.json"
@@ -62,7 +62,7 @@ class Query:
         hidden.rename(hidden.with_name(f"{self.files}.json"))
 
     def union(self, *sides: str, of: str = "d", columns: str = "key") -> Task:
-        """Each side is a source, a stateful vertex over it unless it is written with a `-`, and a part of the union."""
+        """Return a union of sides. Each is a source with a stateful vertex over it, or with a `-` only the source."""
         vertices: list[Vertex] = []
         parts, feeding = [], []
         for side in sides:
@@ -82,7 +82,7 @@ class Query:
         return Vertex(id=VertexId(f"w{name}"), inputs=inputs(name), sql=text)
 
     async def first(self, version: Task) -> tuple[p.SnapshotTaken, Path]:
-        """Run until what is there is processed; a snapshot of that."""
+        """Process what is there, and return a snapshot of that."""
         attempt = await self.child.run(self.job, version, artifacts=self.artifacts)
         await self.child.batches(attempt, 0)
         return await self.again(attempt)
@@ -95,7 +95,7 @@ class Query:
     async def restored(
         self, version: Task, taken: tuple[p.SnapshotTaken, Path], *, allow: bool = False
     ) -> list[list[Any]]:
-        """The rows that this version writes of all that is there, and at the end of time."""
+        """Return the rows that this version writes of all that is there, up to the end of time."""
         before = len(self.rows())
         context = job(mode=RuntimeMode.BATCH)
         attempt = await self.child.run(
@@ -128,14 +128,14 @@ async def two_dedups(child: Child, directory: Path) -> tuple[Query, tuple[p.Snap
 
 
 async def test_two_deduplications_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
-    """C25: left to Spark, each would take the other's state, silently."""
+    """Spark alone would silently give each the other's state (C25)."""
     query, taken = await two_dedups(child, tmp_path)
     assert [(node.vertex, node.number) for node in taken[0].operators if node.stateful] == [("da", 0), ("db", 1)]
     assert await query.restored(query.union("b", "a"), taken) == [["a", "y"], ["b", "x"]]
 
 
 async def test_a_snapshot_of_moved_state_restores_as_any_other(child: Child, tmp_path: Path) -> None:
-    """C25, C11: also the second time, with a further exchange."""
+    """The snapshot restores a second time, after a further exchange of the two (C11, C25)."""
     query, taken = await two_dedups(child, tmp_path)
     moved = await child.run(
         query.job,
@@ -153,7 +153,7 @@ async def test_a_snapshot_of_moved_state_restores_as_any_other(child: Child, tmp
 
 
 async def test_a_stateful_vertex_added_before_the_others_is_refused(child: Child, tmp_path: Path) -> None:
-    """C25: nothing of it starts, and the error names the vertex and the way out."""
+    """Nothing of the version starts. The error names the vertex and the way out (C25)."""
     query, taken = await two_dedups(child, tmp_path)
     query.feed("c", ("x", "00:00:01"))
     with pytest.raises(RemoteError) as caught:
@@ -164,7 +164,7 @@ async def test_a_stateful_vertex_added_before_the_others_is_refused(child: Child
 
 
 async def test_a_source_added_before_the_others_is_read_from_its_beginning(child: Child, tmp_path: Path) -> None:
-    """C25: the state stays with its vertices, and the offsets with their sources."""
+    """The state stays with its vertices, and the offsets with their sources (C25)."""
     query, taken = await two_dedups(child, tmp_path)
     query.feed("c", ("x", "00:00:01"))
     rows = await query.restored(query.union("-c", "a", "b"), taken)
@@ -172,7 +172,7 @@ async def test_a_source_added_before_the_others_is_read_from_its_beginning(child
 
 
 async def test_a_stateful_vertex_removed_is_refused_unless_allowed(child: Child, tmp_path: Path) -> None:
-    """C25: the other one's state is its own in both cases."""
+    """The other vertex keeps its own state in both cases (C25)."""
     query, taken = await two_dedups(child, tmp_path)
     with pytest.raises(RemoteError) as caught:
         await query.restored(query.union("b"), taken)
@@ -182,7 +182,7 @@ async def test_a_stateful_vertex_removed_is_refused_unless_allowed(child: Child,
 
 
 async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
-    """C25."""
+    """Each count continues from the right state (C25)."""
     query = Query(child, tmp_path)
     query.feed("a", *[("k", "00:00:10")] * 3)
     query.feed("b", *[("k", "00:00:10")] * 5)
@@ -197,7 +197,7 @@ async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child
 async def test_a_join_beside_a_deduplication_keeps_its_state_when_they_are_exchanged(
     child: Child, tmp_path: Path
 ) -> None:
-    """C25: the state of a join has four stores in each partition; they move together."""
+    """The state of a join has four stores in each partition, which move together (C25)."""
     query = Query(child, tmp_path)
     query.feed("a", ("x", "00:00:01"))
     query.feed("c", ("z", "00:00:01"))
@@ -220,7 +220,7 @@ async def test_a_join_beside_a_deduplication_keeps_its_state_when_they_are_excha
 
 
 async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child, tmp_path: Path) -> None:
-    """C25: Spark's own list of stateful operators lacks both, and a deduplication without event time."""
+    """Spark's own list of stateful operators lacks both, and a deduplication without event time (C25)."""
     query = Query(child, tmp_path)
     limited = sql("first", "SELECT DISTINCT key FROM (SELECT key FROM a LIMIT 5)", "a")
     version = task(query.events("a"), limited, call("dedups:write", "first"))
@@ -230,7 +230,7 @@ async def test_a_limit_and_an_sql_distinct_are_recorded_as_stateful(child: Child
 
 
 async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: Child, tmp_path: Path) -> None:
-    """C26: neither a row before the offset, nor one behind it is lost; the state begins anew."""
+    """The query loses no row from the offset on, and its state starts afresh (C26)."""
     artifacts = artifact(tmp_path, "dedups.py", CODE % str(tmp_path / "out.jsonl"))
     count = sql(
         "counted", "SELECT value % 2 AS k, count(*) AS n, min(value) AS first FROM numbers GROUP BY 1", "numbers"
@@ -257,7 +257,7 @@ async def test_a_stateful_query_starts_at_given_offsets_with_empty_state(child: 
 
 
 async def test_file_sources_start_at_offsets_where_their_logs_are_there(child: Child, tmp_path: Path) -> None:
-    """C26: with the logs of a snapshot nothing is read twice; without them the start is refused."""
+    """With the logs of a snapshot nothing is read twice. Without them the start is refused (C26)."""
     query, taken = await two_dedups(child, tmp_path)
     logs = child.fresh_directory()
     shutil.copytree(taken[1] / "sources", logs / "checkpoint" / "sources")

@@ -1,4 +1,4 @@
-"""A task that starts from the plan which its analysis has built."""
+"""A task that starts from the plan that its analysis has built."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def nowhere(directory: Path) -> Vertex:
 async def test_a_prepared_plan_starts_in_its_own_session_whatever_was_active_on_the_thread(
     child: Child, tmp_path: Path
 ) -> None:
-    """J7: every thread of the child has last built a plan of another job when the task starts on one of them."""
+    """When the task starts, every thread of the child has last built a plan of another job (J7)."""
     told = tmp_path / "told"
     (tmp_path / "acme.py").write_text(CODE.format(threads=THREADS, told=str(told)))
     artifacts = {"acme.py": str(tmp_path / "acme.py")}
@@ -86,7 +86,7 @@ async def test_a_prepared_plan_starts_in_its_own_session_whatever_was_active_on_
 
 
 async def analyzed(child: Child, context: JobContext, directory: Path) -> dict[str, str]:
-    """Artifacts of a job whose code is sound, and is imported once, by its analysis."""
+    """Return artifacts of a job whose code is sound and is imported once, by its analysis."""
     code = IMPORTED.format(times=str(directory / "times"), wrong=str(directory / "wrong"))
     (directory / "acme.py").write_text(code)
     artifacts = {"acme.py": str(directory / "acme.py")}
@@ -96,7 +96,7 @@ async def analyzed(child: Child, context: JobContext, directory: Path) -> dict[s
 
 
 async def test_the_code_of_a_prepared_plan_is_neither_imported_nor_called_again(child: Child, tmp_path: Path) -> None:
-    """H3: what would fail a second time has no second time here."""
+    """Code that would fail the second time is not run a second time (H3)."""
     context = job()
     artifacts = await analyzed(child, context, tmp_path)
     for name in ("wrong", "wrong-planned"):
@@ -112,7 +112,7 @@ async def test_the_code_of_a_prepared_plan_is_neither_imported_nor_called_again(
 async def test_code_that_raises_only_at_the_deployment_fails_the_start_with_its_traceback(
     child: Child, tmp_path: Path, when: str, why: str
 ) -> None:
-    """H7: where the plan is not the analysed one (here it is narrower), its code is imported and called once more."""
+    """The task is narrower than the analysed one, so its code is imported and called once more (H7)."""
     context = job()
     artifacts = await analyzed(child, context, tmp_path)
     (tmp_path / when).touch()

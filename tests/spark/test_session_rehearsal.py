@@ -1,4 +1,4 @@
-"""What Spark says of state before the query that is to go on with it starts (C25, H2)."""
+"""What Spark says of state before the query that is to continue with it starts (C25, H2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def totals_of(schema):
     return build
 longs, texts = totals_of("n LONG"), totals_of("n STRING")
 """
-OPPOSITES = {  # before, after: whether Spark takes the state of the former for the latter
+OPPOSITES = {  # before, after, and whether Spark accepts the state of the former for the latter
     "another function over other sums": ("avg(value) AS x", "stddev(value) AS x", False),
     "a function of another result": ("sum(value) AS x", "avg(value) AS x", False),
     "one more aggregate": ("sum(value) AS x", "sum(value) AS x, count(*) AS n", False),
@@ -60,7 +60,7 @@ def update(source: str) -> Vertex:
 
 
 class Before:
-    """A version that has run, and what Spark has described of its state."""
+    """A version that has run, and Spark's descriptions of its state."""
 
     def __init__(self, child: Child, directory: Path) -> None:
         self.child = child
@@ -92,7 +92,7 @@ class Before:
         return found.verdicts[version.id]
 
     async def starts(self, version: Task) -> bool:
-        """Whether Spark goes on with the state in fact."""
+        """Whether Spark in fact continues with the state."""
         restored = p.Restored(checkpoint_id=1, batch_id=self.taken.batch_id, operators=self.taken.operators)
         try:
             attempt = await self.child.run(
@@ -115,7 +115,7 @@ class Before:
 async def test_what_is_said_of_state_beforehand_is_what_spark_does_with_it(
     child: Child, tmp_path: Path, what: str
 ) -> None:
-    """C25: neither more is refused than Spark refuses, nor less."""
+    """The rehearsal refuses no more than Spark does, and no less (C25)."""
     columns, others, fits = OPPOSITES[what]
     before = Before(child, tmp_path)
     await before.ran(grouped(columns))
@@ -128,7 +128,7 @@ async def test_what_is_said_of_state_beforehand_is_what_spark_does_with_it(
 async def test_each_kind_of_operator_is_looked_at_and_only_those_that_do_not_fit_are_named(
     child: Child, tmp_path: Path
 ) -> None:
-    """C25: two operators of one query, of which one has another key."""
+    """Of two operators of one query, one has another key (C25)."""
 
     def union(dedup: str) -> Task:
         other = sql("totals", "SELECT value, count(*) AS n FROM numbers GROUP BY value", "numbers")
@@ -146,7 +146,7 @@ async def test_each_kind_of_operator_is_looked_at_and_only_those_that_do_not_fit
 
 
 async def test_state_of_user_code_is_compared_too(child: Child, tmp_path: Path) -> None:
-    """C25: applyInPandasWithState."""
+    """The state is that of applyInPandasWithState (C25)."""
     before = Before(child, tmp_path)
 
     def version(of: str) -> Task:
@@ -158,7 +158,7 @@ async def test_state_of_user_code_is_compared_too(child: Child, tmp_path: Path) 
 
 
 async def test_a_column_that_a_join_now_keeps_is_seen(child: Child, tmp_path: Path) -> None:
-    """C25: what is kept is what is read behind the join, whatever its sides yield."""
+    """The join keeps what is read after it, whatever its sides yield (C25)."""
 
     def version(columns: str) -> Task:
         left = sql("l", "SELECT value, timestamp AS at, 1 AS one FROM numbers", "numbers")
@@ -173,7 +173,7 @@ async def test_a_column_that_a_join_now_keeps_is_seen(child: Child, tmp_path: Pa
 
 
 async def test_a_join_of_other_sides_is_refused_though_spark_would_take_it(child: Child, tmp_path: Path) -> None:
-    """C25: each side would go on with the rows of the other."""
+    """Each side would continue with the rows of the other (C25)."""
 
     def version(left: str, right: str) -> Task:
         sides = [

@@ -42,7 +42,7 @@ class Listener:
 
 
 async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_path: Path) -> None:
-    """R6a: beyond a bound it works on and says so; renewed, the next one is ready and nothing of the old runs."""
+    """Beyond a bound it says so but continues. After the renewal nothing of the old session runs (R6a)."""
     listener = Listener()
     config = sp.SessionConfig(
         name="tm-test", slots=1, working_directory=str(tmp_path / "work"), log_directory=str(tmp_path / "log")

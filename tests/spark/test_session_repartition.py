@@ -1,4 +1,4 @@
-"""A task that is restored with another parallelism than its snapshot has."""
+"""A task that is restored with another parallelism than that of its snapshot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def distinct(inputs, params):
 
 @dataclass
 class Chain:
-    """One query that runs a few micro-batches, is snapshotted, and goes on from there with another parallelism."""
+    """One query that runs a few micro-batches, is snapshotted, and continues with another parallelism."""
 
     child: Child
     base: Path
@@ -44,8 +44,8 @@ class Chain:
     mode: OutputMode = OutputMode.APPEND
     rows: list[Any] = field(default_factory=list)  # of all micro-batches that the snapshots cover, in order
     batches: list[tuple[int, int]] = field(default_factory=list)  # their ids and shuffle partitions
-    partitions: list[int] = field(default_factory=list)  # that each snapshot has
-    seconds: list[float] = field(default_factory=list)  # that each restore prepared its state
+    partitions: list[int] = field(default_factory=list)  # of each snapshot
+    seconds: list[float] = field(default_factory=list)  # that each restore took to prepare its state
     last: p.SnapshotTaken | None = None
     files: Path = Path()
 
@@ -55,7 +55,7 @@ class Chain:
         directory, restored = self.child.fresh_directory(), None
         if self.last is not None:
             restored = p.Restored(checkpoint_id=1, batch_id=self.last.batch_id)
-            # As a TaskManager lays its own copy out.
+            # As a TaskManager lays out its own copy.
             shutil.copytree(self.files, directory / "checkpoint", copy_function=os.link)
         before = digests(self.files) if self.last else {}
         request = p.RunTask(
@@ -95,13 +95,13 @@ def digests(directory: Path) -> dict[Path, str]:
 
 
 async def test_totals_stay_exact_from_4_over_2_to_3_partitions(child: Child, tmp_path: Path) -> None:
-    """R20: Spark rewrites the state before the query starts, and what is snapshotted then restores as any other."""
+    """Spark rewrites the state before the query starts. A later snapshot restores like any other (R20)."""
     totals = sql("totals", "SELECT value % 10 AS k, count(*) AS n, sum(value) AS s FROM numbers GROUP BY 1", "numbers")
     chain = Chain(child, tmp_path, [rate(ROWS), totals], OutputMode.UPDATE)
     taken = [await chain.run(parallelism) for parallelism in (4, 2, 3, 3)]
     assert chain.partitions == [4, 2, 3, 3]
     assert {used for _, used in chain.batches} == {4, 2, 3}
-    # A micro-batch reads ROWS rows; each of the two rewritings takes the number of one and reads nothing.
+    # A micro-batch reads ROWS rows. Each of the two rewritings takes the number of one and reads nothing.
     assert len(chain.batches) == taken[-1].batch_id + 1 - 2
     for batch in range(len(chain.batches)):
         end = ROWS * (batch + 1)
@@ -112,7 +112,7 @@ async def test_totals_stay_exact_from_4_over_2_to_3_partitions(child: Child, tmp
 
 
 async def test_a_restored_query_without_input_is_snapshotted_as_it_was_rewritten(child: Child, tmp_path: Path) -> None:
-    """R20: a checkpoint right after the rescaling holds the rewritten state, and the next restore counts on from it."""
+    """A checkpoint right after the rescaling holds the rewritten state, and a restore counts on from it (R20)."""
     (tmp_path / "in").mkdir()
     counts = sql("counts", "SELECT key, count(*) AS n FROM events GROUP BY key", "events")
     chain = Chain(child, tmp_path, [events(tmp_path / "in"), counts], OutputMode.UPDATE)
@@ -140,7 +140,7 @@ async def test_a_restored_query_without_input_is_snapshotted_as_it_was_rewritten
 
 
 async def test_a_query_without_state_follows_as_well(child: Child, tmp_path: Path) -> None:
-    """R20: nothing is rewritten but the record in the offset log; no row is lost and none comes twice."""
+    """Only the record in the offset log is rewritten. No row is lost or repeated (R20)."""
     even = sql("even", "SELECT value FROM numbers WHERE value % 100 = 0", "numbers")
     chain = Chain(child, tmp_path, [rate(ROWS), even])
     taken = [await chain.run(parallelism) for parallelism in (4, 2, 3)]
@@ -151,7 +151,7 @@ async def test_a_query_without_state_follows_as_well(child: Child, tmp_path: Pat
 
 
 async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:
-    """R20: dropDuplicates lets each key through once, whichever partition knows it."""
+    """dropDuplicates lets each key through once, whichever partition knows it (R20)."""
     chain = Chain(child, tmp_path, [rate(ROWS), python("distinct", "sink:distinct", "numbers")])
     for parallelism in (4, 2, 3):
         await chain.run(parallelism, batches=12)
@@ -161,7 +161,7 @@ async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:
 
 
 async def test_a_stream_stream_join_finds_rows_from_before(child: Child, tmp_path: Path) -> None:
-    """R20: the rows that each side keeps for the other."""
+    """Each side keeps its rows for the other (R20)."""
     left = rate(ROWS)
     right = sql("shifted", "SELECT value + 1500 AS value, timestamp FROM others", "others")
     joined = sql("joined", "SELECT l.value FROM numbers l JOIN shifted r ON l.value = r.value", "numbers", "shifted")
@@ -174,7 +174,7 @@ async def test_a_stream_stream_join_finds_rows_from_before(child: Child, tmp_pat
 
 
 async def test_what_spark_cannot_rewrite_goes_on_with_its_partitions(child: Child, tmp_path: Path) -> None:
-    """R20: a `limit` is refused by Spark; the job neither fails nor loops, and its result is the same."""
+    """Spark refuses to rewrite a `limit`. The job neither fails nor loops, and its result is the same (R20)."""
     first = sql("first", "SELECT value FROM numbers LIMIT 7500", "numbers")
     chain = Chain(child, tmp_path, [rate(ROWS), first])
     for parallelism in (4, 2, 4):
@@ -188,7 +188,7 @@ async def test_what_spark_cannot_rewrite_goes_on_with_its_partitions(child: Chil
 
 
 def write_events(directory: Path, name: str, keys: range) -> None:
-    """One file, at once."""
+    """Write one file, atomically."""
     rows = [{"key": f"k{n}", "time": "2024-01-01T00:00:00Z", "value": n} for n in keys]
     hidden = directory / f".{name}.json"
     hidden.write_text("\n".join(json.dumps(row) for row in rows))

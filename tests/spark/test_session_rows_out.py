@@ -1,4 +1,4 @@
-"""How many rows a task has written, with sinks that do not count them: Spark, or user code, takes the frame."""
+"""How many rows a task has written to sinks that do not count them, because Spark or user code takes the frame."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def child(connected: Child) -> Child:
 
 
 async def counted(child: Child, *vertices: Vertex, **fields: Any) -> tuple[int, int]:
-    """Rows out and micro-batches of an attempt that has finished three of them or more."""
+    """Return the rows out and the micro-batches of an attempt that has finished at least three of them."""
     attempt = await child.run(job(**fields.pop("context", {})), task(*vertices), **fields)
     metrics = (await child.batches(attempt, 2)).metrics
     await child.stop(attempt)
@@ -49,14 +49,14 @@ async def counted(child: Child, *vertices: Vertex, **fields: Any) -> tuple[int, 
 
 @pytest.mark.parametrize("name", ["one", "twice", "none", "unpersisted"])
 async def test_a_function_has_written_the_rows_that_it_was_given(child: Child, tmp_path: Path, name: str) -> None:
-    """However often it reads them, and however few: what it does with them nobody else knows."""
+    """All rows count, however often or seldom it reads them: nobody else knows what it does with them."""
     files = artifact(tmp_path, "functions.py", FUNCTIONS)
     rows, batches = await counted(child, rate(10), sink("numbers", python=f"functions:{name}"), artifacts=files)
     assert rows == 10 * batches
 
 
 async def test_a_console_has_written_also_the_rows_that_it_does_not_show(child: Child) -> None:
-    """It prints the first `numRows` of each micro-batch."""
+    """A console sink prints only the first `numRows` of each micro-batch."""
     out = sink("letters", OutputMode.UPDATE, format="console", options={"numRows": "1"})
     rows, batches = await counted(child, rate(30), sql("letters", LETTERS, "numbers"), out)
     assert rows == 3 * batches
@@ -65,7 +65,7 @@ async def test_a_console_has_written_also_the_rows_that_it_does_not_show(child: 
 async def test_a_class_has_written_what_it_has_staged_and_a_restored_attempt_goes_on_from_the_cut(
     child: Child, tmp_path: Path
 ) -> None:
-    """Rows that a restore processes again are counted once: the count of a checkpoint is that of its cut."""
+    """Rows that a restore processes again count once: a checkpoint has the count of its cut."""
     (tmp_path / "root").mkdir()
     files, context = artifact(tmp_path, "staging.py", CLASS), job(params={"root": str(tmp_path / "root")})
     query = task(rate(10), sink("numbers", python="staging:Staging", delivery=Delivery.EXACTLY_ONCE))
@@ -83,7 +83,7 @@ async def test_a_class_has_written_what_it_has_staged_and_a_restored_attempt_goe
 
 
 async def test_rows_to_kafka_are_counted(child: Child, kafka: Tansu) -> None:
-    """Its writer looks at the frame twice."""
+    """Kafka's writer looks at the frame twice."""
     await kafka.create_topic("counted")
     rows, batches = await counted(child, rate(20), sql("rows", ROWS, "numbers"), to_topic(kafka, "counted"))
     assert rows == 20 * batches
@@ -91,7 +91,7 @@ async def test_rows_to_kafka_are_counted(child: Child, kafka: Tansu) -> None:
 
 @pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
 async def test_rows_to_a_database_are_counted(child: Child, postgres: Postgres, delivery: Delivery) -> None:
-    """Staged rows as well, with the micro-batch that stages them."""
+    """Staged rows count too, with the micro-batch that stages them."""
     name = "counted_" + delivery.name.lower()
     rows, batches = await counted(child, rate(10), sink("numbers", **table(postgres, name), delivery=delivery))
     assert rows == 10 * batches

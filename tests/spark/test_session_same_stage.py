@@ -36,7 +36,7 @@ AFTER = {"distinct": BY_WINDOW, "counted": BY_SESSION}  # function -> the aggreg
 
 
 def owed(function: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]]:
-    """What the batch has, by hand: in three minutes each key has rows within any 30 seconds, one session."""
+    """Return the rows of the batch, by hand. In three minutes no key is silent for 30 seconds: one session."""
     if function == "distinct":
         return Counter((start[14:16], key, n) for (start, key), n in truth.items())
     return Counter({(key, 1) for _, key in truth})
@@ -46,7 +46,7 @@ def owed(function: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, .
 async def test_a_stateful_operator_after_an_aggregate_by_the_same_keys_has_its_own_state(
     child: Child, tmp_path: Path, function: str
 ) -> None:
-    """Spark passes a state store through the thread, and the operator must not take the aggregate's."""
+    """Spark passes a state store through the thread. The operator must not take the aggregate's."""
     truth = write_events(tmp_path / "in", 3)
     (tmp_path / "rows.py").write_text(CODE)
     query = task(

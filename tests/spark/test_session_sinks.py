@@ -1,4 +1,4 @@
-"""Sinks that are no files: console, collect, functions and classes of user code."""
+"""Sinks that are not files: console, collect, functions and classes of user code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def child(connected: Child) -> Child:
 
 LETTERS = "SELECT value % 3 AS letter, count(*) AS n FROM numbers GROUP BY 1"
 
-# Stages each micro-batch as a file of its own, and commits by renaming it; `broken` makes the next commit fail.
+# Stages each micro-batch as a file of its own, and commits by renaming it. `broken` makes the next commit fail.
 CLASS = """
 import json, os
 class Staging:
@@ -66,7 +66,7 @@ def sink(source: str, mode: OutputMode | None = None, **fields: Any) -> Vertex:
 
 
 async def restored(child: Child, taken: p.SnapshotTaken, files: Path, checkpoint_id: int) -> dict[str, Any]:
-    """What a restored attempt is started with, as the supervisor does it."""
+    """Return what a restored attempt is started with, as the supervisor does it."""
     what = p.Restored(checkpoint_id=checkpoint_id, batch_id=taken.batch_id, transactions=taken.transactions)
     return {"restored": what, "directory": lay_out(child, files)}
 
@@ -80,7 +80,7 @@ def calls(root: Path, name: str) -> list[list[Any]]:
 
 
 async def test_a_collect_sink_keeps_the_last_rows(child: Child, tmp_path: Path) -> None:
-    """J2, J13: bounded, oldest first, each with its micro-batch."""
+    """The number of rows is bounded. The oldest come first, each with its micro-batch (J2, J13)."""
     attempt = await child.run(job(), task(rate(10), sink("numbers", format="collect", options={"rows": "30"})))
     await child.batches(attempt, 4)
     collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
@@ -94,7 +94,7 @@ async def test_a_collect_sink_keeps_the_last_rows(child: Child, tmp_path: Path) 
 
 
 async def test_a_collect_sink_of_a_whole_result_shows_the_last_one(child: Child) -> None:
-    """J8a: in output mode `complete` a micro-batch takes the place of the one before."""
+    """In output mode `complete`, a micro-batch replaces the one before (J8a)."""
     out = sink("letters", OutputMode.COMPLETE, format="collect")
     attempt = await child.run(job(), task(rate(30), sql("letters", LETTERS, "numbers"), out))
     await child.batches(attempt, 3)
@@ -106,7 +106,7 @@ async def test_a_collect_sink_of_a_whole_result_shows_the_last_one(child: Child)
 
 
 async def test_a_console_sink_prints_its_rows(child: Child) -> None:
-    """J2: into what is the session's log under a supervisor; a stateful query is read in full all the same."""
+    """The rows go to the session's log under a supervisor. A stateful query is still read in full (J2)."""
     out = sink("letters", OutputMode.UPDATE, format="console", options={"numRows": "1", "truncate": "false"})
     attempt = await child.run(job(), task(rate(30), sql("letters", LETTERS, "numbers"), out))
     await child.batches(attempt, 2)
@@ -117,7 +117,7 @@ async def test_a_console_sink_prints_its_rows(child: Child) -> None:
 
 
 async def test_a_class_commits_with_the_checkpoint_and_not_before(child: Child, tmp_path: Path) -> None:
-    """J13: a commit that fails is repeated; what no checkpoint covers is discarded at the end."""
+    """A failed commit is repeated. What no checkpoint covers is discarded at the end (J13)."""
     root = tmp_path / "root"
     root.mkdir()
     artifacts = artifact(tmp_path, "staging.py", CLASS)
@@ -145,7 +145,7 @@ async def test_a_class_commits_with_the_checkpoint_and_not_before(child: Child, 
 
 
 async def test_a_restored_attempt_commits_what_its_checkpoint_owes(child: Child, tmp_path: Path) -> None:
-    """J13: each row once, after an attempt that was never told that its checkpoint is complete."""
+    """Each row is committed once, although the attempt before never learned that its checkpoint is complete (J13)."""
     root = tmp_path / "root"
     root.mkdir()
     artifacts = artifact(tmp_path, "staging.py", CLASS)
@@ -170,7 +170,7 @@ async def test_a_restored_attempt_commits_what_its_checkpoint_owes(child: Child,
 
 
 async def test_a_checkpoint_that_owes_rows_of_a_sink_that_is_gone_is_not_restored(child: Child, tmp_path: Path) -> None:
-    """C25, J13: rows that were promised are not lost without a word."""
+    """Promised rows are not lost silently (C25, J13)."""
     root = tmp_path / "root"
     root.mkdir()
     artifacts = artifact(tmp_path, "staging.py", CLASS)
@@ -186,7 +186,7 @@ async def test_a_checkpoint_that_owes_rows_of_a_sink_that_is_gone_is_not_restore
 
 
 async def test_sinks_of_one_task_have_one_output_mode(child: Child) -> None:
-    """J8a: files beside a sink that asks for updates would hold rows that are taken back."""
+    """Files beside a sink that asks for updates would hold rows that are taken back (J8a)."""
     first = sink("letters", OutputMode.UPDATE, format="console")
     second = replace(sink("letters", format="parquet", path="/x"), id=VertexId("files"))
     query = task(rate(10), sql("letters", LETTERS, "numbers"), first, second)
@@ -210,7 +210,7 @@ NOT_STAGING = "def write(batch, epoch):\n    pass\nclass Half:\n    def stage(se
 async def test_a_sink_that_cannot_do_its_work_is_found_before_the_start(
     child: Child, tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
-    """J4, J13"""
+    """The fault is at the sink, and names what is missing or does not fit (J4, J13)."""
     artifacts = artifact(tmp_path, "half.py", NOT_STAGING)
     request = p.AnalyzeTasks(job=job(), tasks=(task(rate(10), sink("numbers", **fields)),), artifacts=artifacts)
     (fault,) = (await child.ask(request)).faults

@@ -29,7 +29,7 @@ def write(batch, epoch):
 
 
 def exact(epoch: int) -> dict[str, list[int]]:
-    """Count and sum by key of 0, 1, ... up to the end of this micro-batch."""
+    """Return count and sum by key of 0, 1, ... up to the end of this micro-batch."""
     end = ROWS * (epoch + 1)
     return {str(key): [end // KEYS, sum(range(key, end, KEYS))] for key in range(KEYS)}
 
@@ -63,9 +63,10 @@ AGGRESSIVE = {"spark.sql.streaming.minBatchesToRetain": "2"}  # the child's main
 async def test_restores_in_a_row_keep_exact_totals_and_leave_no_directory(
     child: Child, tmp_path: Path, restores: int
 ) -> None:
-    """C10a, C11, C14: a running aggregate is linked at a committed batch and goes on elsewhere, while maintenance
+    """A running aggregate is linked at a committed batch and continues elsewhere (C10a, C11, C14).
 
-    deletes what it can; an attempt's directory goes with it, and no thread of Spark makes it anew.
+    Meanwhile maintenance deletes what it can. An attempt's directory is deleted with the attempt, and no thread of
+    Spark creates it again.
     """
     out = tmp_path / "totals.jsonl"
     query = task(rate(ROWS), sql("totals", TOTALS, "numbers"), call("totals_sink:write", "totals", OutputMode.UPDATE))
@@ -102,7 +103,7 @@ async def test_restores_in_a_row_keep_exact_totals_and_leave_no_directory(
 
 
 async def test_a_snapshot_lists_the_exact_files_and_offsets(child: Child, tmp_path: Path) -> None:
-    """C11, C26: nothing newer than the batch is linked, and each source's offset is there in plain form."""
+    """Nothing newer than the batch is linked, and each source's offset is there in plain form (C11, C26)."""
     query = task(rate(ROWS), sql("totals", TOTALS, "numbers"), call("totals_sink:write", "totals", OutputMode.UPDATE))
     artifacts = artifact(tmp_path, "totals_sink.py", SINK % str(tmp_path / "out"))
     attempt = await child.run(job(), query, artifacts=artifacts)
@@ -120,7 +121,7 @@ async def test_a_snapshot_lists_the_exact_files_and_offsets(child: Child, tmp_pa
 
 
 async def test_a_snapshot_before_the_first_batch_is_empty(child: Child, tmp_path: Path) -> None:
-    """C4: a task without input has nothing to save, and says so at once."""
+    """A task without input has nothing to save, and says so at once (C4)."""
     (tmp_path / "in").mkdir()
     attempt = await child.run(job(), task(events(tmp_path / "in"), parquet(tmp_path / "out", "events")))
     taken, _ = await snapshot(child, attempt, 1)
@@ -129,7 +130,7 @@ async def test_a_snapshot_before_the_first_batch_is_empty(child: Child, tmp_path
 
 
 async def test_only_what_no_confirmed_checkpoint_covers_is_carried(child: Child, tmp_path: Path) -> None:
-    """J12: until a checkpoint is confirmed the next one covers its files as well, under the same names."""
+    """Until a checkpoint is confirmed, the next one covers its files as well, under the same names (J12)."""
     attempt = await child.run(job(), task(rate(100), parquet(tmp_path / "out", "numbers")))
     await child.batches(attempt, 2)
     first, _ = await snapshot(child, attempt, 1)
@@ -144,7 +145,7 @@ async def test_only_what_no_confirmed_checkpoint_covers_is_carried(child: Child,
 
 
 async def test_staged_files_are_invisible_to_readers(child: Child, tmp_path: Path) -> None:
-    """J12: a reader of the directory sees nothing of what is only staged, and whole files once they are moved."""
+    """A reader of the directory sees nothing that is only staged, and whole files once they are moved (J12)."""
     out = tmp_path / "out"
     attempt = await child.run(job(), task(rate(100), parquet(out, "numbers")))
     await child.batches(attempt, 2)

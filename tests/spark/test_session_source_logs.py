@@ -31,7 +31,7 @@ def write(batch, epoch):
 class Sides:
     """A union of exchanges (x, y), directories of files (f, g) and a clock (r), in an order that a test chooses.
 
-    `named`: each of them is read by a query that WITH names.
+    `named`: a query that WITH names reads each of them.
     """
 
     def __init__(self, child: Child, directory: Path, *, named: bool = False) -> None:
@@ -70,7 +70,7 @@ class Sides:
         return Run(self.child, self.context, self.tasks(*order), {"sides.py": str(self.directory / "sides.py")})
 
     def feed(self, value: int) -> None:
-        """A row with this value for each directory of files."""
+        """Write a row with this value into each directory of files."""
         for name in "fg":
             hidden = self.directory / name / f".{value}.json"
             hidden.write_text(json.dumps({"value": value}) + "\n")
@@ -80,7 +80,7 @@ class Sides:
         return [tuple(json.loads(line)) for line in self.out.read_text().splitlines()]
 
     async def seen(self, value: int, order: Iterable[str]) -> None:
-        """Wait until the row has come through each directory of files, and whatever else there is as well."""
+        """Wait until the row has come through each directory of files, and some row from every other side."""
         wanted = {(side, value) if side in "fg" else (side, None) for side in order}
 
         def there() -> bool:
@@ -92,12 +92,12 @@ class Sides:
             raise AssertionError(f"{wanted} did not all come, only {self.rows()}; {failed}")
 
     def logs(self, taken: Path) -> list[str]:
-        """Directories of source logs in a snapshot."""
+        """Return the directories of source logs in a snapshot."""
         return sorted({path.relative_to(taken / "sources").parts[0] for path in files_below(taken / "sources")})
 
 
 def exact(rows: list[tuple[int, str, int]], order: tuple[str, ...], fed: list[int]) -> None:
-    """Each row is there as often as its side is in the union."""
+    """Check that each row occurs as often as its side is in the union."""
     for side in set(order):
         values = sorted(value for _, name, value in rows if name == side)
         times = order.count(side)
@@ -118,9 +118,9 @@ def exact(rows: list[tuple[int, str, int]], order: tuple[str, ...], fed: list[in
 async def test_a_task_with_exchanges_and_other_sources_goes_on_where_it_was_cut(
     child: Child, tmp_path: Path, order: str, logs: int, named: bool
 ) -> None:
-    """C11, C25, C26: Spark does not count exchanges where it numbers source logs, but does in the offset log.
+    """Spark does not count exchanges when it numbers source logs, but does in the offset log (C11, C25, C26).
 
-    Restored as it was, then with the order of the sources turned round, then at the offsets alone.
+    The task is restored as it was, then with the sources in reverse order, then at the offsets alone.
     """
     sides, names = Sides(child, tmp_path, named=named), tuple(order)
     run = sides.run(*order)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 REUSE, EXCLUDED = SETTINGS
 
-# Each says what it has found, and then turns the rules around.
+# Each prints what it has found, and then sets the opposite.
 CODE = f"""
 def change(spark, who):
     print("found", who, spark.conf.get({REUSE!r}), spark.conf.get({EXCLUDED!r}).count("Join"), flush=True)
@@ -42,7 +42,7 @@ class Class:
 async def test_a_setting_that_a_sink_changes_is_set_back_before_the_next_micro_batch(
     child: Child, tmp_path: Path, out: str
 ) -> None:
-    """A plan that depends on the rows would lose state. What the job excludes by itself stays excluded."""
+    """A plan that depends on the rows would lose state. Rules that the code itself excludes stay excluded."""
     files = artifact(tmp_path, "turned.py", CODE)
     delivery = Delivery.EXACTLY_ONCE if out == "class" else Delivery.AT_LEAST_ONCE
     named = sink("v", python=f"turned:{'Class' if out == 'class' else 'function'}", delivery=delivery)

@@ -16,7 +16,7 @@ from tests.spark.test_session_bounded import rows_of, run_to_end, write_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-FILES = 3  # a micro-batch each
+FILES = 3  # each is a micro-batch
 PEOPLE = [{"key": f"k{n}", "name": f"name {n}", "chief": f"k{n // 2}"} for n in range(7)]
 CODE = """
 import os
@@ -53,9 +53,10 @@ def named(inputs, params):
 async def test_a_table_that_is_joined_twice_is_read_twice_unless_it_is_cached(
     child: Child, tmp_path: Path, cached: bool
 ) -> None:
-    """J2: each row has what the table says for its key and for that one's chief. Exchanges are not reused, so both
+    """Each row has the table's entries for its key and for the chief of that (J2).
 
-    joins read the table in each micro-batch; one that its function caches is read once, when the first one comes.
+    Exchanges are not reused, so both joins read the table in each micro-batch. A table that its function caches is read
+    once, in the first micro-batch.
     """
     write_events(tmp_path / "in", FILES)
     (tmp_path / "people.json").write_text("\n".join(map(json.dumps, PEOPLE)))

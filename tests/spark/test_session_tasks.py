@@ -1,4 +1,4 @@
-"""Running tasks in a warm session child: start, figures, two at once, several sinks."""
+"""Running tasks in a warm session child: start, figures, two at the same time, several sinks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVEN = sql("even", "SELECT * FROM numbers WHERE value % 2 = 0", "numbers")
 
 
 async def test_a_warm_session_says_what_its_start_cost(child: Child) -> None:
-    """R: every phase of a start is measured, and the warm-up leaves nothing behind."""
+    """Every phase of a start is measured, and the warm-up leaves nothing behind (R)."""
     assert child.ready is not None
     assert set(child.ready.phases) == {"import", "session", "first_job", "warm"}
     assert not list((child.directory / "work").glob("warm-up-*"))
@@ -30,7 +30,7 @@ async def test_a_warm_session_says_what_its_start_cost(child: Child) -> None:
 
 
 async def test_a_task_tells_its_rows_and_batches(child: Child, tmp_path: Path) -> None:
-    """Rows in, rows staged, micro-batches and the first one's time are reported."""
+    """Rows in, rows staged, micro-batches and the time of the first one are reported."""
     attempt = await child.run(job(), task(rate(100), EVEN, parquet(tmp_path, "even")))
     finished = await child.batches(attempt, 4)
     await child.stop(attempt)
@@ -43,7 +43,7 @@ async def test_a_task_tells_its_rows_and_batches(child: Child, tmp_path: Path) -
 
 
 async def test_a_repeated_request_starts_nothing_twice(child: Child, tmp_path: Path) -> None:
-    """A5: a sender that did not see the answer may ask again; a stopped attempt is stopped once."""
+    """A sender that did not see the answer may ask again. A stopped attempt is stopped once (A5)."""
     query, context, directory = task(rate(10), parquet(tmp_path, "numbers")), job(), child.fresh_directory()
     attempt = await child.run(context, query, directory=directory)
     again = p.RunTask(job=context, task=query, attempt_id=attempt, directory=str(directory))
@@ -56,7 +56,7 @@ async def test_a_repeated_request_starts_nothing_twice(child: Child, tmp_path: P
 
 
 async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Path) -> None:
-    """J7: each task runs in a session of its own, so that views and settings of two jobs never meet."""
+    """Each task runs in a session of its own, so that views and settings of two jobs never meet (J7)."""
     attempts = {}
     for factor in (2, 3):
         text = f"SELECT value * {factor} AS value FROM numbers"
@@ -76,7 +76,7 @@ async def test_two_tasks_have_views_of_the_same_name(child: Child, tmp_path: Pat
 
 
 async def test_several_sinks_see_the_same_rows(child: Child, tmp_path: Path) -> None:
-    """J5: a batch that feeds two sinks is computed once, also where one of them reads nothing of it."""
+    """A batch that feeds two sinks is computed once, even if one of them reads nothing of it (J5)."""
     (tmp_path / "lazy.py").write_text("def write(batch, epoch):\n    pass\n")
     random = sql("random", "SELECT value, rand() AS r FROM numbers", "numbers")
     left, right = (parquet(tmp_path / name, "random") for name in ("left", "right"))
@@ -97,7 +97,7 @@ async def test_several_sinks_see_the_same_rows(child: Child, tmp_path: Path) -> 
 
 
 async def test_empty_batches_write_nothing(child: Child, tmp_path: Path) -> None:
-    """J12: an idle or filtered sink does not grow a file a micro-batch."""
+    """An idle or filtered sink does not get a file with each micro-batch (J12)."""
     nothing = sql("nothing", "SELECT * FROM numbers WHERE value < 0", "numbers")
     once = job(trigger_interval=1e6)  # no second micro-batch, which could be stopped while it writes
     attempt = await child.run(once, task(rate(10), nothing, parquet(tmp_path / "out", "nothing")))

@@ -67,7 +67,7 @@ APIS = ("rows", "pandas")
 
 
 class Counts:
-    """A job that counts each key's rows, a micro-batch a file; its attempts come one after the other."""
+    """A job that counts each key's rows, a file in each micro-batch. Its attempts come one after the other."""
 
     def __init__(self, child: Child, base: Path, api: str) -> None:
         self.child, self.base = child, base
@@ -107,7 +107,7 @@ class Counts:
         )
 
     async def cut(self, attempt: Any, number: int) -> tuple[p.SnapshotTaken, Path]:
-        """A snapshot, then the end of the attempt; nothing of its directory stays."""
+        """Take a snapshot, then stop the attempt and delete its directory."""
         target = self.base / f"snapshot-{number}"
         request = p.TakeSnapshot(attempt_id=attempt, checkpoint_id=number, target_directory=str(target))
         taken = await self.child.ask(request)
@@ -120,7 +120,7 @@ class Counts:
         return taken, target
 
     async def end(self, restored: tuple[p.SnapshotTaken, Path], number: int, **how: Any) -> None:
-        """From a snapshot to the end of what is there."""
+        """Run from a snapshot to the end of the input."""
         attempt = await self.begin(restored, context=job(mode=RuntimeMode.BATCH), **how)
         ended = await self.child.notice(
             (p.InputEnded, p.TaskFailed),  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ class Counts:
 
 
 def owed(truth: list[Counter[tuple[str, str]]]) -> Counter[tuple[str, int]]:
-    """By the rows of each file."""
+    """Return the expected counts, from the rows of each file."""
     sums, found = Counter[str](), Counter[tuple[str, int]]()
     for file in truth:
         for (_, key), n in file.items():
@@ -144,7 +144,7 @@ def owed(truth: list[Counter[tuple[str, str]]]) -> Counter[tuple[str, int]]:
 async def test_a_job_with_transform_with_state_is_analysed_without_faults(
     child: Child, tmp_path: Path, api: str
 ) -> None:
-    """J4: Spark plans it without a Python worker, though there is no record of its state yet."""
+    """Spark plans it without a Python worker, although there is no record of its state yet (J4)."""
     write_events(tmp_path / "in", 1)
     counts = Counts(child, tmp_path, api)
     request = p.AnalyzeTasks(job=job(), tasks=(counts.task(2),), artifacts=counts.artifacts)
@@ -156,7 +156,7 @@ async def test_a_job_with_transform_with_state_is_analysed_without_faults(
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_restore_needs_nothing_of_the_attempt_before(child: Child, tmp_path: Path, api: str) -> None:
-    """C11, C14: it is in the snapshot, also for the restore of a restored attempt."""
+    """All that it needs is in the snapshot, also when a restored attempt is restored (C11, C14)."""
     counts = Counts(child, tmp_path, api)
     truth = [write_events(tmp_path / "in", 1, first) for first in range(2)]
     attempt = await counts.begin()
@@ -174,7 +174,7 @@ async def test_a_restore_needs_nothing_of_the_attempt_before(child: Child, tmp_p
 async def test_a_snapshot_that_names_a_directory_which_is_gone_can_be_repartitioned(
     child: Child, tmp_path: Path
 ) -> None:
-    """R20, C14: such are older snapshots. Spark reads the state's schemas to repartition it."""
+    """Older snapshots are like that. Spark reads the state's schemas to repartition it (C14, R20)."""
     counts = Counts(child, tmp_path, "rows")
     truth = [write_events(tmp_path / "in", 1, first) for first in range(2)]
     attempt = await counts.begin()
@@ -190,7 +190,7 @@ async def test_a_snapshot_that_names_a_directory_which_is_gone_can_be_repartitio
 
 
 async def test_a_job_with_transform_with_state_starts_at_offsets(child: Child, tmp_path: Path) -> None:
-    """C26: with empty state, whose schemas Spark has written on a path that is gone; and is restored after that."""
+    """The state is empty, with schemas written to a path that is gone. It can be restored after that (C26)."""
     counts = Counts(child, tmp_path, "rows")
     write_events(tmp_path / "in", 2)
     attempt = await counts.begin()

@@ -32,7 +32,7 @@ def sst(path: str) -> list[str]:
 
 
 def directory(batches: int, zips: set[int], sources: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
-    """What a query with one store has written after so many micro-batches; the next one is in progress."""
+    """Return what a query with one store has written after `batches` micro-batches. The next one is in progress."""
     files = {"metadata", f"{STORE}/_metadata/schema", "state/0/_metadata/metadata"} | sources
     files |= {f"commits/{batch}" for batch in range(batches)} | {f"offsets/{batch}" for batch in range(batches + 1)}
     files |= {changelog(version) for version in range(1, batches + 2)}
@@ -46,7 +46,7 @@ def close(files: set[str], batch: int, offset: str | None = None) -> set[str]:
 
 @given(st.data())
 def test_a_closure_is_the_latest_base_and_every_changelog_since(data: st.DataObject) -> None:
-    """C11: exactly that, and nothing newer than the batch."""
+    """A closure has exactly those, and nothing newer than the batch (C11)."""
     batches = data.draw(st.integers(1, 30))
     zips = data.draw(st.sets(st.integers(1, batches + 1)))
     batch = data.draw(st.integers(0, batches - 1))
@@ -61,7 +61,7 @@ def test_a_closure_is_the_latest_base_and_every_changelog_since(data: st.DataObj
 
 
 def test_a_source_that_is_read_twice_has_one_log_and_two_offsets() -> None:
-    """C11: Spark writes a line of the offset log for each place that reads it, and one directory."""
+    """Spark writes a line of the offset log for each place that reads it, but only one directory (C11)."""
     logs = {f"sources/0/{number}" for number in range(4)} | {f"sources/1/{number}" for number in range(2)}
     offsets = snapshot.OffsetEntry({}, ('{"logOffset":2}', '{"logOffset":2}', '{"logOffset":1}'))
     commit = snapshot.CommitEntry(0, {"0": [[uid(5)]]})
@@ -70,7 +70,7 @@ def test_a_source_that_is_read_twice_has_one_log_and_two_offsets() -> None:
 
 
 def test_a_base_without_all_of_its_files_is_not_used() -> None:
-    """C11: maintenance deletes an SST file; an older base with its changelogs still restores."""
+    """After maintenance has deleted an SST file, an older base with its changelogs still restores (C11)."""
     files = directory(9, {3, 7}) - {f"{STORE}/SSTs/{sst(base(7))[0]}"}
     found = close(files, 8)
     assert base(3) in found
@@ -80,13 +80,13 @@ def test_a_base_without_all_of_its_files_is_not_used() -> None:
 
 @pytest.mark.parametrize("gone", [changelog(8), changelog(9), "offsets/7", "commits/8", "metadata"])
 def test_a_closure_with_a_hole_is_refused(gone: str) -> None:
-    """C11: what cannot be restored is found out at once, and named."""
+    """A snapshot that cannot be restored is found at once, and the gap is named (C11)."""
     with pytest.raises(SnapshotFailed, match=r"missing|no changelog|no version"):
         close(directory(9, {3, 7}) - {gone}, 8)
 
 
 def test_the_head_must_be_the_committed_one() -> None:
-    """C10a: another version of the same number, of a task that was retried, does not count."""
+    """Another version of the same number, by a task that was retried, does not count (C10a)."""
     files = directory(3, set()) - {changelog(3)} | {f"{STORE}/3_{uid(99)}.changelog"}
     with pytest.raises(SnapshotFailed, match="committed id"):
         close(files, 2)
@@ -97,7 +97,7 @@ def test_the_head_must_be_the_committed_one() -> None:
     [(2, {"0", "1", "2"}), (9, {"9.compact"}), (11, {"9.compact", "10", "11"})],
 )
 def test_a_file_source_s_log_is_cut_at_its_offset(position: int, wanted: set[str]) -> None:
-    """C11: entries of a micro-batch that is only planned stay out; a compacted log needs nothing before it."""
+    """Entries of a micro-batch that is only planned stay out. A compacted log needs nothing before it (C11)."""
     names = {*map(str, range(13)), "9.compact"} - {"9"}
     files = directory(3, set(), {f"sources/0/{name}" for name in names})
     found = close(files, 2, f'{{"logOffset":{position}}}')
@@ -105,6 +105,6 @@ def test_a_file_source_s_log_is_cut_at_its_offset(position: int, wanted: set[str
 
 
 def test_a_boundary_is_read_from_both_logs() -> None:
-    """C11: temporary files are no entries."""
+    """Temporary files are not entries (C11)."""
     assert snapshot.boundary(["0", "1", ".2.tmp"], ["0", ".1.tmp"]) == snapshot.Boundary(1, 0)
     assert snapshot.boundary([], []) == snapshot.Boundary(-1, -1)

@@ -16,7 +16,7 @@ Session = tuple[int, int, int, int]
 
 
 def split(rows: pd.DataFrame, open_session: Session | None) -> tuple[list[Session], Session | None]:
-    """The sessions that these rows end, and the one that they leave open."""
+    """Return the sessions that these rows end, and the one that they leave open."""
     ended: list[Session] = []
     for ms, v in rows.sort_values(["ms", "id"])[["ms", "v"]].itertuples(index=False):
         if open_session is not None and ms - open_session[1] > GAP:
@@ -46,7 +46,7 @@ def sessions(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
 
 
 def batch_sessions(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """The same with nothing streaming in it: Spark has no applyInPandasWithState for that."""
+    """The same for a batch, where Spark has no applyInPandasWithState."""
 
     def of_key(key: tuple[str], rows: pd.DataFrame) -> pd.DataFrame:
         ended, last = split(rows, None)

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 GAP = 20_000  # milliseconds
 COLUMNS = ["k", "since", "heard"]
-ROWS = "k STRING, since BIGINT, heard BIGINT"  # `heard`: how many events of the key there were before
+ROWS = "k STRING, since BIGINT, heard BIGINT"  # `heard`: how many events of the key came before
 
 
 def silences_between(rows: pd.DataFrame, last: int | None, heard: int) -> tuple[list[tuple[int, int]], int, int]:
@@ -55,7 +55,7 @@ def silences(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
 
 
 def batch_silences(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """The same with nothing streaming in it, where no timer would fire."""
+    """The same for a batch, where no timer would fire."""
 
     def of_key(key: tuple[str], rows: pd.DataFrame) -> pd.DataFrame:
         found, last, heard = silences_between(rows, None, 0)

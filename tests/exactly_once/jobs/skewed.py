@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-PER_ROW = 0.01  # seconds that each row costs
+PER_ROW = 0.01  # seconds for each row
 
 
 def costly(v: pd.Series) -> pd.Series:
@@ -26,7 +26,7 @@ def batch_slowed(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFr
 
 
 class Seen(StatefulProcessor):
-    """Each event with how often it has been there."""
+    """Each event, with the number of times that it has come."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.times = handle.getMapState("times", "id BIGINT, v BIGINT", "n BIGINT")

@@ -10,7 +10,7 @@ ROWS = "id BIGINT, k STRING, n BIGINT, total BIGINT, alike BIGINT"
 
 
 class Totals(StatefulProcessor):
-    """For each event of a key, in the order of time: how many there were, their sum, how many had its last digit."""
+    """For each event of a key, in the order of time: how many came, their sum, and how many ended in the same digit."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.sum = handle.getValueState("sum", "n BIGINT, total BIGINT")

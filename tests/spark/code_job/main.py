@@ -1,4 +1,4 @@
-"""A job that says, from every place where its code runs, which version of its modules it sees there."""
+"""A job that reports, from every place in which its code runs, the version of its modules that it sees there."""
 
 # ruff: noqa: F401, F403, F405, N802, N811, N812, UP045 - user code has such forms, and they have to work
 import dataclasses
@@ -43,7 +43,7 @@ class Point:
 
 
 def everywhere():
-    """Place -> the version seen there; anything else is a fault."""
+    """Return the version seen at each place; anything else is a fault."""
     import tools.tag as late
 
     scope = {}
@@ -79,7 +79,7 @@ def everywhere():
 
 
 def closure():
-    """By value in the worker; so is what it defines."""
+    """Goes to the worker by value, and so does what it defines."""
 
     def inner(_):
         from tools.tag import VERSION as late
@@ -189,7 +189,7 @@ def columns(inputs, params):
 
 
 def keep(key, frames, state):
-    """The state is a pickled object of the job's; a later version reads it as an object of its own."""
+    """The state is a pickled object of the job. A later version reads it as an object of its own."""
     from tools.tag import VERSION as late
 
     for _ in frames:
@@ -238,7 +238,7 @@ def transform(inputs, params):
 
 
 def write(batch, epoch):
-    """Which versions were seen where, a line a micro-batch."""
+    """Write which versions were seen where, a line for each micro-batch."""
     import tools.tag as late
 
     rows = batch.collect()
