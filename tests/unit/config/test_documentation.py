@@ -247,7 +247,7 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
     assert set(re.findall(r"`([a-z_]+)`", section)) - {"minflinkd_"} == names | labels - {"le"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/jobs.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/jobs.md", "docs/porting.md"])
 def test_job_files_in_the_documentation_are_sound(name: str) -> None:
     """J1: what a reader copies is accepted."""
     page = (REPOSITORY / name).read_text(encoding="utf-8")
@@ -255,3 +255,11 @@ def test_job_files_in_the_documentation_are_sound(name: str) -> None:
     assert jobs
     for text in jobs:
         assert parse_yaml(text.encode()).job().vertices
+
+
+def test_the_scripts_and_jobs_of_the_porting_page_are_files_that_run() -> None:
+    """What a reader copies is what tests/e2e/test_porting.py runs. Mend: copy the file into docs/porting.md"""
+    page = (REPOSITORY / "docs" / "porting.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^<!-- (\S+) -->\n```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    files = [path for path in (EXAMPLES / "porting").iterdir() if path.suffix in (".py", ".yaml")]
+    assert sorted(shown) == sorted((path.name, path.read_text(encoding="utf-8")) for path in files)
