@@ -4,7 +4,6 @@ Queries in which Spark finds something to reuse, each over files of 10,000 rows,
 
     self-join   a windowed aggregate, joined with itself
     union       two projections of one windowed aggregate
-    projections two projections of one source, grouped each and joined by window: no aggregate is shared
     table       a stream joined with the same table of 100,000 rows twice, which is too large to be broadcast
 
 The session is made as the TaskManager makes it (`session/spark.py`: its JVM, RocksDB, settings), in a process of its

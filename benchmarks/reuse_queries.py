@@ -12,8 +12,7 @@ _WINDOWS = """
 SELECT window(time, '1 minute') AS minute, k, v % 100 AS part, count(*) AS n, sum(v) AS total
 FROM events GROUP BY window(time, '1 minute'), k, v % 100
 """
-# Each reads something twice, with the same columns: otherwise Spark leaves out other columns on either side, and the two
-# exchanges differ.
+# Each query uses the same columns of both copies. Otherwise Spark leaves out columns, and the exchanges differ.
 QUERIES = {
     "self-join": f"""
 WITH sums AS ({_WINDOWS})

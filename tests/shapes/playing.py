@@ -29,7 +29,7 @@ ENDED = ("FINISHED", "FAILED", "CANCELED")
 LONGEST = 150.0  # seconds for each thing that a job has to do next
 PAUSE = 0.1
 DRAINS = 3  # tries
-STOPS = 3  # tries
+STOPS = 8  # tries
 HOT_RESTARTS = 4  # tries
 EXPECTED = (  # failures: those that a shape asks for, and Spark's fixed timeout for Python workers on a busy machine
     "raised once, on purpose",
@@ -260,6 +260,7 @@ class Play:
             if error.info().code not in NOT_YET:
                 raise Wrong("hot restart refused", _text(error)) from error
             self.tell(f"no hot restart: {_text(error)}")
+            await asyncio.sleep(LOOK)
             await self._until("it runs", self._runs_or_has_ended)
             return True
         self.tell("hot restart begun")
@@ -301,6 +302,7 @@ class Play:
                 if not again or not expected:
                     raise Wrong("stop failed", f"{_text(error)}; the job: {cause}") from error
                 self.tell(f"not stopped: {_text(error)}")
+                await asyncio.sleep(LOOK)  # a death is not noticed at once
                 await self._until("it runs", self._runs_or_has_ended)
             else:
                 self.tell(f"stopped with {self.savepoint}")

@@ -24,6 +24,8 @@ def change(spark, who):
     spark.conf.set({EXCLUDED!r}, "mine.Rule")
 def vertex(inputs, params):
     change(inputs["numbers"].sparkSession, "vertex")
+    return inputs["numbers"].dropDuplicates(["value"])
+def without_state(inputs, params):
     return inputs["numbers"]
 def function(batch, epoch):
     change(batch.sparkSession, f"function {{epoch}}")
@@ -55,3 +57,14 @@ async def test_a_setting_that_a_sink_changes_is_set_back_before_the_next_micro_b
     found = [line for line in told if line.startswith("found ")]
     for epoch in range(3):
         assert f"found {out} {epoch} false 3" in found
+
+
+async def test_a_query_without_state_may_reuse_exchanges(child: Child, tmp_path: Path) -> None:
+    """It has no state that could be lost, and a table that it joins twice is read once."""
+    files = artifact(tmp_path, "turned.py", CODE)
+    already = len(child.printed.read_text())
+    query = task(rate(10), python("v", "turned:without_state", "numbers"), sink("v", python="turned:function"))
+    attempt = await child.run(job(), query, artifacts=files)
+    await child.batches(attempt, 1)
+    await child.stop(attempt)
+    assert "found function 0 true 3" in child.printed.read_text()[already:].splitlines()

@@ -103,7 +103,8 @@ class MicroBatches:
     def _write(self, frame: DataFrame, epoch: int) -> None:
         rows = self.sinks.write(frame, epoch)
         if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
-            steady_plans.hold(frame.sparkSession)  # the next micro-batch is planned in the same session
+            # The next micro-batch is planned in the same session.
+            steady_plans.hold(frame.sparkSession, stateful=self.plan.keeps_state)
         entry, positions = None, self.channels.no_positions
         if self.exchange is not None or self.plan.exchanges:
             offsets = snapshot.read_offsets(self.checkpoint, epoch)

@@ -80,6 +80,10 @@ class Plan:
         return self.frame
 
     @property
+    def keeps_state(self) -> bool:
+        return any(node.stateful for node in self.operators)
+
+    @property
     def schema(self) -> str:
         """The schema of `frame` as Spark's JSON, with the watermark marks on event time columns."""
         assert self.frame is not None
@@ -135,7 +139,8 @@ def _build(
         plan.sinks += (vertex,)
         if vertex.sink.python is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
-    steady_plans.hold(spark)  # after all that may have changed settings: the job's own, and user code of vertices
+    # After all that may have changed settings: the job's own, and user code of vertices.
+    steady_plans.hold(spark, stateful=True)
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
@@ -146,6 +151,8 @@ def _build(
     if plan.frame is not None:
         choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
+        if not plan.keeps_state:
+            steady_plans.allow_reuse(spark)
         plan.source_names = operators.source_names(plan.operators)
         plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log

@@ -192,7 +192,6 @@ class RunningTask:
         return TaskRunning(phases=phases, operators=self._plan.operators, moved=self._began.moved)
 
     def _micro_batches(self, built: plan.Plan, sinks: TaskSinks, exchange: ExchangeSink | None) -> MicroBatches:
-        stateful = any(node.stateful for node in built.operators)
         output = self._request.output
         return MicroBatches(
             plan=built,
@@ -200,7 +199,7 @@ class RunningTask:
             channels=self._channels,
             exchange=exchange,
             max_backlog=output.max_backlog if output is not None else 0,
-            watermarks=Watermarks(self._engine.session, built.watermarks, stateful=stateful),
+            watermarks=Watermarks(self._engine.session, built.watermarks, stateful=built.keeps_state),
             checkpoint=self._checkpoint,
             progress=self._progress,
             backpressure=self._backpressure,
@@ -214,7 +213,8 @@ class RunningTask:
         assert self._plan is not None
         job = self._request.job
         self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
-        steady_plans.hold(self._plan.spark)  # user code of sinks has run since the plan was built
+        # User code of sinks has run since the plan was built.
+        steady_plans.hold(self._plan.spark, stateful=self._plan.keeps_state)
         writer = (
             frame.writeStream.outputMode(self._plan.output_mode.value)
             .option("checkpointLocation", str(self._checkpoint))
@@ -321,7 +321,7 @@ class RunningTask:
         restored = self._request.restored
         if restored is None or restored.batch_id < 0 or restored.input_ended:
             return
-        if self._plan.exchanges or not any(node.stateful for node in self._plan.operators):
+        if self._plan.exchanges or not self._plan.keeps_state:
             return
         self._let_end = True  # before the query ends: otherwise `watch` would take its end for a failure
         park = self._park if self.continues else lambda: None  # otherwise no store is open before a first micro-batch

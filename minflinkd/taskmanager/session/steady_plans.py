@@ -2,7 +2,7 @@
 
 Spark plans each micro-batch anew, and may plan one without rows differently. But it finds state by the position of the
 operator in the physical plan, and derives the watermarks of a micro-batch from the plan of the one before. So
-everything that makes a plan depend on the rows is off for every query:
+everything that makes a plan depend on the rows is off for a query with state:
 
 - Reuse of exchanges. Example: two vertices read one aggregate. Spark does not look for watermarks inside a reused
   exchange, so the second copy of the aggregate gets none, and never fires. With file sources this happens after each
@@ -30,14 +30,24 @@ _SET_BACK = "a Spark setting was set back"
 SETTINGS = {_REUSE: "false", _EXCLUDED: ",".join(_RULES)}
 
 
-def hold(spark: SparkSession) -> None:
+def allow_reuse(spark: SparkSession) -> None:
+    """Let a query without state reuse exchanges.
+
+    It has no state to lose. If it joins a large table twice, each micro-batch would read and sort that table twice.
+    """
+    spark.conf.set(_REUSE, "true")
+
+
+def hold(spark: SparkSession, *, stateful: bool) -> None:
     """Set these settings back if the administrator, the job, or the code of a vertex or sink has changed them.
+
+    Reuse of exchanges is left alone if the query keeps no state.
 
     A query's session is a copy of its task's session, and lives as long as the query: what a sink sets in it during one
     micro-batch would hold in all later ones.
     """
     reuse, rules = spark.conf.get(_REUSE) or "", spark.conf.get(_EXCLUDED) or ""
-    if reuse.lower() != "false":
+    if stateful and reuse.lower() != "false":
         spark.conf.set(_REUSE, "false")
         log.warning(_SET_BACK, setting=_REUSE, was=reuse, hint="queries depend on it: leave it as it is")
     if (wanted := excluded(rules)) != rules:

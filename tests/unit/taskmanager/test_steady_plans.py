@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from minflinkd.taskmanager.session.steady_plans import SETTINGS, excluded, hold
+from minflinkd.taskmanager.session.steady_plans import SETTINGS, allow_reuse, excluded, hold
 
 RULES = SETTINGS["spark.sql.optimizer.excludedRules"].split(",")
 
@@ -32,9 +32,19 @@ def test_what_user_code_has_changed_is_set_back_with_a_note_for_each_setting() -
     conf = Conf({reuse: "true", rules: "mine.Rule"})
     spark: Any = SimpleNamespace(conf=conf)
     with structlog.testing.capture_logs() as told:
-        hold(spark)
+        hold(spark, stateful=True)
     assert conf == {reuse: "false", rules: ",".join(["mine.Rule", *RULES])}
     assert [(note["setting"], note["was"]) for note in told] == [(reuse, "true"), (rules, "mine.Rule")]
     with structlog.testing.capture_logs() as again:
-        hold(spark)
+        hold(spark, stateful=True)
     assert again == []
+
+
+def test_a_query_without_state_reuses_exchanges() -> None:
+    """It has no state to lose, and would read a table twice that it joins twice."""
+    reuse, rules = SETTINGS
+    conf = Conf(SETTINGS)
+    spark: Any = SimpleNamespace(conf=conf)
+    allow_reuse(spark)
+    hold(spark, stateful=False)
+    assert conf == {reuse: "true", rules: SETTINGS[rules]}
