@@ -186,8 +186,7 @@ def test_a_deployment_that_overtakes_the_answer_to_the_offer_accepts_the_slots()
 
 
 def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
-    """A deployment may be repeated while its attempt runs, and a copy may arrive after its end or cancellation (m12).
-    """
+    """It may be repeated while its attempt runs, and a copy may arrive after its end or cancellation (m12)."""
     world = running()
     world.jm(deploy(A))
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))

@@ -156,8 +156,7 @@ def test_who_waits_for_a_checkpoint_that_is_aborted_is_told(tmp_path: Path) -> N
 
 
 def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_checkpoint(tmp_path: Path) -> None:
-    """The reader may pass the barrier; otherwise the task would hold there and never begin another micro-batch (C13).
-    """
+    """Otherwise the reader would hold at the barrier, and the task would never begin another micro-batch (C13)."""
     world = World(tmp_path, A)
     channels = world.channels()
     channels.trigger(1, world.target())
