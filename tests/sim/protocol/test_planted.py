@@ -1,4 +1,4 @@
-"""The simulation guards what it says it guards: the code, broken on purpose, does not get through."""
+"""The simulation finds real code that is broken on purpose."""
 
 from __future__ import annotations
 

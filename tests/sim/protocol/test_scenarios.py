@@ -1,4 +1,4 @@
-"""What the faults of resources.md R10 - R15 cost, one at a time, on the real cores without loss of messages."""
+"""What each fault of resources.md R10 - R15 costs by itself, on the real cores and without loss of messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HEARTBEAT_TIMEOUT = 5.0
 
 
 def cluster(*jobs: JobPlan, **changes: Any) -> World:
-    """Its jobs run."""
+    """Return a world whose jobs run."""
     world = World(replace(Plan(seed=1, jobs=jobs or (TWO_GROUPS,), heartbeat_timeout=HEARTBEAT_TIMEOUT), **changes))
     world.begin()
     pass_time(world, 0.5)
     served(world, within=30.0)
-    pass_time(world, 10)  # standbys come up
+    pass_time(world, 10)  # until standbys are ready
     return world
 
 
@@ -58,7 +58,7 @@ def served(world: World, within: float) -> float:
 
 
 def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
-    """R12: afterwards its view is that of the slot tables, and nothing was started."""
+    """Afterwards its view equals the slot tables, and nothing was started (R12)."""
     world = cluster(standby=1)
     before, there = attempts(world), processes(world)
     world.crash_resource_manager(lasts=8.0)
@@ -81,7 +81,7 @@ def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes(
 
 
 def test_slots_wait_for_the_next_job_master_and_then_fall_free() -> None:
-    """R13: jobmanager.slot-hold-timeout."""
+    """`jobmanager.slot-hold-timeout` is the limit (R13)."""
     world = cluster()
     world.crash_job_master(master(world), lasts=1_000.0)
     pass_time(world, HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
@@ -124,7 +124,7 @@ def test_task_manager_and_resource_manager_crash_at_once() -> None:
 
 @pytest.mark.parametrize("unkillable", [0.0, 1.0])
 def test_a_stopped_task_manager_does_no_harm_when_it_goes_on(unkillable: float) -> None:
-    """R15: its job runs elsewhere by then. Where the driver cannot kill it, it becomes an idle one and ends as such."""
+    """By then its job runs elsewhere. If the driver cannot kill it, it becomes idle and ends as such (R15)."""
     world = cluster(unkillable=unkillable)
     zombie = busy(world)
     zombie.stop()
@@ -160,7 +160,7 @@ def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back_empty(noti
 
 
 def test_idle_task_managers_are_kept_for_a_while_and_then_told_to_exit() -> None:
-    """R6: but for `min`, and those whose time is not over yet."""
+    """`min` of them stay, and so do those whose time is not over yet (R6)."""
     world = cluster(min=1)
     assert len(processes(world)) == 2
     master(world).feed(CancelRequested())
