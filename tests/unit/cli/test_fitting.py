@@ -1,4 +1,4 @@
-"""The line that `run --wait` shows: one row of the terminal, however narrow it is."""
+"""The line that `run --wait` shows is one row of the terminal, however narrow that is."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_numbers_are_short(count: float, text: str) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[int]:
-    """The file of a terminal with 63 columns."""
+    """A terminal's file with 63 columns."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 63, 0, 0))
     yield theirs
@@ -87,7 +87,7 @@ def terminal() -> Iterator[int]:
 def test_the_width_is_that_of_the_terminal_in_which_stderr_is_shown(
     terminal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where stdout is a pipe, and no live line is drawn."""
+    """This holds also if stdout is a pipe and no live line is drawn."""
     with open(terminal, "w", closefd=False) as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         assert stderr_width() == 63

@@ -41,7 +41,7 @@ def test_java_17_and_later_is_taken(tmp_path: Path, says: str, version: int | No
     ("says", "version"), [('openjdk version "1.8.0_392"', 8), ('openjdk version "11.0.2" 2019', 11)]
 )
 def test_an_older_java_is_refused_with_its_version(tmp_path: Path, says: str, version: int) -> None:
-    """Spark 4 needs Java 17 (issue 15, 9) (Issue 15, 9)."""
+    """Spark 4 needs Java 17 (issue 15, 9)."""
     program = java(tmp_path, says=says)
     with pytest.raises(JavaTooOld, match=f"{program} is Java {version}, and Spark needs Java 17"):
         check_java({"PATH": str(program.parent)})
