@@ -19,9 +19,7 @@ JSON = {"Content-Type": "application/json"}
 async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(
     http: aiohttp.ClientSession, server: RestServer, dispatcher: Dispatcher
 ) -> None:
-    """The refusal is clear, has a code and may be repeated: no broken connection, no traceback (issue 15, 9) (Issue 15,
-    9).
-    """
+    """The refusal has a code and may be repeated: no broken connection, no traceback (issue 15, 9)."""
     dispatcher.silent = True
 
     async def under_way() -> bool:
