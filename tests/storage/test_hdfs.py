@@ -184,7 +184,7 @@ async def test_a_process_whose_datanode_hangs_ends_when_it_is_told_to(fragile: H
 
 
 class _LateReport:
-    """A client and a file. Its first question whether the file is complete comes too early; the next wait is long."""
+    """A client and a file. The first `close` asks too early whether the file is complete, and waits."""
 
     length, modification_time = 5, 1
     questions = 0
@@ -205,7 +205,7 @@ class _LateReport:
 
 
 async def test_a_file_that_is_not_complete_at_once_is_asked_for_again_at_once() -> None:
-    """hdfs-native waits for 0.5 s, although a DataNode's report is only some milliseconds late."""
+    """hdfs-native would wait for 0.5 s, although a DataNode's report is only some milliseconds late."""
     late = _LateReport()
     file, client = cast("AsyncFileWriter", late), cast("AsyncClient", late)
     writer = HdfsWriter(client, "host:1/x", "/x", "/.x", file, once)

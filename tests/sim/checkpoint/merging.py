@@ -1,7 +1,8 @@
 """A job whose tasks write their state into physical files, and everything that may happen to it (F11).
 
-The coordinator, its store, its queue of deletions, PhysicalFileWriter and read_segments are real. The tasks are played.
-They upload what the last confirmed checkpoint does not hold, and sometimes rewrite segments of older files (F6).
+The coordinator, its store, its queue of deletions, PhysicalFileWriter and read_segments are real. The tasks are
+simulated. They upload what the last confirmed checkpoint does not hold, and sometimes rewrite segments of older files
+(F6).
 """
 
 from __future__ import annotations

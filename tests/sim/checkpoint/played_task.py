@@ -1,4 +1,4 @@
-"""A played task, which writes its state into physical files with the real writer."""
+"""A simulated task, which writes its state into physical files with the real writer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def test_a_lost_heartbeat_is_no_silence(tmp_path: Path) -> None:
 
 
 async def test_a_silent_taskmanager_is_lost_after_the_timeout_and_its_task_runs_elsewhere(tmp_path: Path) -> None:
-    """R11, R15."""
+    """A silent TaskManager counts as lost. It ends its tasks itself, so they can run elsewhere (R11, R15)."""
     async with running(tmp_path) as world:
         world.slots[TM2] = 8
         world.wire.faults.cut.add(frozenset(("jm", task_manager(TM))))

@@ -51,7 +51,7 @@ async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path)
 
 
 async def test_the_end_does_not_wait_for_ever_for_a_taskmanager_that_is_gone(tmp_path: Path) -> None:
-    """A5."""
+    """Every wait has an end, so the job ends although nobody confirms that its slots are free (A5)."""
     async with running(tmp_path) as world:
         world.wire.faults.drop_if = lambda _s, _t, message: isinstance(message, m.FreeSlots)
         world.master.cancel()
@@ -109,7 +109,7 @@ async def test_a_message_lost_once_is_repeated(tmp_path: Path, kind: type[m.Mess
 async def test_a_failed_task_is_deployed_again_on_held_slots_while_no_resource_manager_is_there(
     tmp_path: Path,
 ) -> None:
-    """R12."""
+    """A restart on slots that the job holds does not need the ResourceManager (R12)."""
     async with running(tmp_path) as world:
         world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
         await world.tm.report(attempt(world), m.TaskState.FAILED, BOOM)
@@ -153,7 +153,7 @@ async def test_failures_in_a_row_are_known_to_the_next_daemons_job_master(tmp_pa
 
 
 async def test_a_bounded_job_ends_behind_its_final_checkpoint(tmp_path: Path) -> None:
-    """C4."""
+    """A bounded job is FINISHED only after its final checkpoint (C4)."""
     async with running(tmp_path) as world:
         await world.tm.report(attempt(world), m.TaskState.INPUT_ENDED)
         await until(lambda: world.ended)

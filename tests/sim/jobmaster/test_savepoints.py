@@ -68,7 +68,7 @@ async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_pat
 
 
 async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_path: Path) -> None:
-    """C24."""
+    """A drain ends the job with a savepoint of its final checkpoint (C24)."""
     async with running(tmp_path, graph("a", "b")) as world:
         path = await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         found = await read_external(untimed_storages(), path)
@@ -79,7 +79,7 @@ async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_p
 
 
 async def test_a_second_drain_is_a_conflict(tmp_path: Path) -> None:
-    """C24."""
+    """Only one drain can be under way (C24)."""
     async with running(tmp_path) as world:
         world.tm.drained = m.TaskState.RUNNING
         first = world.wire.tasks.job("drain", drain(world, tmp_path), on_error=lambda _: None)

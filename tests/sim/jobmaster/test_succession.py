@@ -60,7 +60,7 @@ async def test_the_statistics_of_checkpoints_go_on(tmp_path: Path) -> None:
 
 
 async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_it(tmp_path: Path) -> None:
-    """H3."""
+    """If its last checkpoint fails, a job makes way with the one before it (H3)."""
     async with running(tmp_path, timeout=300.0) as world:
         await world.master.coordinator.trigger()
         world.tm.mute = True
@@ -136,7 +136,7 @@ async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_check
 
 
 async def test_a_checkpoint_in_progress_is_no_obstacle(tmp_path: Path) -> None:
-    """H3."""
+    """A checkpoint in progress does not keep a job from making way: another one follows it (H3)."""
     async with running(tmp_path, timeout=3600.0) as world:
         world.tm.mute = True
         pending = world.wire.tasks.job("slow", _trigger(world), on_error=lambda _: None)
@@ -164,7 +164,7 @@ async def test_a_job_that_is_cancelled_while_it_makes_way_ends(tmp_path: Path) -
 
 
 async def test_a_job_that_stood_down_in_vain_goes_on(tmp_path: Path) -> None:
-    """H3a."""
+    """If the next version does not come, the job restarts its tasks and goes on (H3a)."""
     async with running(tmp_path) as world:
         await world.master.making_way.stand_down(final=True)
         world.master.making_way.go_on()

@@ -148,7 +148,7 @@ async def test_whoever_asks_for_a_savepoint_ends_the_trial(tmp_path: Path) -> No
 
 
 async def test_a_checkpoint_that_was_asked_for_and_failed_leaves_the_version_on_trial(tmp_path: Path) -> None:
-    """H7."""
+    """The version stays on trial, because only a completed checkpoint ends the trial (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         world.tm.mute = True
         asking = asyncio.ensure_future(world.master.savepoints.take(place(tmp_path / "savepoints")))
@@ -180,7 +180,7 @@ async def test_a_version_on_trial_can_be_drained(tmp_path: Path) -> None:
 
 
 async def test_a_version_on_trial_can_be_cancelled(tmp_path: Path) -> None:
-    """H3a."""
+    """A version on trial can be cancelled like any other (H3a)."""
     async with running(tmp_path) as world, idle(world, tmp_path):
         world.master.cancel()
         await until(lambda: world.ended)

@@ -82,7 +82,7 @@ class StandInTaskManager:
         return allocation in self.held
 
     async def _offer_held(self) -> None:
-        """R13."""
+        """Offer the slots that this TaskManager holds to the job's next JobMaster (R13)."""
         offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
         request = m.OfferSlots(resource_id=self.resource_id, address=task_manager(self.resource_id), offers=offers)
         await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)

@@ -69,7 +69,7 @@ def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
 
 
 def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes() -> None:
-    """R13."""
+    """Its tasks run in the same processes as before, as new attempts (R13)."""
     world = cluster()
     before, there = attempts(world), processes(world)
     world.crash_job_master(master(world), lasts=1.0)
@@ -92,7 +92,7 @@ def test_slots_wait_for_the_next_job_master_and_then_fall_free() -> None:
 
 
 def test_resource_manager_and_job_master_crash_at_once() -> None:
-    """R14."""
+    """The job runs again, and no TaskManager is started (R14)."""
     world = cluster()
     there = processes(world)
     world.crash_daemon(lasts=2.0)
@@ -102,7 +102,7 @@ def test_resource_manager_and_job_master_crash_at_once() -> None:
 
 
 def test_a_killed_task_manager_is_made_up_for_by_the_standby() -> None:
-    """R11."""
+    """The job runs again within two seconds, and a new standby follows (R11)."""
     world = cluster(JobPlan(at=0.0, groups=(3,)), standby=1)
     there = processes(world)
     victim = busy(world)
@@ -114,7 +114,7 @@ def test_a_killed_task_manager_is_made_up_for_by_the_standby() -> None:
 
 
 def test_task_manager_and_resource_manager_crash_at_once() -> None:
-    """R14."""
+    """The job runs again once there is a ResourceManager (R14)."""
     world = cluster()
     world.kill(busy(world))
     world.crash_resource_manager(lasts=2.0)
@@ -143,7 +143,7 @@ def runs_without(world: World, tm: TaskManagerParty) -> bool:
 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back_empty(noticed: bool) -> None:
-    """R15."""
+    """Both the cluster and the TaskManager itself give its slots up, so it is empty when the cut heals (R15)."""
     world = cluster(unkillable=1.0, taskmanager_timeout=100.0)
     lost = busy(world)
     ways = [(lost.address, other) for other in (master(world).address, RESOURCE_MANAGER)]

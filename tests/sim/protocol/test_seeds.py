@@ -20,7 +20,7 @@ REPEATED = (5, 18, 48, 97)
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_rule_breaks_in_these_seeds(first: int) -> None:
-    """R30."""
+    """No rule of the slot protocol breaks in any of these seeds (R30)."""
     for seed in range(first, first + CHUNK):
         verdict = run(seed)
         assert not verdict.violation, "\n".join(verdict.story)

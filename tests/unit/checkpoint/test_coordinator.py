@@ -63,7 +63,7 @@ def test_tasks_that_run_without_periodic_checkpoints_take_those_that_are_asked_f
 
 
 def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never() -> None:
-    """C20."""
+    """Periodic checkpoints need running tasks and an interval (C20)."""
     story = Story(interval=10.0)
     story.tell(e.PeriodicBegins())
     assert story.state.next_trigger is None, "no task runs"

@@ -35,13 +35,13 @@ def test_a_savepoints_checkpoint_stays_while_it_is_copied() -> None:
 
 
 def test_a_savepoint_waits_for_no_other_checkpoint() -> None:
-    """C20, C24."""
+    """A savepoint is forced, so another checkpoint in flight does not delay it (C20, C24)."""
     story = Story().running().pending(1)
     assert story.tell(e.TriggerRequested(2, SAVEPOINT, forced=True)) == [e.SetUp(2)]
 
 
 def test_a_failed_savepoint_does_not_count() -> None:
-    """C23."""
+    """A failed savepoint does not count towards the tolerated failures (C23)."""
     story = Story(tolerable_failed=0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True), e.SetUpDone(1, 1, NOON))
     commands = story.tell(e.Declined(1, A1, ERROR))
@@ -61,7 +61,7 @@ def test_tasks_that_are_to_stop_are_told_with_the_trigger_and_nothing_is_trigger
 
 
 def test_a_stop_that_fails_lets_the_job_be_checkpointed_again() -> None:
-    """C24."""
+    """The tasks are told of the abort, and the next periodic checkpoint is taken (C24)."""
     story = Story(interval=10.0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True), e.SetUpDone(1, 1, NOON))
     aborted = story.tell(e.Declined(1, A1, ERROR))
@@ -70,7 +70,7 @@ def test_a_stop_that_fails_lets_the_job_be_checkpointed_again() -> None:
 
 
 def test_a_stop_that_is_not_set_up_lets_the_job_be_checkpointed_again() -> None:
-    """C24."""
+    """A stop that was not set up has told no task anything, so checkpoints go on (C24)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True))
     story.tell(e.SetUpFailed(1, ErrorInfo(code="storage", message="away")))

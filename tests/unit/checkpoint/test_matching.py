@@ -38,7 +38,7 @@ def test_the_same_plan_stays_in_place() -> None:
 
 
 def test_two_vertices_that_exchange_their_places_keep_their_state() -> None:
-    """C25."""
+    """State follows its vertex by name, not by its place in the plan (C25)."""
     new = plan("db:Deduplicate", "b:json", "da:Deduplicate", "a:json")
     assert match_nodes(plan(*UNION), new) == Placement({0: 1, 1: 0}, {0: 1, 1: 0}, in_place=False)
 
@@ -135,13 +135,13 @@ def test_a_task_is_found_by_the_vertices_that_hold_its_state() -> None:
 
 
 def test_a_snapshot_of_before_the_record_is_found_by_its_task() -> None:
-    """C25."""
+    """An older snapshot without a record of its operators is matched by the task's id (C25)."""
     old = snapshot("a")
     assert match_tasks([old], tasks(a="a d out", b="b out2")) == {"a": old}
 
 
 def test_a_task_divided_or_joined_is_refused() -> None:
-    """C25."""
+    """State is neither divided nor joined, even if some of it may be left behind (C25)."""
     old = snapshot("a", "d:Deduplicate", "a:json")
     with pytest.raises(StateNotMatched, match="state is not divided"):
         match_tasks([old], tasks(a="a", d="d out"), allow_non_restored=True)

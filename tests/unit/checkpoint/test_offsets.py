@@ -55,7 +55,7 @@ def test_other_sinks_begin_again_at_what_is_processed_also_without_any_checkpoin
 
 
 def test_a_restarted_task_that_has_not_reported_yet_takes_nothing_back() -> None:
-    """C26."""
+    """A restarted task that has not reported yet does not reset the recorded offsets (C26)."""
     record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
     assert advanced(record, {TASK: {}}, None, SOURCES, {TASK: False}, 8) is record
 

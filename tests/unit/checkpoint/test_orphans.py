@@ -183,7 +183,7 @@ async def test_nothing_is_deleted_while_leadership_is_in_doubt(root: Root, asked
 async def test_files_go_in_batches_and_it_is_asked_again_who_leads_before_each(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7"""
+    """Files are deleted in batches, and leadership is checked before each batch (F7)."""
     monkeypatch.setattr(orphans, "BATCH", 2)
     for number in range(5):
         root.put(JOB, name(6, A1, number))

@@ -54,7 +54,7 @@ def test_what_failed_a_checkpoint_is_told(command: Command, daemon: RunningDaemo
 def test_a_job_that_cannot_take_one_and_one_that_is_not_there_are_told_apart(
     command: Command, daemon: RunningDaemon
 ) -> None:
-    """E11."""
+    """The two cases have different exit codes (E11)."""
 
     async def refuse(_: j.CheckpointJob) -> j.Done:
         raise Conflict("not all tasks are RUNNING")

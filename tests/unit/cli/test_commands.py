@@ -215,7 +215,7 @@ def of_attempt(attempt: str, event: str, job: str = "") -> bytes:
 
 @pytest.fixture
 def shared_logs(daemon: RunningDaemon) -> None:
-    """The logs of a TaskManager that runs the job: lines of two present attempts and of an earlier one."""
+    """Logs of a TaskManager with lines of two attempts of the job, a present and an earlier one, and of another job."""
     earlier, other = "e" * 32, "f" * 32
     daemon.task_manager.logs = {
         "session.log": of_attempt(earlier, "an earlier attempt's") + of_attempt(other, "theirs") + b"printed, no end",

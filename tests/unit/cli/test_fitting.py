@@ -35,7 +35,7 @@ BUSY = Progress(
 @pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 100, 132])
 @pytest.mark.parametrize("repeatedly", [False, True])
 def test_the_line_never_wraps(width: int, repeatedly: bool) -> None:
-    """Issue 15, 11."""
+    """The line never takes more than one row (issue 15, 11)."""
     line = replace(BUSY, repeatedly=repeatedly).line(width, "12 min 34 s")
     assert cell_len(line) <= width
     assert "\n" not in line

@@ -16,10 +16,7 @@ from tests.unit.rest.parties import RUNNING, TaskManager
 
 
 def ends_once(manager: TaskManager) -> None:
-    """Let the TaskManager have one more line from its second answer on.
-
-    In place of that answer it seems to have ended.
-    """
+    """Let the second answer be that the TaskManager has ended. From then on its log has one more line."""
     looks: list[ListLogs] = []
 
     async def answer(question: ListLogs) -> tuple[LogFile, ...]:

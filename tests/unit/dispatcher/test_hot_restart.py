@@ -51,7 +51,7 @@ async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
 
 
 async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster, runner: Runner) -> None:
-    """H1 - H4, H10."""
+    """The new version runs on the slots of the old one, from its last checkpoint (H1 - H4, H10)."""
     async with job_running(cluster, runner):
         slots = dict(runner.held)
         answer = await restart(cluster, "2")
@@ -125,7 +125,7 @@ async def test_a_dry_run_and_a_refused_version_touch_nothing(cluster: Cluster, r
 
 
 async def test_a_second_request_is_refused_or_takes_the_place_of_the_first(cluster: Cluster, runner: Runner) -> None:
-    """H9."""
+    """A second request is refused, unless it asks to replace the first one (H9)."""
     async with job_running(cluster, runner):
         begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -182,7 +182,7 @@ async def test_a_rescale_is_a_hot_restart_of_the_same_version(cluster: Cluster, 
 async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
     cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
 ) -> None:
-    """H8."""
+    """A daemon may die between any two steps: exactly one version runs afterwards (H8)."""
     reached = asyncio.Event()
 
     def strike(here: CrashPoint) -> None:
@@ -218,7 +218,7 @@ async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
 async def test_a_job_master_that_crashes_between_two_steps_leaves_exactly_one_version(
     cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
 ) -> None:
-    """H8, R13."""
+    """A JobMaster may crash between any two steps: exactly one version runs afterwards (H8, R13)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             bug = Bug(dispatcher, point)

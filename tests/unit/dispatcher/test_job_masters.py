@@ -274,7 +274,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
 async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A5, R27."""
+    """A recovery that hangs delays neither the daemon's start nor other recoveries (A5, R27)."""
     first, *others = await many(cluster, 4)
     recover = CheckpointStore.recover
 

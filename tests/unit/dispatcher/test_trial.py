@@ -117,7 +117,7 @@ async def test_versions_of_an_idle_job_follow_each_other_without_being_told_to_r
 
 
 async def test_a_request_while_a_version_is_still_brought_up_conflicts(cluster: Cluster, runner: Runner) -> None:
-    """H9: as always."""
+    """It conflicts like any request during a hot restart (H9)."""
     runner.finds = m.TaskMetrics()
     async with job_running(cluster, runner):
         await restart(cluster, "2")
@@ -145,7 +145,7 @@ async def test_a_trial_goes_on_under_another_daemon(cluster: Cluster, runner: Ru
 
 
 async def test_a_trial_goes_on_under_another_job_master(cluster: Cluster, runner: Runner) -> None:
-    """H8, R13."""
+    """The new JobMaster continues the trial (H8, R13)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             await restart(cluster, "2")
@@ -161,7 +161,7 @@ async def test_a_trial_goes_on_under_another_job_master(cluster: Cluster, runner
 
 
 async def test_a_cancel_ends_a_job_on_trial(cluster: Cluster, runner: Runner) -> None:
-    """H3a."""
+    """Cancelling a job on trial ends it (H3a)."""
     async with job_running(cluster, runner):
         await restart(cluster, "2")
         await seen(cluster, on_trial(1))

@@ -94,7 +94,7 @@ def test_a_version_that_fails_just_behind_its_first_checkpoint_stays(job: Job) -
 
 
 def test_a_version_that_does_not_make_way_goes_on(job: Job) -> None:
-    """H3a."""
+    """If the old version does not make way, it goes on and the hot restart has failed (H3a)."""
     job.feed(v.Requested(graph(1)))
     assert job.feed(v.NotStoodDown(BOOM)) is Command.GO_ON
     assert (job.counts, job.last) == ("version 0", RestartState.FAILED)
@@ -137,7 +137,7 @@ def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_sto
 
 
 def test_a_version_on_trial_without_input_is_proven_by_its_first_checkpoint(job: Job) -> None:
-    """H7."""
+    """Its first checkpoint proves it, even without input (H7)."""
     starting(job)
     job.feed(v.Idle())
     assert job.feed(v.Proven(7)) is None, "that one is of the version before it"
@@ -217,7 +217,7 @@ def test_a_hot_restart_that_the_daemon_did_not_survive_leaves_the_version_that_c
 
 
 def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
-    """H3a."""
+    """The end of a job abandons its hot restart (H3a)."""
     starting(job)
     assert job.feed(v.Ended()) is None
     assert job.last is RestartState.ABANDONED
@@ -325,7 +325,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_version_that_runs_is_the_one_that_counts(self) -> None:
-        """H8."""
+        """Only the version that counts may run (H8)."""
         v.check_invariants(self.memory)
         if self.running is not None:
             assert self.running == self.memory.current.graph.name

@@ -80,7 +80,7 @@ class Runner:
         return m.NeedsAnswer()
 
     def _follow(self, leader: LeaderId) -> None:
-        """R13."""
+        """Follow a later leader. The tasks of the earlier one end, and the slots are offered to the later one (R13)."""
         if leader > self.leader:
             self.leader = leader
             self.running.clear()

@@ -49,7 +49,7 @@ def test_new_state_makes_up_for_old_waste() -> None:
 
 
 def test_a_file_that_the_last_one_made_needless_is_left() -> None:
-    """Many small files would be rewritten first, and then the large one has to be rewritten anyway (F6)."""
+    """Small files are chosen first. If the large one has to be rewritten anyway, they are left (F6)."""
     files = {"small": use(100, 200), "large": use(1000, 1000)}
     assert files_to_rewrite(files, 0, LIMITS) == {"large"}
 
@@ -261,7 +261,7 @@ def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("limit", [1.05, 2.0])
 def test_a_stricter_limit_costs_more(limit: float) -> None:
-    """This is what the option trades (F6)."""
+    """The option trades space for writes (F6)."""
     jobs = [Job(64, 64 * KIB, CompactionLimits(max_file_size=MIB, max_amplification=each)) for each in (limit, 1.3)]
     for job in jobs:
         chance = random.Random(3)

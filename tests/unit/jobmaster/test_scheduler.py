@@ -374,7 +374,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @invariant()
     def a_job_that_stands_down_deploys_nothing(self) -> None:
-        """H3."""
+        """A job that stands down deploys nothing (H3)."""
         if hasattr(self, "job") and self.job.state.standing_down:
             assert not self.job.state.finding
             assert all(e.state is ExecutionState.CANCELING for e in self.job.state.live)

@@ -171,7 +171,7 @@ def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> 
 
 
 def test_messages_with_another_resourcemanagers_token_are_refused() -> None:
-    """R1."""
+    """A message with another ResourceManager's token is refused (R1)."""
     manager = manager_with()
     registered = manager.register(TM1)
     with pytest.raises(Fenced):
@@ -264,7 +264,7 @@ def test_a_taskmanager_that_connects_again_is_not_lost() -> None:
 
 
 def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> None:
-    """R10."""
+    """An earlier JobMaster stays fenced, and the silent one may come back (R10)."""
     manager = manager_with(can_start=False)
     manager.declare(need(A), by=SECOND)
     manager.passes(10)
@@ -276,7 +276,7 @@ def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> N
 
 
 def test_whoever_is_not_registered_is_told_so_and_registers_again() -> None:
-    """R9, R12."""
+    """A TaskManager that is not registered is told so. It registers again, as a new instance (R9, R12)."""
     manager = manager_with(can_start=False)
     registered = manager.register(TM1)
     manager.core.exited(TM1, "killed", manager.now)

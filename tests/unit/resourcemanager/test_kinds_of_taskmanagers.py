@@ -70,7 +70,7 @@ def test_a_new_resourcemanager_learns_whose_own_a_taskmanager_is() -> None:
 
 
 def test_a_reservation_is_void_where_the_taskmanager_says_that_it_is_anothers_own() -> None:
-    """R24."""
+    """If a TaskManager reports that it belongs to another job, a reservation on it is void (R24)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1)
     manager.needs(JOB2, b=1)
@@ -99,7 +99,7 @@ def test_an_own_taskmanager_waits_a_while_for_its_jobs_next_jobmaster() -> None:
 
 
 def test_an_own_taskmanager_is_no_standby() -> None:
-    """R6, R24."""
+    """A TaskManager that belongs to one job does not count as a standby (R6, R24)."""
     manager = Manager(STANDBY)
     manager.started = 1
     own = manager.report_with(TM1, dedicated_to=JOB1)

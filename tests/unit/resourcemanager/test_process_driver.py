@@ -139,7 +139,7 @@ async def test_a_taskmanager_that_cannot_go_on_says_why_in_one_line(host: Host) 
 
 
 async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
-    """R11: the driver sees the exit long before a heartbeat is missed."""
+    """The driver sees the exit long before a heartbeat is missed (R11)."""
     pid = await host.start()
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -329,7 +329,7 @@ async def test_a_launch_that_hangs_is_waited_for_no_longer_than_is_bearable(
 
 
 async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(host: Host) -> None:
-    """A14."""
+    """Stopping all TaskManagers includes those that are being started (A14)."""
     starting = asyncio.create_task(host.driver.start(TM))
     await asyncio.sleep(0)
     await host.driver.stop_all()

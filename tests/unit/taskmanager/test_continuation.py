@@ -72,7 +72,7 @@ def test_another_version_with_the_same_state_goes_on_where_the_one_before_it_sta
     ids=["fresh", "older", "elsewhere", "drained", "offsets", "without state", "other job", "bounded", "other task"],
 )
 def test_an_attempt_that_begins_elsewhere_does_not(request_: RunTask) -> None:
-    """C14."""
+    """An attempt that does not begin where the one before it stands cannot use its directory (C14)."""
     assert not may_follow(STANDING, request_)
     assert not follows(STANDING, request_, NODES)
 

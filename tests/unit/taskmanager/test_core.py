@@ -86,7 +86,7 @@ def test_what_is_not_accepted_is_free_and_what_was_accepted_before_is_not_at_sta
 
 
 def test_the_answer_to_any_but_the_last_offer_is_dropped() -> None:
-    """R8."""
+    """Only the answer to the last offer counts (R8)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     first = world.ask_of(m.OfferSlots)
@@ -146,7 +146,7 @@ def test_slots_are_given_on_a_ready_session_only() -> None:
 
 
 def test_a_taskmanager_of_one_job() -> None:
-    """R24."""
+    """An exclusive job gets a TaskManager without other jobs, which then takes no other job (R24)."""
     world = CoreWorld()
     world.active(A, 0, job=OTHER)
     assert not world.rm(allocate(B, 1, exclusive=True)).allocated
@@ -279,7 +279,7 @@ def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_y
 
 
 def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
-    """R13, R15."""
+    """Its tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
     world = running()
     world.wait(4.9)
     assert ends(world) == []
@@ -294,7 +294,7 @@ def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold
 
 
 def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
-    """R13."""
+    """Slots are not free while a task may still run on them (R13)."""
     world = running()
     world.wait(60.0)
     assert world.state(A) is S.RELEASING
@@ -424,7 +424,7 @@ def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_fo
     ],
 )
 def test_an_earlier_job_master_changes_nothing(message: m.Message) -> None:
-    """R1."""
+    """Messages of an earlier JobMaster are fenced (R1)."""
     world = running(jm=2)
     before = world.core.slots
     with pytest.raises(Fenced):

@@ -29,7 +29,7 @@ def test_a_deployment_that_comes_behind_the_cancellation_of_its_attempt_is_refus
 
 
 def test_what_an_earlier_job_master_cancelled_says_nothing_of_a_later_ones_attempts() -> None:
-    """R13."""
+    """A later JobMaster may deploy an attempt that an earlier one has cancelled (R13)."""
     world = _with_slots()
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1)))
     world.beat(jm=2)

@@ -153,7 +153,7 @@ def test_ids_that_lead_elsewhere_are_refused(snapshots: LocalSnapshots) -> None:
 
 
 def test_a_silent_child_is_given_up_late_and_a_stopped_one_soon() -> None:
-    """J7."""
+    """A silent child may only be busy; a child stopped by a signal does nothing (J7)."""
     limits, health = Limits(silent=60, stopped=5), Health(heard=100)
     assert verdict(health, limits, 159.9) is None
     assert "not answered for 60.0 s" in (verdict(health, limits, 160) or "")

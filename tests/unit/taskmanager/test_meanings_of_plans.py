@@ -53,7 +53,7 @@ def test_a_name_that_a_projection_gives_does_not_matter() -> None:
 
 
 def test_a_literal_counts_in_a_key_and_not_in_a_projection_below_it() -> None:
-    """C25, H2."""
+    """A literal in a projection may change; a literal in a key may not (C25, H2)."""
 
     def key(in_projection: int, in_key: int) -> Meant:
         projected = alias("p", 11, part("Remainder", column("v", 2), literal(in_projection)))
@@ -85,7 +85,7 @@ def test_a_part_of_a_column_is_a_column_of_its_own() -> None:
 
 
 def test_statistics_that_spark_computes_of_the_same_state_mean_the_same() -> None:
-    """C25."""
+    """Standard deviation and variance, for example, are computed from the same state (C25)."""
     forms = {counted(SOURCE, [], [aggregate(name, column("v", 2))])[0].form for name in ("StddevSamp", "VariancePop")}
     assert forms == {"variance(v)"}
 

@@ -81,7 +81,7 @@ def test_two_failing_connections_in_a_row_or_silence_end_a_registration() -> Non
 
 
 def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
-    """R8."""
+    """Outcomes of an earlier registration arrive late and change nothing (R8)."""
     again = run(
         (2.0, BeatRefused(1, "unknown-task-manager")),
         (2.0, Tick()),

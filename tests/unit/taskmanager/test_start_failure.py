@@ -49,7 +49,7 @@ def test_a_missing_java_is_named_with_where_it_is_looked_for(printed: str) -> No
     ],
 )
 def test_a_heap_that_the_jvm_does_not_get_is_named_by_its_option(printed: str, why: str) -> None:
-    """R5: wrong taskmanager.memory."""
+    """The cause is a wrong taskmanager.memory (R5)."""
     text = start_failure(GATEWAY, printed, CONFIG)
     assert text == f"the JVM does not start with taskmanager.memory.heap.size 8 GiB: {why}"
 

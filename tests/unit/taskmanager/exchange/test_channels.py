@@ -115,7 +115,7 @@ def test_a_barrier_lies_behind_exactly_the_micro_batches_of_its_cut(tmp_path: Pa
 
 
 def test_a_repeated_micro_batch_appears_once(tmp_path: Path) -> None:
-    """J9."""
+    """A micro-batch that Spark repeats after a restore is not written again (J9)."""
     world = World(tmp_path)
     channels = world.channels(batch_id=4)
     for number in (4, 5, 5, 3, 6):
@@ -124,7 +124,7 @@ def test_a_repeated_micro_batch_appears_once(tmp_path: Path) -> None:
 
 
 def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None:
-    """C2."""
+    """A cut records where the barriers are, and the reader may then pass them (C2)."""
     world = World(tmp_path, A, B)
     channels = world.channels()
     channels.trigger(1, world.target())
@@ -221,7 +221,7 @@ def test_entries_that_were_not_restored_are_missed_at_once(tmp_path: Path) -> No
 
 
 def test_unread_entries_that_are_gone_fail_the_checkpoint_and_not_the_task(tmp_path: Path) -> None:
-    """C5."""
+    """The unread entries cannot be saved, so the checkpoint fails; the task goes on (C5)."""
     world = World(tmp_path, A)
     channels = world.channels(aligned_timeout=1.0)
     world.data(A)
@@ -328,7 +328,7 @@ def test_a_micro_batch_that_takes_too_long_does_not_hold_up_the_stop(tmp_path: P
 
 
 def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: Path) -> None:
-    """C13."""
+    """After the abort, publishing is open again (C13)."""
     world = World(tmp_path)
     channels = world.channels()
     assert channels.begin()
@@ -341,7 +341,7 @@ def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: 
 
 
 def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> None:
-    """J8a."""
+    """The end of an input counts only when the task has processed everything before it (J8a)."""
     world = World(tmp_path, A)
     channels = world.channels()
     world.data(A)
@@ -354,7 +354,7 @@ def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> 
 
 
 def test_a_watermark_counts_when_the_task_has_what_is_before_it(tmp_path: Path) -> None:
-    """J8a."""
+    """A watermark counts only when the task has processed everything before it (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels()
     world.data(A, "x", watermark_ms=100)
@@ -384,7 +384,7 @@ def test_an_idle_input_goes_along_with_the_others(tmp_path: Path) -> None:
 
 
 def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path) -> None:
-    """J8a."""
+    """An input that never had an entry is idle after the idle timeout (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=10.0)
     world.data(A, watermark_ms=100)
@@ -400,7 +400,7 @@ def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path
 
 
 def test_where_all_inputs_are_idle_the_furthest_counts(tmp_path: Path) -> None:
-    """J8a."""
+    """If all inputs are idle, the highest watermark counts (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=1.0)
     world.data(A, watermark_ms=100)
@@ -426,7 +426,7 @@ def test_rows_that_wait_for_a_slow_task_are_no_idleness(tmp_path: Path) -> None:
 
 
 def test_an_idle_task_tells_a_watermark_only_when_it_moves(tmp_path: Path) -> None:
-    """J8a."""
+    """An idle task writes a watermark only when it moves forward (J8a)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0, watermark_ms=10))

@@ -56,26 +56,26 @@ def cut(number: int, barriers: dict[VertexId, int], **more: object) -> Cut:
 
 
 def test_without_inputs_a_checkpoint_is_cut_when_it_is_triggered() -> None:
-    """C1."""
+    """Without inputs there are no barriers to wait for (C1)."""
     assert Told()(Triggered(1)) == [cut(1, {}), Release(1)]
 
 
 def test_nothing_is_cut_before_the_barrier_is_in_all_inputs() -> None:
-    """C2."""
+    """A checkpoint is cut when its barrier has arrived in every input (C2)."""
     gate = Told(A, B)
     assert gate(Triggered(1), barrier(A, 0, 1), data(B, 0), Advanced({A: 0, B: 1})) == []
     assert gate(barrier(B, 1, 1)) == [cut(1, {A: 0, B: 1}), Release(1)]
 
 
 def test_barriers_may_come_before_the_trigger() -> None:
-    """C2."""
+    """Barriers may come before the trigger; the cut waits for both (C2)."""
     gate = Told(A, B)
     assert gate(barrier(A, 0, 1), barrier(B, 0, 1)) == []
     assert gate(Triggered(1)) == [cut(1, {A: 0, B: 0}), Release(1)]
 
 
 def test_everything_before_the_barriers_is_processed_first() -> None:
-    """C2."""
+    """The task first processes everything before the barriers (C2)."""
     gate = Told(A)
     assert gate(Triggered(1), data(A, 0), data(A, 1), barrier(A, 2, 1), Advanced({A: 1})) == []
     assert gate(Advanced({A: 2})) == [cut(1, {A: 2}), Release(1)]
@@ -89,7 +89,7 @@ def test_only_barriers_between_the_task_and_a_barrier_are_no_obstacle() -> None:
 
 
 def test_alignment_is_measured_from_the_first_barrier_with_the_bytes_held_behind_it() -> None:
-    """C5."""
+    """Alignment time counts from the first barrier. Held bytes are those after a barrier that has arrived (C5)."""
     gate = Told(A, B)
     gate(Triggered(1), barrier(A, 0, 1), at=1.0)
     gate(data(A, 1, 70), data(A, 2, 30), at=2.0)
@@ -116,7 +116,7 @@ def test_after_the_timeout_the_unread_entries_become_part_of_the_cut() -> None:
 
 
 def test_before_the_timeout_a_checkpoint_aligns() -> None:
-    """C5."""
+    """Before the timeout a checkpoint aligns (C5)."""
     gate = Told(A, aligned_timeout=1.0)
     assert gate(Triggered(1), data(A, 0), barrier(A, 1, 1), at=10.0) == []
     assert next_wakeup(gate.gate) == 11.0
@@ -125,7 +125,7 @@ def test_before_the_timeout_a_checkpoint_aligns() -> None:
 
 
 def test_time_alone_wakes_nobody_who_does_not_wait_for_a_barrier() -> None:
-    """C5."""
+    """Time alone causes nothing if no barrier is awaited (C5)."""
     gate = Told(A, aligned_timeout=1.0)
     assert next_wakeup(gate.gate) is None
     gate(Triggered(1))
@@ -217,7 +217,7 @@ def test_an_entry_that_was_seen_already_counts_once() -> None:
 
 
 def test_a_gap_between_entries_is_a_bug_of_the_caller() -> None:
-    """J8."""
+    """Entries have to arrive without gaps, so a gap is a bug of the caller (J8)."""
     with pytest.raises(InvariantViolated, match="entry 1 came before entry 0"):
         Told(A)(data(A, 1))
 

@@ -306,5 +306,5 @@ class UnalignedModel(GateModel):
 
 @pytest.mark.parametrize("model", [GateModel, AtLeastOnceModel, UnalignedModel])
 def test_a_gate_holds_what_it_promises_in_every_history(model: type[GateModel]) -> None:
-    """C2, C3, C5, C13."""
+    """Random histories keep the rules with aligned, at-least-once and unaligned checkpoints (C2, C3, C5, C13)."""
     run_state_machine_as_test(model, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))

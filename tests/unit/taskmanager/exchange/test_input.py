@@ -54,7 +54,7 @@ def names(reader: Input, start: int, until: int) -> list[str]:
 
 
 def test_it_holds_at_a_barrier_until_it_is_released(log: LogWriter, reader: Make) -> None:
-    """C2."""
+    """A reader stops at a barrier until the barrier is released (C2)."""
     data(log, "x")
     barrier(log, 1)
     data(log, "y")
@@ -74,7 +74,7 @@ def test_a_barrier_that_was_released_before_it_came_holds_nothing(log: LogWriter
 
 
 def test_it_never_holds_at_least_once(log: LogWriter, reader: Make) -> None:
-    """C3."""
+    """With at-least-once checkpoints a reader never stops at a barrier (C3)."""
     data(log, "x")
     barrier(log, 1)
     data(log, "y")
@@ -106,7 +106,7 @@ def test_it_does_not_pass_a_barrier_behind_one_that_is_released(log: LogWriter, 
 
 @pytest.mark.parametrize("kind", [EntryKind.WATERMARK, EntryKind.END])
 def test_event_time_and_the_end_are_worth_a_micro_batch(log: LogWriter, reader: Make, kind: EntryKind) -> None:
-    """J8a."""
+    """A watermark or the end of the input causes a micro-batch, although there is no data (J8a)."""
     log.append(Entry(kind=kind, watermark_ms=1))
     a = reader()
     assert end(a) == 1

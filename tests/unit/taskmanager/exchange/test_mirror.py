@@ -191,7 +191,7 @@ async def test_a_thousand_small_entries_come_in_their_order(
 async def test_what_the_reader_has_processed_is_deleted_on_both_sides(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter, tmp_path: Path
 ) -> None:
-    """J10."""
+    """What the reader has processed is deleted in the mirror and in the log (J10)."""
     for _ in range(3):
         add(log, b"x" * 10)
     async with mirroring(http, endpoint.url, tmp_path / "here") as mirror:
