@@ -174,7 +174,7 @@ async def test_a_directory_is_no_blob(azurite: Azurite, storage: AzureStorage, p
 async def test_the_blocks_of_an_aborted_writer_are_no_blob(
     azurite: Azurite, storage: AzureStorage, prefix: str
 ) -> None:
-    """They cannot be deleted. Azure drops them after a week."""
+    """The blocks of an aborted writer cannot be deleted. Azure drops them after a week."""
     async with await storage.create(f"{prefix}/x") as writer:
         await writer.append(bytes(3 * MIB))
         await until_sent(azurite, f"{prefix}/x")

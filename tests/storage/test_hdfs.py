@@ -214,7 +214,7 @@ async def test_a_file_that_is_not_complete_at_once_is_asked_for_again_at_once() 
 
 
 async def test_leftovers_go_when_their_writers_are_gone(hdfs: Hdfs, prefix: str) -> None:
-    """Such a temporary file is deleted with its directory. One with a living writer stays, however old it is."""
+    """A temporary file without a living writer is deleted with its directory. Others stay, however old they are."""
     storage = HdfsStorage(HdfsOptions(leftover_age=Duration(0)))
     writer = await storage.create(f"{prefix}/d/x")
     await writer.append(b"1")
@@ -307,7 +307,7 @@ async def test_paths_that_hdfs_cannot_hold_are_refused(storage: HdfsStorage, pat
     ],
 )
 def test_errors_are_of_few_kinds(text: str, kind: type[StorageError]) -> None:
-    """They have the path, and no Java stack (S4)."""
+    """Errors have the path, and no Java stack (S4)."""
     error = of_text("host:1/p", text)
     assert type(error) is kind
     assert "host:1/p" in error.message

@@ -90,7 +90,7 @@ async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(
 async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_last_one_to_the_next(
     tmp_path: Path,
 ) -> None:
-    """Its HTTP port is taken, which is not the fault of the warm sessions (R7, A6)."""
+    """The HTTP port is taken, which is not the fault of the warm sessions (R7, A6)."""
     await _rpc_port_of_a_daemon(tmp_path)  # TaskManagers find the next daemon there
     resource_id = ResourceId("tm-000000000001")
     earlier = ProcessDriver(

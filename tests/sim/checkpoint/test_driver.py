@@ -54,7 +54,7 @@ async def test_a_checkpoint_that_overtakes_the_interval_delays_the_next_one() ->
 
 
 async def test_a_checkpoint_expires_and_the_job_is_failed() -> None:
-    """Its tasks are told, its files are deleted, and the caller's callback runs once (C21, C23)."""
+    """When a checkpoint expires, tasks are told, its files are deleted, and the callback runs once (C21, C23)."""
     world = World(interval=10.0, timeout=30.0)
     world.snapshot_takes[B] = None
     async with world.coordinator as coordinator:
@@ -112,7 +112,7 @@ async def test_a_trigger_names_the_oldest_checkpoint_that_is_pending() -> None:
 
 
 async def test_a_final_checkpoint_returns_when_all_tasks_have_published_it() -> None:
-    """It is not enough that the checkpoint is complete (C4)."""
+    """A final checkpoint returns when all tasks have published it; that it is complete is not enough (C4)."""
     world = World(interval=10.0)
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -347,7 +347,7 @@ class LaggingClock(SystemClock):
 
 
 async def test_a_trigger_that_becomes_due_while_the_loop_is_busy_is_not_lost() -> None:
-    """It is due between an event and the next check of the timer, and no other event would follow (C20, A4)."""
+    """A trigger may be due between an event and the next check of the timer; no other event would follow (C20, A4)."""
     world = World(interval=10.0)
     world.clock = clock = LaggingClock()
     world.coordinator = world.new_coordinator()

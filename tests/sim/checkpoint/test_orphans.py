@@ -72,7 +72,7 @@ async def test_files_that_could_not_be_deleted_go_when_the_storage_is_back() -> 
 
 
 async def test_nothing_is_swept_while_metadata_cannot_be_read() -> None:
-    """It may refer to any file (A12, F7)."""
+    """Metadata that cannot be read may refer to any file, so nothing is swept (A12, F7)."""
     world = World(orphan_grace=10.0)
     await world.new_coordinator()._store.write(completed(1))
     plant(world, "chk-2/_metadata", name(1, A1), name(1, B1), name(2, A1))

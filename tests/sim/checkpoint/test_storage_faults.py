@@ -187,7 +187,7 @@ async def test_a_storage_that_fails_every_third_write_costs_checkpoints_and_noth
 
 
 async def test_a_full_storage_fails_the_job_only_beyond_the_tolerated_number(tmp_path: Path) -> None:
-    """It goes on when there is space again (C23)."""
+    """A job that tolerates the failures goes on when there is space again (C23)."""
     async with running(tmp_path, tolerable_failed=2) as world:
         world.storage.full = True
         await until(lambda: bool(world.failures))
@@ -221,7 +221,7 @@ async def test_a_slow_storage_makes_checkpoints_slow_and_no_more(tmp_path: Path)
 
 
 async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path) -> None:
-    """Their uploads end with them, and what they wrote is deleted (C21, C13)."""
+    """Uploads end with their checkpoint when it expires, and what they wrote is deleted (C21, C13)."""
     async with running(tmp_path, seen_to_work=False, timeout=0.3, tolerable_failed=1) as world:
         world.storage.latency = 0.1  # each task writes 12 files, one after the other
         await until(lambda: bool(world.failures))

@@ -54,7 +54,7 @@ async def test_what_was_written_is_recovered_in_order(location: Location) -> Non
 
 
 async def test_torn_metadata_is_set_aside_and_the_others_are_used(location: Location) -> None:
-    """It is reported and skipped, and nothing that it may refer to is swept (C25, A12)."""
+    """Torn metadata is reported and skipped, and nothing that it may refer to is swept (C25, A12)."""
     await add(location, completed(1))
     await add(location, completed(2))
     whole = await location.child("chk-2/_metadata").read_bytes()

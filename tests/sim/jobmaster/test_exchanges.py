@@ -38,7 +38,10 @@ def two_groups() -> JobGraph:
 
 
 async def test_a_region_on_two_taskmanagers_restarts_from_a_checkpoint_that_both_are_in(tmp_path: Path) -> None:
-    """It is complete when both have acknowledged it. If one is lost, both restart from it (C20, C21, R16)."""
+    """A checkpoint is complete when both tasks have acknowledged it.
+
+    If one is lost, both restart from it (C20, C21, R16).
+    """
     async with running(
         tmp_path, two_groups(), {TM: 2, TM2: 2}, interval=10.0, timeout=30.0, tolerable_failed=9
     ) as world:

@@ -70,7 +70,7 @@ def stray(world: World, state: m.TaskState) -> None:
 async def test_an_attempt_that_was_given_up_is_cancelled_when_it_is_reported(
     tmp_path: Path, state: m.TaskState
 ) -> None:
-    """Its deployment came after the JobMaster stopped waiting for an answer, or its cancellation never came (R10)."""
+    """The deployment came after the JobMaster stopped waiting for an answer, or the cancellation never came (R10)."""
     async with running(tmp_path) as world:
         stray(world, state)
         await until(lambda: STRAY not in world.tm.tasks)
@@ -86,7 +86,7 @@ async def test_an_attempt_that_ends_already_is_left_alone(tmp_path: Path) -> Non
 
 
 async def test_a_slot_that_the_taskmanager_does_not_know_is_not_held(tmp_path: Path) -> None:
-    """Its task is deployed again (R10)."""
+    """What ran on a slot that the TaskManager does not know is deployed again (R10)."""
     async with running(tmp_path) as world:
         world.tm.held.clear()
         await until(lambda: len(world.tm.deployed) == 2)

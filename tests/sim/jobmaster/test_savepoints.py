@@ -38,7 +38,7 @@ async def runs_again(world: World) -> None:
 
 
 async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> None:
-    """It is written once everything that it covers is published (C24)."""
+    """A savepoint is written once everything that it covers is published (C24)."""
     async with running(tmp_path) as world:
         path = await world.master.savepoints.take(place(tmp_path / "savepoints"))
         assert world.story == ["deploy 0", "trigger 1", "publish 1"]
@@ -58,7 +58,7 @@ async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
 
 
 async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_path: Path) -> None:
-    """Its tasks stand still, and only a restart lets them go on (C24)."""
+    """After the failed stop, the tasks stand still, and only a restart lets them go on (C24)."""
     async with running(tmp_path) as world:
         with pytest.raises(StopFailed):
             await world.master.savepoints.stop(nowhere(tmp_path / "file"))

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_stay(tmp_path: Path) -> None:
-    """It takes a checkpoint and cancels the tasks. It ends no job, frees no slot and settles no sink (H3, H3a)."""
+    """A JobMaster that stands down takes a checkpoint and cancels its tasks.
+
+    It ends no job, frees no slot and settles no sink (H3, H3a).
+    """
     async with running(tmp_path) as world:
         assert await world.master.making_way.stand_down(final=True) == 1
         assert world.story == ["deploy 0", "trigger 1 and stop", "publish 1", "cancel"]
@@ -93,7 +96,7 @@ async def test_a_version_with_sinks_that_the_next_one_lacks_stops_when_they_have
 
 
 async def test_a_version_whose_sinks_cannot_commit_goes_on_where_the_next_one_lacks_them(tmp_path: Path) -> None:
-    """Its tasks stood still, and restart from the checkpoint (H3, J13)."""
+    """If the old version's sinks cannot commit, its tasks, which stood still, restart from the checkpoint (H3, J13)."""
     async with running(tmp_path, timeout=3600.0) as world:
         world.wire.faults.drop_if = lambda _s, _t, message: isinstance(message, m.NotifyCheckpointComplete)
         with pytest.raises(NotStoodDown, match="have not committed what they owe"):
@@ -192,7 +195,7 @@ async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
 
 
 async def test_a_lost_task_manager_does_not_speak_against_a_version(tmp_path: Path) -> None:
-    """It restarts and is still on trial (H7)."""
+    """After the loss of a TaskManager the version restarts and is still on trial (H7)."""
     async with running(tmp_path, slots={TM: 8}) as world:
         base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True
@@ -236,7 +239,7 @@ async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_m
 
 
 async def test_a_narrower_version_keeps_its_part_of_an_allocation_and_gives_the_rest_back(tmp_path: Path) -> None:
-    """It gives them back once it runs. The task stays where it is, in the same attempt (H4)."""
+    """A narrower version gives unused slots back once it runs. Its task stays where it is, in the same attempt (H4)."""
     async with running(tmp_path, graph(parallelism=4), {TM: 4}) as world:
         (allocation,) = world.tm.held
         base = await world.master.making_way.stand_down(final=True)

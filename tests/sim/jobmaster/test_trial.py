@@ -58,7 +58,7 @@ async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
 
 
 async def test_a_version_without_input_is_on_trial_until_it_has_processed_rows(tmp_path: Path) -> None:
-    """It stays on trial for hours. A checkpoint follows its first rows at once, and then as usual (H7)."""
+    """A trial without input lasts for hours. A checkpoint follows the first rows at once, and then as usual (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         assert (heard.said, "trigger 17" in world.story) == (["running", "idle"], False)
@@ -99,7 +99,7 @@ async def test_a_version_that_looks_for_rows_in_vain_again_is_still_on_trial(tmp
 
 
 async def test_a_source_in_which_nothing_comes_does_not_hold_back_what_the_others_yield(tmp_path: Path) -> None:
-    """Their rows wait for the checkpoint, and it may take days until every source has a row (H7)."""
+    """Rows of the other sources wait for the checkpoint, and it may take days until every source has a row (H7)."""
     job = graph("numbers", "letters")
     async with running(tmp_path, job) as world, idle(world, tmp_path, job) as heard:
         world.tm.progress(m.TaskMetrics(batches=1, rows_in=1), "numbers")
@@ -139,7 +139,10 @@ def place(path: Path) -> Location:
 
 
 async def test_whoever_asks_for_a_savepoint_ends_the_trial(tmp_path: Path) -> None:
-    """It belongs to the new version and can start jobs of it. Only that version can read what follows it (H7, C24)."""
+    """The savepoint belongs to the new version and can start jobs of it.
+
+    Only that version can read what follows it (H7, C24).
+    """
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         await world.master.savepoints.take(place(tmp_path / "savepoints"))
@@ -171,7 +174,7 @@ async def test_a_version_on_trial_can_be_stopped_with_a_savepoint(tmp_path: Path
 
 
 async def test_a_version_on_trial_can_be_drained(tmp_path: Path) -> None:
-    """Its final checkpoint ends the trial (C24)."""
+    """The final checkpoint of a drain ends the trial (C24)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         await until(lambda: world.ended)

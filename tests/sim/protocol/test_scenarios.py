@@ -69,7 +69,7 @@ def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
 
 
 def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes() -> None:
-    """Its tasks run in the same processes as before, as new attempts (R13)."""
+    """After a crash of its JobMaster, a job runs in the same processes as before, as new attempts (R13)."""
     world = cluster()
     before, there = attempts(world), processes(world)
     world.crash_job_master(master(world), lasts=1.0)

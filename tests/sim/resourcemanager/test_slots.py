@@ -59,7 +59,7 @@ async def test_a_taskmanager_that_falls_silent_is_lost_after_the_heartbeat_timeo
 
 
 async def test_idle_taskmanagers_beyond_the_standby_are_stopped() -> None:
-    """They are stopped after `resourcemanager.taskmanager-timeout` (R6)."""
+    """Idle TaskManagers are stopped after `resourcemanager.taskmanager-timeout` (R6)."""
     async with World(4) as world:
         job = await world.submit(a=4, b=4)
         await world.within(60, lambda: ready(world, 3) and settled(world))
@@ -86,7 +86,7 @@ async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing(
 
 
 async def test_a_taskmanager_that_is_found_and_never_registers_is_replaced() -> None:
-    """It hangs, and does not count for ever (R7)."""
+    """A TaskManager that hangs before it registers does not count for ever (R7)."""
     async with World(8) as world:
         await world.within(20, lambda: ready(world, 1) and world.agreed())
         (hanging,) = world.driver.living.values()

@@ -262,7 +262,7 @@ class TestCleanup:
         assert (await cache.get(JOB, key)).read_bytes() == DATA
 
     async def test_what_nobody_knows_of_goes_too(self, cache: BlobCache, key: BlobKey, tmp_path: Path) -> None:
-        """Such a file could not be deleted, or was written for a request that had been cancelled."""
+        """A file may be unknown because it could not be deleted, or was written for a cancelled request."""
         stray = tmp_path / "cache" / JOB / str(key)
         stray.parent.mkdir()
         stray.write_bytes(DATA)

@@ -138,7 +138,7 @@ async def test_a_deployment_that_no_frame_would_hold_arrives(world: World) -> No
 
 
 async def test_an_acknowledgement_leaves_nothing_anywhere(world: World) -> None:
-    """They are deleted on delivery, and never written to the HA store (B2)."""
+    """Blobs of an acknowledgement are deleted on delivery, and never written to the HA store (B2)."""
     request = acknowledgement(files=FILES)
     await world.acknowledge(request)
     assert world.master.got == [request]
@@ -148,7 +148,7 @@ async def test_an_acknowledgement_leaves_nothing_anywhere(world: World) -> None:
 
 
 async def test_an_acknowledgement_without_a_blobserver_is_unanswered_until_there_is_one(world: World) -> None:
-    """It is repeated as if it had been lost (C12)."""
+    """Without a BlobServer, the acknowledgement is repeated as if it had been lost (C12)."""
     url, world.client.url = world.client.url, "http://127.0.0.1:9"
     request = acknowledgement(files=FILES)
     with pytest.raises(Unreachable):

@@ -166,7 +166,7 @@ async def test_a_message_below_the_limit_travels_as_it_is() -> None:
 
 
 async def test_of_a_larger_one_no_more_than_the_limit_goes_by_message() -> None:
-    """Its largest fields are PERMANENT blobs, and the message that arrives is the same (B2, B3)."""
+    """The largest fields of a large message are PERMANENT blobs, and the message that arrives is the same (B2, B3)."""
     async with world() as w:
         sizes: list[int] = []
 
@@ -322,7 +322,7 @@ async def test_a_successor_that_comes_before_the_other_has_left_keeps_what_is_it
 
 @pytest.mark.parametrize("moment", [0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.0055, 0.5])
 async def test_a_jobmaster_that_crashes_at_any_moment_of_a_deployment_leaves_no_reference(moment: float) -> None:
-    """It may be uploading, the message may be on its way, or the answer may be due (B17)."""
+    """The JobMaster may be uploading, the message may be on its way, or the answer may be due (B17)."""
     async with world() as w:
         w.wire.faults = Faults(least_delay=0.001, most_delay=0.001)
         deploying = asyncio.create_task(w.deploy(deployment()))
@@ -431,7 +431,7 @@ async def test_a_hanging_store_holds_up_no_other_message() -> None:
 
 
 async def test_a_repeated_acknowledgement_is_delivered_again_and_leaves_nothing() -> None:
-    """Its answer was lost, and its blob is deleted already (C12, B3)."""
+    """The first answer was lost, and the blob is deleted already (C12, B3)."""
     async with world() as w:
         lost = iter([False, True])  # the request arrives, its answer does not
         w.wire.faults = Faults(drop_if=lambda *_: next(lost, False))

@@ -185,7 +185,7 @@ async def test_a_jobs_blobs_are_deleted(server: BlobServer, http: aiohttp.Client
 
 
 async def test_a_broken_upload_leaves_nothing(server: BlobServer, tmp_path: Path) -> None:
-    """It leaves nothing after its connection has ended (B5)."""
+    """A broken upload leaves nothing after its connection has ended (B5)."""
     host, port = server.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"PUT /blobs/{JOB}?sha256={'0' * 64} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -275,7 +275,7 @@ async def copies(ha: Location) -> list[str]:
 
 
 async def test_permanent_blobs_are_copied_to_the_ha_store(safe: BlobServer, ha: Location) -> None:
-    """They are copied before the answer (B2, B5)."""
+    """Permanent blobs are copied before the answer (B2, B5)."""
     async with aiohttp.ClientSession(safe.url) as http:
         key = await put(http)
         await put(http, kind="t")

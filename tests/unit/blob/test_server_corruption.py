@@ -196,7 +196,7 @@ async def test_a_bad_copy_is_replaced_by_the_local_file(cluster: Cluster, damage
 async def test_a_disk_that_cannot_be_read_is_an_error_of_the_storage(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends neither the reader nor the task that repairs copies (B7)."""
+    """A disk that cannot be read ends neither the reader nor the task that repairs copies (B7)."""
 
     class Broken(FileIO):
         def readall(self) -> bytes:
@@ -252,7 +252,7 @@ async def test_the_cleanup_mends_a_copy_of_another_size(cluster: Cluster) -> Non
 
 
 async def test_two_bad_copies_are_reported_and_left_alone(cluster: Cluster) -> None:
-    """They are not deleted because of the damage (B17)."""
+    """If both copies are bad, neither is deleted because of the damage (B17)."""
     key = await cluster.put()
     await cluster.server.hold(JOB, [key])
     flip(cluster.copy(key))

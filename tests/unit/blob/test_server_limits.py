@@ -207,7 +207,7 @@ async def test_a_client_that_does_not_read_loses_its_place(tmp_path: Path, nothi
 async def test_a_client_that_reads_a_little_now_and_then_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a client is never idle, so fifty of them could hold the server for ever."""
+    """A client that reads slowly is never idle, so fifty of them could hold the server for ever."""
     options = BlobOptions(directory=tmp_path, transfers=1, idle_timeout=0.3)
     async with BlobServer(options=options) as server:
         key = await put(server, os.urandom(32 * MIB))
@@ -423,7 +423,7 @@ async def test_files_that_are_hashed_leave_the_threads_to_others(
 
 
 async def test_a_body_that_is_announced_too_large_is_refused_at_once(tmp_path: Path) -> None:
-    """It is refused before a byte of it is read (B5)."""
+    """A body that is announced as too large is refused before a byte of it is read (B5)."""
     async with BlobServer(options=BlobOptions(directory=tmp_path, max_size=1000)) as server:
         async with wire(server) as (reader, writer):
             writer.write(head("PUT", f"/blobs/{JOB}?sha256={'0' * 64}", "Content-Length: 1001"))

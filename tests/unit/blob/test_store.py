@@ -225,7 +225,7 @@ def test_a_restarted_blob_forgets_what_came(store: BlobStore) -> None:
 
 
 def test_a_corrupt_file_is_moved_aside(store: BlobStore) -> None:
-    """It is reported and never served, even if it was good before (B7)."""
+    """A corrupt file is reported and never served, even if it was good before (B7)."""
     key = put(store)
     path = store.get(JOB, key)
     path.write_bytes(b"some cOntent")
@@ -299,7 +299,7 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
 def test_a_cleanup_while_the_directory_is_made_does_not_break_an_upload(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It takes two calls: one creates the directory, one opens it."""
+    """Making a directory takes two calls: one creates it, one opens it."""
     mkdir, cleanups = os.mkdir, 0
 
     def made(path: Path) -> None:

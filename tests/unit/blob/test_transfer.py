@@ -47,7 +47,7 @@ async def test_who_gives_up_waiting_leaves_room() -> None:
 
 
 async def test_who_has_waited_for_long_is_told_to_come_again() -> None:
-    """It is told so before it would give up a silent server (B9)."""
+    """A transfer is told to come again before it would give up a silent server (B9)."""
     gate = TransferGate(limit=1, backlog=1, longest_wait=0.01)
     async with gate.transfer():
         with pytest.raises(BlobServerBusy, match="none ended for long"):

@@ -133,7 +133,7 @@ def test_min_pause_counts_from_the_end_of_the_last_checkpoint() -> None:
 
 
 def test_a_forced_request_skips_three_checks_and_no_other() -> None:
-    """It skips the checks for a queued request, too many in flight, and too soon, but not for running tasks (C20)."""
+    """A forced request skips the checks for a queued one, too many in flight and too soon, but no other (C20)."""
     story = Story(min_pause=100.0).running().pending(1)
     story.tell(e.TriggerRequested(2))
     assert story.tell(e.TriggerRequested(3, forced=True)) == [e.SetUp(3)]
@@ -151,7 +151,7 @@ def test_a_forced_request_skips_three_checks_and_no_other() -> None:
     ],
 )
 def test_a_set_up_that_the_world_overtook_leads_to_nothing(meanwhile: e.Event, answer: e.Command) -> None:
-    """Its id is spent, and no task hears of it (C20)."""
+    """The id of such a set-up is spent, and no task hears of it (C20)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1))
     assert story.tell(meanwhile) == [answer]
@@ -169,7 +169,7 @@ def test_the_checks_are_made_again_after_the_set_up() -> None:
 
 
 def test_a_failed_set_up_counts_as_a_failed_trigger_until_one_succeeds() -> None:
-    """Such failures are counted separately and consecutively, and do not fail the job (C23)."""
+    """Failed set-ups are counted separately and consecutively, and do not fail the job (C23)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1))
     assert story.tell(e.SetUpFailed(1, ERROR)) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, ERROR)]
@@ -218,7 +218,7 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
 
 
 def test_a_late_or_doubled_acknowledgement_changes_nothing() -> None:
-    """It may come from another attempt, repeat one, or belong to a checkpoint that is gone.
+    """An acknowledgement may come from another attempt, repeat one, or belong to a checkpoint that is gone.
 
     Its files are deleted (C21).
     """
@@ -291,7 +291,7 @@ def test_a_snapshot_that_refers_to_a_file_nobody_retains_is_declined() -> None:
 
 
 def test_a_checkpoint_is_retained_until_its_tasks_have_published_it() -> None:
-    """Its metadata is the only proof of what is owed. A later one subsumes it when nothing is owed (C22)."""
+    """A checkpoint's metadata is the only proof of what is owed. A later one subsumes it when nothing is owed (C22)."""
     story = Story().running().pending(1)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(1, task, attempt)))
@@ -370,7 +370,7 @@ def test_attempts_that_were_not_restored_are_told_what_is_owed() -> None:
 
 
 def test_an_older_checkpoint_ends_when_a_later_one_is_complete() -> None:
-    """It could never become the latest (C22)."""
+    """An older checkpoint could never become the latest (C22)."""
     story = Story(max_concurrent=2).running().pending(1).pending(2)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(2, task, attempt)))
@@ -397,7 +397,7 @@ def test_a_final_checkpoint_waits_for_the_one_in_flight_and_the_job_for_its_publ
 
 
 def test_a_final_checkpoint_that_failed_is_tried_again() -> None:
-    """It is repeated until it succeeds, or until too many failures fail the job (C4)."""
+    """A failed final checkpoint is repeated until it succeeds, or until too many failures fail the job (C4)."""
     story = Story(tolerable_failed=1).running()
     assert story.tell(e.FinalRequested()) == [e.SetUp(-1)]
     story.tell(e.SetUpDone(-1, 1, NOON), e.Declined(1, A1, ERROR))
@@ -556,7 +556,10 @@ def test_a_checkpoint_is_counted_once_whatever_is_said_of_it() -> None:
     ],
 )
 def test_what_says_nothing_of_checkpointing_is_no_counted_failure(event: e.Event, cause: FailureCause) -> None:
-    """These are failed tasks and a coordinator that shuts down. Both are shown by name (C23)."""
+    """Failed tasks and a coordinator that shuts down do not count as failed checkpoints.
+
+    Both are shown by name (C23).
+    """
     story = Story().running().pending(1)
     assert e.Fail(1, 1, cause, None) in story.tell(event)
     assert (story.state.failures, story.state.trigger_failures) == (0, 0)
@@ -600,7 +603,7 @@ def test_what_a_late_acknowledgement_wrote_is_deleted_only_where_nobody_refers_t
 
 
 def test_the_survivors_of_a_failover_are_told_of_the_abort_and_nobody_else() -> None:
-    """These are the tasks that run on and have heard of the checkpoint (C13)."""
+    """Survivors are the tasks that run on and have heard of the checkpoint (C13)."""
     story = Story(tolerable_failed=1).running().pending(1)
     assert story.tell(e.TasksStopped(frozenset({B1})))[0] == e.NotifyAborted(B1, 1)
 

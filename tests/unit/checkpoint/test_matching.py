@@ -92,7 +92,7 @@ def test_another_number_of_operators_in_a_vertex_is_refused() -> None:
 
 
 def test_a_vertex_read_twice_is_told_apart_by_its_readers() -> None:
-    """Its state exists once for each way to the sink (C25)."""
+    """The state of a vertex that is read twice exists once for each way to the sink (C25)."""
     old = plan("d:Deduplicate::x/u", "a:json", "d:Deduplicate::y/u")
     new = plan("d:Deduplicate::y/u", "a:json", "d:Deduplicate::x/u")
     assert match_nodes(old, new).operators == {0: 1, 1: 0}
@@ -121,7 +121,7 @@ def tasks(**vertices: str) -> dict[TaskId, list[VertexId]]:
 
 
 def test_a_task_that_only_passes_on_what_another_yields_may_go() -> None:
-    """It may not if its snapshot holds rows that it had not read yet (C25)."""
+    """Such a task may not go if its snapshot holds rows that it had not read yet (C25)."""
     passing = replace(snapshot("apart", "minutes:exchange"), inputs={VertexId("minutes"): 7})
     assert match_tasks([passing], tasks(events="events minutes out")) == {}
     with pytest.raises(StateNotMatched, match="there is state of apart"):

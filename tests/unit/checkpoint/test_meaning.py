@@ -98,7 +98,7 @@ def test_another_meaning_is_refused_with_a_code_of_its_own_unless_it_is_allowed(
 
 
 def test_types_that_do_not_fit_are_told_before_what_they_mean() -> None:
-    """They cannot be allowed (C25)."""
+    """Types that do not fit cannot be allowed (C25)."""
     old = PlanNode(number=0, stateful=True, vertex="w", kind="Aggregate", fingerprint="1", meaning=meant("sum(v)"))
     new = replace(old, meaning=meant("avg(v)"), fingerprint="2")
     with pytest.raises(StateNotMatched, match="other types") as caught:

@@ -23,7 +23,7 @@ def transaction(checkpoint_id: int) -> SinkTransaction:
 
 
 def test_what_is_written_is_read_back() -> None:
-    """It is one file with a version and a checksum (C22)."""
+    """Metadata is one file with a version and a checksum (C22)."""
     checkpoint = completed(7, snapshot(7, A, A1, transactions=(transaction(7),)), snapshot(7, B, B1))
     assert decode(encode(checkpoint)) == checkpoint
 

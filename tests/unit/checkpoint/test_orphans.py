@@ -135,7 +135,7 @@ async def test_a_directory_in_which_somebody_works_is_left_alone(root: Root) -> 
 
 
 async def test_a_directory_with_metadata_that_cannot_be_read_is_left_alone(root: Root) -> None:
-    """It may refer to any file. The other jobs' orphans are deleted (A12)."""
+    """Unreadable metadata may refer to any file of its directory. The other jobs' orphans are deleted (A12)."""
     root.checkpoint(JOB, 7)
     root.put(JOB, name(6, A1))
     root.put(JOB, layout.metadata_file(8), b"torn")
@@ -162,7 +162,7 @@ async def test_a_directory_whose_checkpoints_change_meanwhile_is_left_alone(root
 
 
 async def test_a_running_jobs_coordinator_answers_for_it(root: Root) -> None:
-    """It knows what is in flight; no metadata names that yet (F7)."""
+    """Only the coordinator of a running job knows what is in flight; no metadata names that yet (F7)."""
     root.put(JOB, name(6, A1))
     root.put(JOB, name(7, A1), at=NEW)
     answer = JobOrphans(job_id=JOB, files=(OrphanFile(name(6, A1), 1, OLD * 1000),), kept=1)

@@ -42,7 +42,7 @@ async def checkpoint(storages: Storages, root: Path, number: int = 7) -> Complet
 
 
 async def test_a_savepoint_stands_for_itself_wherever_it_is_moved(storages: Storages, tmp_path: Path) -> None:
-    """It has all files of the checkpoint, and shares none with it (C24)."""
+    """A savepoint has all files of its checkpoint, and shares none with it (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
     Path(target.path).rename(tmp_path / "moved")

@@ -52,7 +52,7 @@ def after(*records: s.CheckpointRecord) -> s.CheckpointStatistics:
 
 
 def test_a_checkpoint_is_counted_once_however_often_it_is_reported() -> None:
-    """It is counted as in progress first, then as ended (C30)."""
+    """A checkpoint is counted as in progress first, then as ended (C30)."""
     statistics = after(record(1, s.CheckpointStatus.IN_PROGRESS), record(1, s.CheckpointStatus.IN_PROGRESS), record(1))
     assert to_flink_json(statistics)["counts"] == {
         "restored": 0,
@@ -82,7 +82,7 @@ def test_the_history_is_bounded_and_newest_first() -> None:
 
 
 def test_the_summary_has_flinks_quantiles() -> None:
-    """These are min, avg, max, p50, p95 and p99 of duration and bytes (C30)."""
+    """The summary has min, avg, max, p50, p95 and p99 of duration and bytes (C30)."""
     shown = to_flink_json(after(*(record(n, ms=n * 10) for n in range(1, 102))))["summary"]
     duration = shown["end_to_end_duration"]
     assert (duration["min"], duration["avg"], duration["max"]) == (10, 510, 1010)
@@ -93,7 +93,7 @@ def test_the_summary_has_flinks_quantiles() -> None:
 
 
 def test_details_show_every_task() -> None:
-    """They are shown for each checkpoint and task (C30)."""
+    """Details are shown for each checkpoint and task (C30)."""
     shown = details_to_flink_json(after(record(1)), 1)
     assert shown["external_path"] == "file:///c/chk-1/_metadata"
     assert shown["tasks"]["a"]["minflinkd"] == {
@@ -126,7 +126,7 @@ def test_a_task_that_has_not_acknowledged_is_shown_as_well() -> None:
 
 
 def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
-    """These are sync, async, alignment and start delay (C30)."""
+    """The fields are sync, async, alignment and start delay (C30)."""
     shown = subtasks_to_flink_json(after(record(1)), 1)["tasks"]["a"]
     assert shown["subtasks"] == [
         {
@@ -150,7 +150,7 @@ def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
 
 
 def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
-    """These are failures by cause and in a row, refusals, and failures before a checkpoint had an id (C23, C30)."""
+    """Other fields are failures by cause and in a row, refusals, and failures before there was an id (C23, C30)."""
     statistics = s.set_up_failed(after(record(1, s.CheckpointStatus.FAILED)), FailureCause.TRIGGER_FAILURE)
     statistics = s.refused(s.refused(statistics, Refusal.TOO_SOON), Refusal.TOO_SOON)
     statistics = structs.replace(statistics, consecutive_failures=1, consecutive_trigger_failures=2, interval_ms=5000)
@@ -167,7 +167,7 @@ def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
 
 
 def test_files_and_calls_to_the_storage_are_shown() -> None:
-    """They are shown for the job and each checkpoint. The TaskManagers' part is included if they measured it (F10)."""
+    """The figures are those of the job and each checkpoint, with the TaskManagers' part if they measured it (F10)."""
     one = record(1)
     merging = MergingFigures(creates=2, create_ms=10.0, closes=2, close_ms=40.0, compactions=1, bytes_rewritten=77)
     tasks = (structs.replace(one.tasks[0], merging=merging), one.tasks[1])
@@ -212,7 +212,7 @@ def test_statistics_that_an_earlier_version_stored_are_read() -> None:
 
 
 def test_the_last_restore_is_shown() -> None:
-    """It is counted, and its source is shown (C30)."""
+    """A restore is counted, and its source is shown (C30)."""
     restore = s.RestoreRecord(checkpoint_id=4, restored_ms=NOON, path="file:///c/chk-4/_metadata")
     shown = to_flink_json(s.restored(after(), restore))
     assert shown["counts"]["restored"] == 1

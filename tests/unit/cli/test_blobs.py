@@ -75,7 +75,7 @@ def test_a_permanent_blob_needs_a_job(
 def test_a_transient_blob_is_deleted_by_the_beginning_of_its_key(
     command: Command, daemon: RunningDaemon, files: list[str]
 ) -> None:
-    """Its user may delete it (B2)."""
+    """A transient blob's user may delete it (B2)."""
     (stored,) = json.loads(command("blobs", "upload", files[0], "--transient", "--json").stdout)
     shown = command("blobs", "delete", stored["key"][:10])
     assert (shown.exit_code, shown.output) == (0, f"{stored['key']} is deleted.\n")

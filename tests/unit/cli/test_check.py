@@ -96,7 +96,7 @@ def test_without_java_the_job_is_not_said_to_be_sound(job: Path, tmp_path: Path)
 
 
 def test_with_json_a_job_that_could_not_be_checked_is_an_error_as_json(job: Path, tmp_path: Path) -> None:
-    """It is on stderr, with the code that a script checks and with the faults that the file alone shows (E10)."""
+    """The error is on stderr, with the code that a script checks, and with the faults that the file shows (E10)."""
     job.write_text(JOB.replace("[clicks]", "[click]"))
     shown = CliRunner().invoke(main, ["check", str(job), "--json"], env={"JAVA_HOME": str(tmp_path)})
     assert (shown.exit_code, shown.stdout) == (ExitCode.DAEMON_FAILED, "")

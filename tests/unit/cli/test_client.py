@@ -65,7 +65,7 @@ def test_a_dry_run_starts_and_leaves_nothing(daemon: RunningDaemon, url: str, tm
 
 
 def test_every_fault_is_told_at_once(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
-    """These are the faults in the job itself and those that Spark finds in its sound part (J4)."""
+    """The faults are those in the job itself and those that Spark finds in its sound part (J4)."""
     daemon.dispatcher.faults = (GraphFault(path="vertices.clicks.source", problem="no such path"),)
     with pytest.raises(InvalidJobGraph) as refused:
         clicks(tmp_path, broken=True).dry_run()

@@ -50,7 +50,7 @@ def test_help_groups_the_commands_and_begins_with_examples() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_examples(name: str) -> None:
-    """It also has --json, except where a daemon or a TaskManager itself runs (E10)."""
+    """Every command also has --json, except where a daemon or a TaskManager itself runs (E10)."""
     if name == "demo":
         pytest.importorskip("minflinkd.cli.demo")
     shown = CliRunner().invoke(main, [name, "--help"])
@@ -76,7 +76,7 @@ def test_list_shows_what_runs_and_all_what_ended(command: Command) -> None:
 
 
 def test_a_job_that_restarts_repeatedly_is_marked_with_where_it_fails(daemon: RunningDaemon, command: Command) -> None:
-    """Its state alone says RUNNING."""
+    """The state of such a job alone says RUNNING."""
     daemon.dispatcher.jobs[RUNNING] = failing()
     listed = command("list").output
     assert "RUNNING, restarting repeatedly" in listed
@@ -164,7 +164,7 @@ def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None
 
 
 def test_collected_rows_are_printed_one_a_line(command: Command, daemon: RunningDaemon) -> None:
-    """They come from the only collect sink, or from the one that is named (J2)."""
+    """Rows come from the only collect sink, or from the one that is named (J2)."""
     daemon.dispatcher.jobs[RUNNING] = collecting()
     assert command("collected", RUNNING).output == '{"carrier":"UA"}\n{"carrier":"AA"}\n'
     assert json.loads(command("collected", RUNNING, "seen", "--json").output)["dropped"] == 7
@@ -189,7 +189,7 @@ def test_logs_prints_the_main_log_of_the_only_taskmanager(command: Command) -> N
 
 
 def test_a_log_that_is_rotated_away_meanwhile_is_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It existed when it was chosen; its existence is checked only once."""
+    """The log existed when it was chosen; its existence is checked only once."""
     listed = Client.logs
     looks: list[str] = []
 

@@ -91,7 +91,7 @@ def test_the_changes_are_shown_once(command: Command, daemon: RunningDaemon, job
 def test_a_version_that_has_found_no_input_is_told_to_be_on_trial_and_is_not_waited_for(
     command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may take days. The version runs, and whoever deploys goes on (H7)."""
+    """A trial may take days. The version runs, and whoever deploys goes on (H7)."""
     monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.1)
     daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
     shown = command("hot-restart", RUNNING, str(job), "--yes")

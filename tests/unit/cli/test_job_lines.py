@@ -45,7 +45,7 @@ def test_a_stack_trace_goes_with_the_line_before_it() -> None:
 
 
 def test_what_user_code_prints_is_shown() -> None:
-    """It names no job; without it, a job's own output would be missing from its log."""
+    """User code's output names no job; without it, a job's own output would be missing from its log."""
     lines = [b"printed at first\n", record("two", job=OTHER), b"printed later\n"]
     assert list(JobLines(JOB).concern(lines)) == [lines[0], lines[2]]
 

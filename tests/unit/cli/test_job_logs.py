@@ -32,7 +32,7 @@ def ends_once(manager: TaskManager) -> None:
 async def test_a_taskmanager_that_ends_does_not_end_those_who_follow(
     daemon: RunningDaemon, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may end after it was listed and before its logs are read."""
+    """A TaskManager may end after it was listed and before its logs are read."""
     monkeypatch.setattr(job_logs, "PAUSE", 0.01)
     daemon.task_manager.logs = {"taskmanager.log": b"before\n"}
     ends_once(daemon.task_manager)

@@ -64,7 +64,7 @@ def test_run_uploads_the_artifacts_and_submits_under_their_job(
 def test_what_an_accepted_job_should_know_is_told_beside_its_id(
     command: Command, daemon: RunningDaemon, job: Path
 ) -> None:
-    """It is not in the output that a script reads (J8a)."""
+    """Warnings about an accepted job are not in the output that a script reads (J8a)."""
     daemon.dispatcher.warnings = ("the input of flights had ended",)
     done = command("run", str(job))
     assert done.exit_code == 0
@@ -118,7 +118,7 @@ def test_a_savepoint_that_does_not_fit_is_told_in_the_options_of_the_command(
 
 
 def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """Its artifacts were deleted with it, so a second try would only report that they are missing (R5)."""
+    """The artifacts of a refused submission are deleted, so a second try would only report them as missing (R5)."""
     daemon.dispatcher.no_session = True
     shown = command("run", str(job))
     assert shown.exit_code != 0

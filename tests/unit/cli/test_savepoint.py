@@ -63,7 +63,7 @@ def test_a_savepoint_is_shown_with_its_vertices_state_and_offsets(savepoint: Pat
 
 
 def test_what_is_missing_or_damaged_has_an_exit_code_of_its_own(savepoint: Path, tmp_path: Path) -> None:
-    """It is 4 if nothing is there, and 2 for something that cannot be used (E11)."""
+    """The exit code is 4 if nothing is there, and 2 for something that cannot be used (E11)."""
     assert CliRunner().invoke(main, ["savepoint", "inspect", str(tmp_path / "nowhere")]).exit_code == 4
     (file,) = savepoint.glob("*.seg")
     file.unlink()

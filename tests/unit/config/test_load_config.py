@@ -60,7 +60,7 @@ def test_the_environment_overrides_the_file_and_the_command_line_overrides_both(
 
 
 def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
-    """It is a map of strings, in any of the forms (E20)."""
+    """Spark settings are a map of strings, in any of the forms (E20)."""
     text = "taskmanager:\n  spark:\n    conf:\n      spark.a: 1\n      spark.b.c: {d: yes}\n"
     environ = {"MINFLINKD_TASKMANAGER_SPARK_CONF": '{"spark.a": "2", "spark.e": "x,y"}'}
     config = parse_config(text, environ, {"taskmanager.spark.conf.spark.f": "3"})

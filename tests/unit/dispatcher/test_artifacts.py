@@ -60,7 +60,7 @@ async def test_an_artifact_is_permanent(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 async def test_a_dry_run_lets_go_of_what_it_looked_at(cluster: Cluster, there: bool) -> None:
-    """They are deleted unless somebody submits the job for real."""
+    """Artifacts of a dry run are deleted unless somebody submits the job for real."""
     cluster.blobs.uploaded |= {CODE} if there else set()
     async with cluster.serving():
         assert (await cluster.submit(JOB, with_code(), dry_run=True)).faults == () or not there

@@ -109,7 +109,7 @@ async def test_what_spark_finds_is_an_answer_of_the_submission(cluster: Cluster)
 
 
 async def test_a_repeated_submission_is_answered_as_the_first_one_was(cluster: Cluster) -> None:
-    """It is recognised by its job id: running or ended, by this daemon or its successor (R25)."""
+    """A repeated submission is known by its job id: running or ended, by this daemon or its successor (R25)."""
     async with cluster.serving():
         first = await cluster.submit(JOB)
         assert await cluster.submit(JOB) == first
@@ -226,7 +226,7 @@ async def test_stored_jobs_go_on_with_the_next_daemon(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"job_id": "x"}'])
 async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cluster, damage: bytes) -> None:
-    """It is listed with its error, and its file stays and is not replaced (R27)."""
+    """An unreadable record is listed with its error, and its file stays and is not replaced (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         await cluster.submit(OTHER)

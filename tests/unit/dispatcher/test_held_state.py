@@ -33,7 +33,7 @@ def taken(*paths: str, vertex: str = "numbers") -> TaskSnapshot:
 
 
 def test_only_what_describes_types_is_fetched() -> None:
-    """These are a few hundred bytes, however large the state is (C25, H2)."""
+    """Descriptions of types are a few hundred bytes, however large the state is (C25, H2)."""
     joined = "state/1/0/left-keyToNumValues/_metadata/schema"
     snapshot = taken(SCHEMA, joined, "state/0/0/_metadata/metadata", "state/0/1/8.changelog", "offsets/7")
     (task, held), *others = held_state(GRAPH, [snapshot], "file:///checkpoints").items()
@@ -62,7 +62,7 @@ def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> Non
 
 
 def test_a_task_that_had_not_run_at_the_checkpoint_is_compared_by_what_its_state_will_mean() -> None:
-    """It may have state when it stops. Spark then compares the types itself (H2)."""
+    """Such a task may have state when it stops. Spark then compares the types itself (H2)."""
     sums, greatest = ((Meant(role=Role.AGGREGATE, text=text, exact=text, form=text),) for text in ("sum(v)", "max(v)"))
     before = replace(taken(), batch_id=-1, operators=(replace(COUNT, meaning=sums),))
     for meaning, fingerprint, codes in (

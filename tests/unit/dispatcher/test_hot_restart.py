@@ -87,7 +87,7 @@ async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(clus
 
 
 async def test_a_version_that_fails_leaves_the_one_before_it_running(cluster: Cluster, runner: Runner) -> None:
-    """It continues from the checkpoint with which it made way, and the reason is shown (H7)."""
+    """The old version continues from the checkpoint with which it made way, and the reason is shown (H7)."""
     async with job_running(cluster, runner):
         runner.fails = "2"
         await restart(cluster, "2")

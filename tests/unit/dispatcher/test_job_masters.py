@@ -73,7 +73,7 @@ def leaders(cluster: Cluster, job_id: JobId) -> list[LeaderId]:
 async def test_a_crashed_job_master_is_followed_by_a_later_leader_and_nobody_else_notices(
     cluster: Cluster, masters: list[JobMaster]
 ) -> None:
-    """Its slots are not given back, because its successor needs them (R13)."""
+    """The slots of a crashed JobMaster are not given back, because its successor needs them (R13)."""
     async with cluster.serving():
         for job_id in (JOB, OTHER):
             await cluster.submit(job_id)
@@ -314,7 +314,7 @@ async def test_job_masters_are_closed_side_by_side(cluster: Cluster, monkeypatch
 async def test_a_dispatcher_that_stops_while_a_job_ends_waits_for_the_job_master_that_is_closed_already(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its storages are closed only afterwards (A1)."""
+    """The job's storages are closed only after its JobMaster (A1)."""
     begun, may_end, ends = asyncio.Event(), asyncio.Event(), []
     aclose = CheckpointCoordinator.aclose
 

@@ -74,7 +74,7 @@ async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, mon
 async def test_a_submission_repeated_meanwhile_is_recognised_and_costs_no_blobs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was accepted once (R25)."""
+    """A submission is accepted only once (R25)."""
     async with recovering(cluster, monkeypatch):
         analyzed = len(cluster.analyzed)
         assert (await cluster.submit(JOB)).faults == ()

@@ -117,7 +117,7 @@ async def test_versions_of_an_idle_job_follow_each_other_without_being_told_to_r
 
 
 async def test_a_request_while_a_version_is_still_brought_up_conflicts(cluster: Cluster, runner: Runner) -> None:
-    """It conflicts like any request during a hot restart (H9)."""
+    """A request conflicts as long as the hot restart before it is under way (H9)."""
     runner.finds = m.TaskMetrics()
     async with job_running(cluster, runner):
         await restart(cluster, "2")

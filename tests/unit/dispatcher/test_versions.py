@@ -123,7 +123,10 @@ def test_a_version_that_takes_the_place_of_one_on_trial_falls_back_behind_that_o
 
 
 def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_stored(job: Job) -> None:
-    """It has proven nothing yet. A failure hours later still brings the version before it back (H7)."""
+    """A version without input has proven nothing yet.
+
+    A failure hours later still brings back the one before it (H7).
+    """
     starting(job)
     job.feed(v.Running())
     assert job.feed(v.Idle()) is None
@@ -137,7 +140,7 @@ def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_sto
 
 
 def test_a_version_on_trial_without_input_is_proven_by_its_first_checkpoint(job: Job) -> None:
-    """Its first checkpoint proves it, even without input (H7)."""
+    """A version on trial is proven by its first checkpoint, even without input (H7)."""
     starting(job)
     job.feed(v.Idle())
     assert job.feed(v.Proven(7)) is None, "that one is of the version before it"
@@ -161,7 +164,7 @@ def test_another_version_takes_the_place_of_one_that_waits_for_input(job: Job) -
 
 
 def test_a_request_that_comes_as_the_trial_is_won_goes_back_to_the_version_that_won_it(job: Job) -> None:
-    """Its checkpoint was complete before it stood down (H7, H9)."""
+    """The winner's checkpoint was complete before it stood down (H7, H9)."""
     starting(job)
     job.feed(v.Idle())
     job.feed(v.Requested(graph(2)))

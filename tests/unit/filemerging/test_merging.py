@@ -37,7 +37,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 async def test_many_state_files_become_one_physical_file(root: Location, tmp_path: Path) -> None:
-    """It is one object, however many state files it holds (F1, F3)."""
+    """A checkpoint is one object, however many state files it holds (F1, F3)."""
     state = {f"state/0/{number}.sst": os.urandom(number * 37) for number in range(50)}
     state["offsets/0"] = b""
     async with writer(root) as merged:

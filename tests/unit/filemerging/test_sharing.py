@@ -64,7 +64,7 @@ async def test_the_tasks_of_a_taskmanager_write_one_file(root: Location, tmp_pat
 
 
 async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Location) -> None:
-    """They belong to the coordinator once it acknowledges them (F4)."""
+    """The files belong to the coordinator once it acknowledges them (F4)."""
     shared = files(root, max_file_size=len(HEADER) + 10)
     first, second = shared.join([], {}), shared.join([], {})
     (_, mine), (_, others) = await asyncio.gather(write(first, b"1" * 10), write(second, b"2" * 10))
@@ -105,7 +105,7 @@ async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
 
 
 async def test_a_file_is_not_kept_open_for_a_task_that_is_late(root: Location, tmp_path: Path) -> None:
-    """It is finished by age. The late task writes to another file (F1)."""
+    """The file is finished by age. The late task writes to another file (F1)."""
     shared = files(root, max_age=0.0)
     punctual, late = shared.join([], {}), shared.join([], {})
     first, mine = await write(punctual, b"first")
@@ -117,7 +117,7 @@ async def test_a_file_is_not_kept_open_for_a_task_that_is_late(root: Location, t
 
 
 async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> None:
-    """Its part is missing, so there is no checkpoint, and nothing is left (C13)."""
+    """The part of a task that gives up is missing, so there is no checkpoint, and nothing is left (C13)."""
     shared = files(root)
     first, second = shared.join([], {}), shared.join([], {})
     waiting = asyncio.create_task(write(first, b"first"))
@@ -129,7 +129,7 @@ async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> 
 
 
 async def test_what_was_handed_over_stays_when_another_task_gives_up(root: Location) -> None:
-    """It may be acknowledged already (F4)."""
+    """A part that was handed over may be acknowledged already (F4)."""
     shared = files(root, max_age=0.0)
     first, second = shared.join([], {}), shared.join([], {})
     async with second:

@@ -33,7 +33,7 @@ def test_the_api_gives_the_model_of_the_job_file(document: dict[str, Any]) -> No
 
 
 def test_a_job_becomes_a_job_file() -> None:
-    """It is submitted as JSON (J1)."""
+    """A job is submitted as a job file in JSON (J1)."""
     job = carrier_delays()
     written = job.to_json()
     assert isinstance(written, str)  # json.dumps gives a str as well; Path.write_text takes it

@@ -105,7 +105,7 @@ def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -
 def test_a_task_ends_where_a_micro_batch_would_be_computed_twice(
     vertices: dict[str, Any], tasks: dict[str, tuple[str, str]]
 ) -> None:
-    """It ends at an exchange, which all tasks after it read (J5)."""
+    """Such a task ends at an exchange, which all tasks after it read (J5)."""
     chained = {t.id: (" ".join(v.id for v in t.vertices), " ".join(t.readers)) for t in chain(job(**vertices))}
     assert chained == tasks
 

@@ -28,7 +28,7 @@ GUARANTEES = {
 
 @pytest.mark.parametrize("kind", GUARANTEES)
 def test_each_sink_has_a_guarantee(kind: str) -> None:
-    """It depends on exactly-once or at-least-once checkpoints, and says whether rows wait for a checkpoint (J13)."""
+    """The guarantee depends on the mode of checkpoints, and says whether rows wait for a checkpoint (J13)."""
     sink, exact, loose, staged = GUARANTEES[kind]
     assert (delivery_in(EXACT, sink), delivery_in(LOOSE, sink), stages(sink)) == (exact, loose, staged)
 

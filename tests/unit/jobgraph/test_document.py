@@ -41,7 +41,7 @@ def test_faults_have_the_lines_of_the_file() -> None:
 
 
 def test_faults_in_a_list_of_vertices_have_lines_too() -> None:
-    """Its id names it, and the line is where it stands (J4)."""
+    """A vertex in a list is named by its id, with the line of its entry (J4)."""
     text = "name: test\nvertices:\n- id: out\n  sink: {format: json}\n"
     assert lines(parse_yaml(text.encode())) == {"vertices.out": 3, "vertices.out.sink": 4}
 

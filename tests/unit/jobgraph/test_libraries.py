@@ -11,7 +11,7 @@ NATIVE = "acme_fast.cpython-311-x86_64-linux-gnu.so"
 
 
 def test_python_code_claims_nothing() -> None:
-    """It is isolated (B30)."""
+    """Python code is isolated (B30)."""
     assert units("flights.py", ()) == ()
     assert units("tools.zip", ("tools/__init__.py", "tools/data.csv")) == ()
     assert units("tools-1.0-py3-none-any.whl", ("tools/__init__.py", "tools-1.0.dist-info/RECORD")) == ()

@@ -33,7 +33,7 @@ def test_what_lost_its_sink_ends_in_one_that_takes_everything(document: dict[str
 
 
 def test_sinks_of_different_vertices_are_looked_at_with_their_own_rows(document: dict[str, Any]) -> None:
-    """They are checked as they would run, each at the end of its own task (J4)."""
+    """Sinks are checked as they would run, each at the end of its own task (J4)."""
     vertices = document["vertices"]
     vertices["raw"] = {"inputs": ["flights"], "sink": copy.deepcopy(vertices["out"]["sink"]) | {"path": "/data/raw"}}
     vertices["wrong"] = {"inputs": ["fligths"], "sql": "SELECT 1"}

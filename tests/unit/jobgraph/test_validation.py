@@ -408,7 +408,10 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
 
 @pytest.mark.parametrize("case", SINGLE_FAULTS)
 def test_a_single_fault_is_the_only_one_reported(case: str, document: Document, faults: FindFaults) -> None:
-    """It has the path, what is wrong and what would be right. Faults that only follow from it are not reported (J4)."""
+    """A fault has the path, what is wrong and what would be right.
+
+    Faults that only follow from it are not reported (J4).
+    """
     change, path, text = SINGLE_FAULTS[case]
     assert not faults(document)
     change(document)

@@ -135,7 +135,7 @@ def grown(job: WideJob) -> list[ev.Deploy]:
 
 
 def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> None:
-    """It continues as before, where it ran well, and waits longer before it grows again (R20)."""
+    """The job continues as before, where it ran well, and waits longer before it grows again (R20)."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM2, 4)
@@ -154,7 +154,7 @@ def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> Non
 
 
 def test_a_job_that_could_not_grow_restarts_as_narrow_after_any_other_failure() -> None:
-    """It is not as wide as its slots allow, because that width has failed (R20)."""
+    """The job does not use all slots that it has, because that width has failed (R20)."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM1, 3)
@@ -227,7 +227,7 @@ def test_a_restart_waits_for_as_many_slots_as_the_job_ran_with_and_no_more() -> 
 
 
 def test_a_new_jobmaster_goes_on_as_wide_as_the_checkpoint_says() -> None:
-    """It uses the slots that the TaskManager has kept, and does not wait for more (R13)."""
+    """The new JobMaster uses the slots that the TaskManager has kept, and does not wait for more (R13)."""
     job = WideJob(a=4, ran_with=2, recovered=True)
     assert job.needs["a"].least == 2
     assert of_kind(ev.FindRestorePoint, job.offer(TM1, 2, "of-the-old-jobmaster"))
@@ -256,7 +256,7 @@ def test_groups_divide_what_is_left_while_the_resource_manager_is_away() -> None
 
 
 def test_a_lost_allocation_of_several_stops_the_group_that_needs_it() -> None:
-    """Its task is deployed on the first of its allocations, but is as wide as all together (R10)."""
+    """A group's task is deployed on the first of its allocations, but is as wide as all together (R10)."""
     job = running_on(1)
     job.wait(100)
     grown = job.needs["a"].allocation_id
@@ -300,7 +300,7 @@ def test_slots_that_a_job_is_about_to_grow_into_are_no_surplus() -> None:
 
 
 def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
-    """These are slots beyond what the job wants, whoever gave them (R4)."""
+    """A job gives back slots beyond what it wants, whoever gave them (R4)."""
     job = WideJob(a=2)
     job.wait(30)
     job.offer(TM1, 1)

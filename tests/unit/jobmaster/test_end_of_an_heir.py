@@ -71,7 +71,10 @@ def test_a_job_that_is_cancelled_soon_after_its_jobmaster_came_is_no_different()
 
 @pytest.mark.parametrize(("recovered", "at"), [(True, 135.0), (False, 105.0)])
 def test_taskmanagers_that_never_come_are_not_waited_for_for_ever(recovered: bool, at: float) -> None:
-    """They may still run something. Without a checkpoint nothing that an old attempt left is ever used (A5)."""
+    """Absent TaskManagers may still run something.
+
+    Without a checkpoint nothing that an old attempt left is ever used (A5).
+    """
     heir = Heir(recovered=recovered, cancelled=True)
     assert heir.settles()[0] == at
     assert heir.offer(TM1, 2) == []

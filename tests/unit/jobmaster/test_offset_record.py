@@ -142,7 +142,7 @@ async def test_what_a_restart_does_not_go_by_is_written_once_a_minute(tmp_path: 
 
 
 async def test_the_last_record_of_a_job_says_what_was_published_last(tmp_path: Path) -> None:
-    """It is written even if the record before it is very recent (C26)."""
+    """The last record is written even if the one before it is very recent (C26)."""
     storages, clock = Storages({}), HandClock()
     kept = record(storages, tmp_path, clock)
     sink = {"format": "parquet", "path": "/out"}

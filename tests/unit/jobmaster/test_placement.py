@@ -40,7 +40,7 @@ def test_each_group_gets_the_allocation_that_was_asked_for_it() -> None:
 
 
 def test_a_group_runs_on_several_allocations_of_one_taskmanager() -> None:
-    """It has grown beside its earlier allocation (R20)."""
+    """A group that has grown has a second allocation (R20)."""
     (share,) = place(groups(a=4), holdings(tm1=(1, 2), tm2=(2,)), present={}).values()
     assert (share.resource_id, share.parallelism) == (TM1, 3)
     assert sorted(share.allocations) == ["tm1-0", "tm1-1"]

@@ -65,7 +65,7 @@ def test_a_region_that_fails_while_another_waits_for_its_restart_joins_it() -> N
 
 
 def test_a_region_that_fails_while_a_restore_point_is_looked_for_comes_along() -> None:
-    """Its sinks were not prepared, so nothing of it may be deployed in that round."""
+    """The sinks of that region were not prepared, so nothing of it may be deployed in that round."""
     job = running()
     job.report("a", TaskState.FAILED, BOOM)
     job.wait(1)

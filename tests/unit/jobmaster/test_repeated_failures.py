@@ -197,7 +197,7 @@ async def test_the_record_is_there_for_the_next_jobmaster_and_bounded(tmp_path: 
 
 
 async def test_nothing_is_written_for_a_job_that_never_failed(tmp_path: Path) -> None:
-    """Its counts of checkpoints are in their metadata."""
+    """Counts of checkpoints are in their metadata, so a job without failures needs no record."""
     record = history_record(tmp_path, running(a=1))
     await record.load()
     await record.write_last()

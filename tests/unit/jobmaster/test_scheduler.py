@@ -121,7 +121,7 @@ def test_a_repeated_offer_is_accepted_again_and_an_unknown_one_is_not() -> None:
 
 
 def test_a_lost_task_manager_leads_to_a_restart_on_another_one() -> None:
-    """Its slots and tasks are gone at once. New slots are requested before the restart delay has passed (R11)."""
+    """The slots and tasks are gone at once. New slots are requested before the restart delay has passed (R11)."""
     job = Job()
     job.run()
     first = job.attempt()

@@ -69,7 +69,7 @@ LOST = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequen
 
 
 def test_the_other_tasks_of_a_lost_session_are_cancelled_by_name_although_their_slots_are_given_back() -> None:
-    """Their own reports may get lost with the slots. Without an answer to wait for, the job would hang (A5)."""
+    """The tasks' own reports may get lost with the slots. Without an answer to wait for, the job would hang (A5)."""
     job = Job("a", "b").run()
     commands = job.report(TaskState.FAILED, "a", LOST)
     assert ev.Cancel(job.attempt("b"), ADDRESS) in commands
@@ -91,7 +91,7 @@ def test_slots_are_freed_before_the_sinks_are_settled() -> None:
 
 
 def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() -> None:
-    """Its checkpoints are worth waiting for, as long as its restart strategy allows (R5)."""
+    """The job's checkpoints are worth waiting for, as long as its restart strategy allows (R5)."""
     job = Job("a").run()
     job.feed(ev.TaskManagerGone(TM, "killed"))
     for _ in range(5):

@@ -179,7 +179,7 @@ async def test_many_steps_that_make_progress_have_all_the_time_they_need(
 
 
 async def test_the_sinks_of_other_regions_are_left_alone(tmp_path: Path) -> None:
-    """Their tasks run on, and the files belong to an attempt that counts (R16)."""
+    """Tasks of other regions run on, and their staged files belong to attempts that count (R16)."""
     covered = stage(tmp_path, 1)
     other = stage(tmp_path, 2)
     sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))

@@ -66,7 +66,7 @@ def values(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def test_a_sample_becomes_metrics() -> None:
-    """They cover jobs by state, restarts, checkpoints by cause, slots, TMs, heartbeat age, rows and state (E30)."""
+    """Metrics cover jobs by state, restarts, checkpoints by cause, slots, TMs, heartbeat age, rows and state (E30)."""
     metrics = Metrics(version="1")
     metrics.cluster.show(SAMPLE)
     found = values(metrics)
@@ -90,7 +90,7 @@ def test_a_sample_becomes_metrics() -> None:
 
 
 def test_the_files_of_a_jobs_checkpoints_are_measured() -> None:
-    """They cover files, bytes, amplification, compactions, and requests to the storage (F10)."""
+    """Metrics cover files, bytes, amplification, compactions, and requests to the storage (F10)."""
     metrics = Metrics(version="1")
     metrics.cluster.show(SAMPLE)
     found, job = values(metrics), ("a" * 32,)

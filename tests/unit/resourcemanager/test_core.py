@@ -154,7 +154,7 @@ def test_a_slot_that_falls_free_serves_who_waits_for_it() -> None:
 
 
 def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> None:
-    """Such a notice may arrive after the next process has registered. A notice without a process is taken (R9)."""
+    """The notice may arrive after the next process has registered. A notice without a process is taken (R9)."""
     manager = manager_with(can_start=False)
     earlier = manager.register(TM1, standalone=True, nonce="1")
     report = manager.report(TM1, (OTHER, B))
@@ -231,7 +231,7 @@ def test_a_silent_taskmanager_is_lost_killed_and_told_to_its_jobs() -> None:
 
 
 def test_nobody_is_lost_because_the_resourcemanager_itself_was_held_up() -> None:
-    """Its unread messages are still read. Whoever is silent from then on is lost (A4, R10)."""
+    """Messages that waited meanwhile are still read. Whoever is silent from then on is lost (A4, R10)."""
     manager = manager_with(can_start=False)
     manager.register(TM1)
     manager.passes(2)

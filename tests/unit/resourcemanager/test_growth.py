@@ -113,7 +113,7 @@ def test_a_need_that_nothing_free_serves_stops_nobodys_growth() -> None:
 
 @pytest.mark.parametrize("slots", [4, 9])
 def test_growth_that_finds_no_room_stops_nobody_elses_and_starts_nothing(slots: int) -> None:
-    """Its need may find no room now, or be larger than any TaskManager (R20)."""
+    """A need may find no room now, or be larger than any TaskManager (R20)."""
     manager = with_two_free_on(TM1, FOUR)
     too_much = need(AllocationId("d"), slots, least=slots, beside=TM1, held=1)
     assert manager.needs(JOB2, version=2, held=(C,), d=too_much) == []

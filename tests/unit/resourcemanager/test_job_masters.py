@@ -116,7 +116,10 @@ def test_ended_jobs_are_remembered_up_to_a_bound() -> None:
 
 
 def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_it_gives_slots_away() -> None:
-    """They may hold slots of the jobs that ask. The wait ends after the heartbeat timeout (R12, R13, R14)."""
+    """TaskManagers that it found may hold slots of the jobs that ask.
+
+    The wait ends after the heartbeat timeout (R12, R13, R14).
+    """
     manager = Manager(IDLE_ONE_BESIDE)
     manager.feed(ev.TaskManagersFound((TM1, TM2)))
     manager.register(TM2)

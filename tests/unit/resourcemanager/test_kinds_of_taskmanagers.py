@@ -79,7 +79,7 @@ def test_a_reservation_is_void_where_the_taskmanager_says_that_it_is_anothers_ow
 
 
 def test_an_own_taskmanager_ends_with_its_job() -> None:
-    """It has to be idle, but ends long before an idle one of the session would (R24)."""
+    """A job's own TaskManager has to be idle to end, but ends long before an idle one of the session would (R24)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(exclusive=True, a=1)
@@ -128,7 +128,7 @@ def test_a_standalone_taskmanager_is_told_to_exit_after_its_own_job_and_its_proc
 
 
 def test_a_started_taskmanager_that_was_told_to_exit_is_stopped_by_its_driver() -> None:
-    """Its answer does not matter (R6)."""
+    """The TaskManager's answer does not matter (R6)."""
     manager = Manager(replace(NO_STANDBY, taskmanager_timeout=60))
     manager.register(TM1)
     (told,) = manager.tick(60)
@@ -194,7 +194,7 @@ def test_an_aged_session_is_renewed_at_once_where_no_spare_can_be_had() -> None:
 
 
 def test_an_aged_session_in_use_is_not_renewed() -> None:
-    """It is renewed when it is idle. A session that analyses a submission is not idle (R6a)."""
+    """An aged session is renewed when it is idle. A session that analyses a submission is not idle (R6a)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1, as_report=manager.report_with(TM1, session_aged=True, s0=C))
     assert manager.tick(CALM) == []

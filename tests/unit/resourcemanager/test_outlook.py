@@ -97,7 +97,7 @@ def test_the_cause_of_a_failed_start_is_told_once() -> None:
 
 
 def test_a_job_that_would_only_grow_is_never_refused() -> None:
-    """It is running (R20)."""
+    """A job that asks only to grow is running (R20)."""
     manager = Manager(FOUR)
     manager.register(TM1, s0=C, s1=C, s2=C, s3=C)
     manager.needs(JOB2, held=(C,))

@@ -170,7 +170,7 @@ async def test_an_exit_is_told_though_its_log_cannot_be_read_in_time(
 
 
 async def test_nothing_stays_of_an_ended_taskmanager_but_its_log(host: Host) -> None:
-    """Its working directory is deleted, and so is what it has elsewhere (R11)."""
+    """The working directory is deleted, and so is what the TaskManager has elsewhere (R11)."""
     scratch = host.directory.parent / "scratch" / TM / "state"
     scratch.mkdir(parents=True)
     pid = await host.start()
@@ -232,7 +232,7 @@ async def test_stopping_one_that_is_gone_or_never_was_does_nothing(host: Host) -
 async def test_stopping_one_whose_directory_is_slow_to_go_is_no_failure(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process has ended, so it would be wrong to report that it is still there."""
+    """The process has ended, so it would be wrong to report that it is still there."""
     go_on = threading.Event()
     remove = ProcessDriver._remove
     monkeypatch.setattr(ProcessDriver, "_remove", lambda *about: remove(*about) if go_on.wait(10) else None)
@@ -338,7 +338,7 @@ async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(
 
 
 async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
-    """It finds them by pid, start time and token, and reports their exits like those of its own (R7, A14)."""
+    """The next daemon finds them by pid, start time and token. It reports their exits like those of its own (R7, A14)."""
     pid = await host.start()
     await host.start(resource_id=OTHER)
     await host.crash()
@@ -383,7 +383,7 @@ async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: 
 async def test_a_leftover_that_does_not_die_does_not_keep_the_daemon_from_starting(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs in the kernel, on a disk, and dies as soon as it can."""
+    """The leftover hangs in the kernel, on a disk, and dies as soon as it can."""
     left = [await host.start(), await host.start(resource_id=OTHER)]
     await host.crash()
     with monkeypatch.context() as patch, capture_logs() as logs:

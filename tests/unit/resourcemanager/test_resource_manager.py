@@ -227,7 +227,7 @@ async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
 
 
 async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
-    """Its state cannot be trusted, and another takes its place."""
+    """The state of a crashed ResourceManager cannot be trusted, and another takes its place."""
     async with running() as cluster:
         before = cluster.manager.snapshot()
         cluster.manager.crash(ValueError("a bug"))

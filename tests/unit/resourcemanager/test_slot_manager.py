@@ -185,7 +185,7 @@ def test_an_allocation_without_a_known_outcome_is_repeated_on_the_same_slots() -
 
 
 def test_a_cancelled_need_is_not_repeated_and_its_slots_fall_free() -> None:
-    """They fall free when the TaskManager has answered, or the reservation has timed out (R2, R9)."""
+    """The slots fall free when the TaskManager has answered, or the reservation has timed out (R2, R9)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(a=2)

@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("home")
 async def test_they_are_listed_and_read_as_those_of_a_living_one(http: Http) -> None:
-    """They are served whole, by range, and as Flink's main log."""
+    """Logs of an ended TaskManager are served whole, by range, and as Flink's main log."""
     async with http.get(f"/taskmanagers/{ENDED}/logs") as response:
         listed = {log["name"]: log["size"] for log in (await response.json())["logs"]}
     assert listed == {"session.log": 8, "taskmanager.log": len(TEXT)}

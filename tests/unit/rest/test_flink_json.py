@@ -202,7 +202,7 @@ async def test_a_checkpoints_tasks_have_the_vertices_ids(http: Http) -> None:
 
 @pytest.mark.parametrize("by", ["the vertex's id", "the task's own id"])
 async def test_a_tasks_part_of_a_checkpoint_is_found(http: Http, by: str) -> None:
-    """It is shown as Flink's subtasks of one vertex (C30)."""
+    """A task's part is shown as Flink's subtasks of one vertex (C30)."""
     vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][1]["id"] if by == "the vertex's id" else "out"
     part = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7/subtasks/{vertex}")
     assert (part["subtasks"][0]["index"], part["minflinkd"]["task-id"]) == (0, "out")

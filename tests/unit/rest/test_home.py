@@ -29,7 +29,7 @@ async def test_the_root_is_a_page_whose_links_lead_somewhere(
 
 
 async def test_the_page_can_do_nothing_and_cannot_be_framed(http: aiohttp.ClientSession) -> None:
-    """It has no script and no form, and cannot appear inside another site's page (E40)."""
+    """The page has no script and no form, and cannot appear inside another site's page (E40)."""
     async with http.get("/") as response:
         headers = response.headers
         page = await response.text()

@@ -200,7 +200,7 @@ async def test_a_small_part_comes_by_message(world: World) -> None:
 
 @pytest.mark.parametrize(("more", "blobs"), [(MINSIZE, 0), (MINSIZE + 1, MINSIZE + 1), (SEGMENT + 5, SEGMENT)])
 async def test_of_a_log_that_has_grown_only_the_new_part_is_sent(world: World, more: int, blobs: int) -> None:
-    """It is sent by message, as a blob, or as both (B3)."""
+    """The new part is sent by message, as a blob, or as both (B3)."""
     data = text(LARGE + more)
     path = world.write(data[:LARGE])
     await world.read()

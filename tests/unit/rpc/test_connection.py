@@ -287,7 +287,7 @@ async def test_closing_does_not_wait_for_a_peer_that_hangs() -> None:
 
 
 async def test_what_is_too_large_is_refused_here_and_harms_no_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It should travel as a blob; if it were sent anyway, it would cost everybody the connection (blob.md B3)."""
+    """A large message should travel as a blob. Sent directly, it would cost everybody the connection (blob.md B3)."""
     monkeypatch.setattr(conn, "MAX_FRAME", 10_000)
     async with pair() as (left, right):
 

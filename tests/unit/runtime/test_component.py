@@ -132,7 +132,7 @@ class Decider(Recorder):
 
 
 async def test_a_crashed_component_decides_nothing_any_more_and_stops_without_last_words() -> None:
-    """It takes no more messages, and everything is freed when it is closed (A1)."""
+    """A crashed component takes no more messages, and everything is freed when it is closed (A1)."""
     component = Decider()
     await component.start()
     bug = ValueError("slot 3 is held twice")

@@ -36,7 +36,7 @@ def run(value: str, *points: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_dies_when_it_reaches_the_point_for_the_given_time() -> None:
-    """It uses SIGKILL, so nothing is tidied up. At its start it says that it may do so (C22)."""
+    """The process uses SIGKILL, so nothing is tidied up. At its start it says that it may do so (C22)."""
     ended = run("upload:2", "upload", "sync", "upload", "notify")
     assert ended.returncode == -signal.SIGKILL
     assert ended.stdout.split() == ["upload", "sync"]

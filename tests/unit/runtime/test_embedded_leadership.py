@@ -83,7 +83,7 @@ def test_a_killed_daemon_does_not_keep_its_directory(tmp_path: Path) -> None:
 
 
 def test_every_leadership_has_a_higher_epoch(tmp_path: Path) -> None:
-    """It is part of the names of what a leader writes (A11)."""
+    """The epoch is part of the names of what a leader writes (A11)."""
     epochs = []
     for _ in range(3):
         directory = StateDirectory(tmp_path)

@@ -22,7 +22,7 @@ def test_one_that_is_not_heard_of_for_the_timeout_is_silent_once() -> None:
 
 
 def test_a_suspected_one_is_silent_sooner_unless_it_is_heard_of() -> None:
-    """Its connection failed (R10)."""
+    """A party is suspected when its connection has failed (R10)."""
     beats = Heartbeats[str](5.0)
     for name in ("a", "b"):
         beats.heard(name, 0.0)

@@ -18,7 +18,7 @@ from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId
 
 
 def test_made_ids_are_of_the_shape_that_is_parsed() -> None:
-    """They are made and parsed here (R1)."""
+    """Ids are made and parsed by the same code (R1)."""
     source = ids.IdSource()
     assert ids.parse_job_id(job := source.job()) == job
     assert ids.parse_resource_id(resource := source.resource()) == resource
@@ -78,7 +78,7 @@ def _accepted(parse: Callable[[str], str], text: str) -> bool:
 
 
 def test_an_error_keeps_what_it_says_across_a_process_boundary() -> None:
-    """It has a stable code, a consequence and a next step (style.md)."""
+    """An error has a stable code, a consequence and a next step (style.md)."""
     info = Conflict("the job runs", hint="cancel it").info()
     assert info == ErrorInfo(code="conflict", message="the job runs", consequence=Consequence.REFUSED, hint="cancel it")
     arrived = RemoteError(msgspec.json.decode(msgspec.json.encode(info), type=ErrorInfo))
@@ -100,7 +100,7 @@ def test_a_traceback_is_added_on_demand_and_never_replaced() -> None:
 
 @pytest.mark.looptime
 async def test_the_clock_is_the_loops() -> None:
-    """It is virtual if the event loop's time is (A7)."""
+    """The clock is virtual if the event loop's time is (A7)."""
     clock = SystemClock()
     began, wall = clock.monotonic(), time.monotonic()
     await clock.sleep(1000)

@@ -116,7 +116,7 @@ async def test_a_task_may_close_its_own_owner() -> None:
 
 
 async def test_nothing_is_left_unawaited_of_a_job_that_never_began() -> None:
-    """It was cancelled before its first step, or given to an owner that is closed already."""
+    """The job was cancelled before its first step, or given to an owner that is closed already."""
     owner = TaskOwner("owner")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -149,7 +149,7 @@ async def test_a_start_that_hangs_has_failed_after_a_time_and_lets_others_throug
 
 
 async def test_a_crashed_component_that_does_not_end_is_left_alone_after_a_time() -> None:
-    """Its successor starts all the same."""
+    """The successor starts all the same."""
     workshop = Workshop(lambda: Part(stuck=True))
     with capture_logs() as logs:
         async with supervised(workshop) as keeper:
@@ -261,7 +261,7 @@ async def test_a_component_gives_way_to_the_next_without_a_pause_and_without_a_f
 
 
 async def test_a_successor_that_does_not_start_is_tried_again() -> None:
-    """It is treated like one that crashed (A1)."""
+    """A successor that does not start is treated like one that crashed (A1)."""
     workshop = Workshop(Part, lambda: Part(fails=True))
     with capture_logs():
         async with supervised(workshop) as one:

@@ -114,7 +114,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, name: str) -> EntryPoint:
 def test_an_unfinished_plugin_is_refused_and_listed_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
-    """It disturbs neither the daemon nor `minflinkd plugins` (S1)."""
+    """An unfinished plugin disturbs neither the daemon nor `minflinkd plugins` (S1)."""
     storages = Storages()
     storages._plugins["plugin"] = point = plugged(monkeypatch, name)
     with pytest.raises(UnknownScheme, match=said):

@@ -96,7 +96,7 @@ async def test_staged_files_become_visible_with_their_checkpoint(tmp_path: Path)
 
 
 async def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
-    """It is repeated from the snapshot until it is confirmed (J12)."""
+    """A publication is repeated from the snapshot until it is confirmed (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"one"})
     covered = await transaction(storages, tmp_path, 1, [1])

@@ -40,7 +40,7 @@ def log_offset(entry: int) -> str:
 
 
 def test_the_files_of_the_failed_micro_batch_are_named_and_no_others(tmp_path: Path) -> None:
-    """These are the files that it was to read, not those of earlier micro-batches."""
+    """The files are those that the micro-batch was to read, not those of earlier ones."""
     offsets(tmp_path, 0, log_offset(0))
     offsets(tmp_path, 1, log_offset(2))
     commit(tmp_path, 0)

@@ -102,7 +102,7 @@ def test_the_answer_to_any_but_the_last_offer_is_dropped() -> None:
 
 
 def test_an_offer_is_repeated_until_the_reservation_ends() -> None:
-    """It is repeated for ten seconds, whatever comes back, unless that is an answer (m9, R9)."""
+    """An offer is repeated for ten seconds, whatever comes back, unless that is an answer (m9, R9)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     offers = 0
@@ -116,7 +116,7 @@ def test_an_offer_is_repeated_until_the_reservation_ends() -> None:
 
 
 def test_a_job_master_that_was_replaced_refuses_an_offer_without_harm_to_the_slots() -> None:
-    """They wait for its successor (R13)."""
+    """The slots wait for its successor (R13)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     world.refuse(world.ask_of(m.OfferSlots), Fenced("another leader"))
@@ -126,7 +126,7 @@ def test_a_job_master_that_was_replaced_refuses_an_offer_without_harm_to_the_slo
 
 
 def test_a_heartbeat_that_names_slots_is_as_good_as_the_answer_that_was_lost() -> None:
-    """It is the JobMaster's whole view (R8)."""
+    """A heartbeat is the JobMaster's whole view (R8)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     assert world.beat(A).allocations == (A,)
@@ -186,7 +186,7 @@ def test_a_deployment_that_overtakes_the_answer_to_the_offer_accepts_the_slots()
 
 
 def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
-    """It may be repeated while its attempt runs, and a copy may arrive after its end or cancellation (m12)."""
+    """A deployment may be repeated while its attempt runs; a copy may arrive after its end or cancellation (m12)."""
     world = running()
     world.jm(deploy(A))
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
@@ -279,7 +279,7 @@ def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_y
 
 
 def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
-    """Its tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
+    """The tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
     world = running()
     world.wait(4.9)
     assert ends(world) == []
@@ -317,7 +317,7 @@ def ticked(slots: Slots, now: float) -> Slots:
 
 
 def test_a_silent_job_master_that_comes_back_has_its_slots_again() -> None:
-    """It says that it has them, and they may carry tasks once the earlier tasks have ended (R15)."""
+    """The JobMaster says that it has the slots, and they may carry tasks once the earlier tasks have ended (R15)."""
     world = running()
     world.wait(6.0)
     assert world.beat(A).allocations == (A,)
@@ -398,7 +398,7 @@ def test_however_it_learns_of_a_new_job_master_it_ends_the_old_ones_tasks_and_of
 
 
 def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_for_it() -> None:
-    """They wait for the hold time, even if it does not answer (R13)."""
+    """The slots wait for the hold time, even if the new JobMaster does not answer (R13)."""
     world = CoreWorld()
     world.active(A, 0)
     learn_by_notice(world)
@@ -462,7 +462,7 @@ def test_only_the_resourcemanager_that_registered_it_is_obeyed(message: m.Messag
 
 
 def test_a_session_is_renewed_when_no_slot_is_taken() -> None:
-    """It gives no slots from then on until the session is another one (R6a)."""
+    """From then on the TaskManager gives no slots until the session is another one (R6a)."""
     world = CoreWorld()
     renew = m.RenewSession(reason="aged")
     world.active(A, 0)
@@ -524,7 +524,7 @@ def test_it_exits_when_it_is_told_to_or_nobody_registers_it_in_time() -> None:
 
 
 def test_one_that_reaches_nobody_keeps_its_session_and_tries_again() -> None:
-    """Its tasks stop and its slots fall free at their own timeouts (R15)."""
+    """The tasks stop and the slots fall free at their own timeouts (R15)."""
     world = running()
     for _ in range(120):
         world.wait(1.0, rm=False)

@@ -67,7 +67,7 @@ def test_what_fails_without_options_too_is_no_fault_of_theirs() -> None:
 
 @pytest.mark.parametrize("other", [{}, {"kafka.ssl.key.password": "other"}])
 def test_a_secret_is_not_shown_whoever_quotes_it(other: dict[str, str]) -> None:
-    """It appears neither as the value nor in Spark's sentence (E40)."""
+    """A secret appears neither as the value nor in Spark's sentence (E40)."""
     options = {"kafka.sasl.jaas.config": "user=u password=hunter2", **other}
     faults = list(refused_options("vertices.a.source", options, refusing(*options)))
     assert len(faults) == len(options)

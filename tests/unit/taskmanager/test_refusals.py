@@ -47,7 +47,7 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 
 
 def test_every_refusal_has_an_example() -> None:
-    """It says what to do next (J4)."""
+    """An example says what to do next (J4)."""
     assert all(refusal.hint for refusal in REFUSALS)
 
 

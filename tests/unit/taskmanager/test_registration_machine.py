@@ -57,7 +57,7 @@ def test_a_try_that_fails_is_repeated_with_growing_pauses() -> None:
 
 
 def test_an_earlier_leader_than_one_seen_before_is_not_followed() -> None:
-    """Its answer was late, or it has not yet learnt that it was replaced (R1)."""
+    """The earlier leader's answer was late, or that leader has not yet learnt that it was replaced (R1)."""
     lost = run((1.0, BeatRefused(1, "unknown-task-manager")), (1.0, Tick()), state=REGISTERED)[0]
     state, _ = run((1.1, Accepted(2, registered(1))), state=lost)
     assert (state.phase, state.leader) == (Phase.UNREGISTERED, leader(2))

@@ -16,7 +16,7 @@ BOUNDS = Figures(threads=10, open_files=20, memory=30 << 20)
 
 
 def test_a_session_at_its_bounds_has_not_aged() -> None:
-    """It may reach a bound, but not pass it (R6a)."""
+    """A session may reach a bound, but not pass it (R6a)."""
     assert aged(BOUNDS, BOUNDS) == ""
 
 

@@ -226,7 +226,7 @@ WORKER = "import pickle, sys\nfor function in pickle.load(sys.stdin.buffer):\n  
 
 
 def test_functions_by_value_import_in_a_process_that_never_heard_of_the_job(session: Any, tmp_path: Path) -> None:
-    """These are closures, functions that they define when they run, and lambdas, as Spark's workers get them (B30)."""
+    """The functions are closures, those that they define when they run, and lambdas, as Spark's workers get them (B30)."""
     cache = caches(session)
     codes = [cache.load(JOB, artifacts(tmp_path / str(n), main=CLOSURES, other=f"VALUE = {n}\n")) for n in (1, 2)]
     functions = [f for code in codes for f in (code.function("main:make")(), code.function("main:anonymous"))]
@@ -540,7 +540,7 @@ def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path)
 
 
 def test_two_native_archives_of_a_job_share_a_package(session: Any, tmp_path: Path) -> None:
-    """They are joined file by file. A file that both have is identical, or belongs to no package (B31)."""
+    """The archives are joined file by file. A file that both have is identical, or belongs to no package (B31)."""
     one = archive(tmp_path / "one.zip", **{"acme_two/core.so": "x", "acme_two/a.py": "V = 1\n", "LICENSE": "one"})
     parts = {"acme_two/fast.so": "y", "acme_two/b/c.py": "V = 2\n", "acme_two/a.py": "V = 1\n", "LICENSE": "two"}
     two = archive(tmp_path / "two.zip", **parts)

@@ -139,7 +139,7 @@ async def test_the_exit_code_of_a_killed_child_is_its_own(tmp_path: Path) -> Non
 
 
 async def test_a_child_stopped_by_a_signal_is_replaced_within_the_limit(tmp_path: Path) -> None:
-    """It will not come back by itself (J7)."""
+    """A stopped child will not come back by itself (J7)."""
     async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=0.2)) as (keeper, listener):
         pid = await ready(keeper)
         began = asyncio.get_running_loop().time()
@@ -243,7 +243,7 @@ async def test_a_child_beyond_a_bound_is_told_as_aged_and_renewed(tmp_path: Path
 
 
 async def test_bounds_below_a_fresh_child_do_not_renew_for_ever(tmp_path: Path) -> None:
-    """Its successor would be as old. So a child's age counts what it holds beyond a fresh one (R6a)."""
+    """The successor would be as old. So a child's age counts what it holds beyond a fresh one (R6a)."""
     bounds = Figures(threads=1, open_files=1, memory=1)
     async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, _):
         await ready(keeper)

@@ -29,7 +29,7 @@ def test_a_child_that_gets_on_is_waited_for_and_told_of() -> None:
 
 
 def test_a_child_that_is_busy_for_ever_is_given_up_in_the_end() -> None:
-    """It may be in an endless loop (R5)."""
+    """A child that is always busy may be in an endless loop (R5)."""
     start = working(begun(90, 0, now=0), until=900)
     assert verdict(start, 1.0, int(90 * LONGEST) - 1) is None
     assert "busy all the time" in str(verdict(start, 1.0, 90 * LONGEST))

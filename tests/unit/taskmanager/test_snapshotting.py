@@ -39,7 +39,7 @@ async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path:
 
 
 async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) -> None:
-    """It has the same length. A restored attempt writes its logs and descriptions anew (C12)."""
+    """The file has the same length. A restored attempt writes its logs and descriptions anew (C12)."""
     async with running(tmp_path) as world:
         world.session.files = {"metadata": b"id 1", "offsets/0": b"aaaa", "state/0/_metadata/metadata": b"2 partitions"}
         await world.confirmed(1)
@@ -50,7 +50,7 @@ async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) ->
 
 
 async def test_a_late_trigger_of_a_published_checkpoint_begins_nothing(tmp_path: Path) -> None:
-    """It would write files of the same names again (F5)."""
+    """A late trigger would write files of the same names again (F5)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         await world.confirmed(1)
@@ -62,7 +62,7 @@ async def test_a_late_trigger_of_a_published_checkpoint_begins_nothing(tmp_path:
 
 
 async def test_two_files_of_the_same_content_are_uploaded_once(tmp_path: Path) -> None:
-    """They may be in one snapshot, or one in a confirmed checkpoint under another name; small or large (C12)."""
+    """The files may be in one snapshot, or one in a confirmed checkpoint under another name; small or large (C12)."""
     large = bytes(700_000)
     async with running(tmp_path) as world:
         world.session.files = {"commits/0": b"same", "commits/1": b"same", "sources/0/1": large, "sources/0/2": large}

@@ -78,7 +78,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 async def test_files_are_in_the_storage_before_their_checkpoint_is_acknowledged(bench: Bench) -> None:
-    """They are never only on the TaskManager. Each is uploaded once, however many checkpoints carry it (J12)."""
+    """Files are never only on the TaskManager. Each is uploaded once, however many checkpoints carry it (J12)."""
     bench.write(0, 1)
     first = bench.covering(1, 0)
     await bench.acknowledge(first)

@@ -44,7 +44,7 @@ def test_a_configuration_says_where_the_daemon_is() -> None:
 
 
 def test_sizes_and_durations_are_plain_numbers_for_whoever_they_are_handed_to() -> None:
-    """They go to the session child as JSON (R7)."""
+    """Sizes and durations go to the session child as JSON (R7)."""
     settings = standalone_settings(load_config(None, {}, {"jobmanager.rpc.port": "6123"}), {}, TM)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=TaskManagerSettings) == settings
 
@@ -97,7 +97,7 @@ def test_a_secret_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
 
 
 async def test_without_the_secret_nothing_is_left_behind(tmp_path: Path) -> None:
-    """It is refused before the TaskManager uses the network (R7)."""
+    """A start without the secret is refused before the TaskManager uses the network (R7)."""
     made, settings = settings_in(tmp_path)
     with pytest.raises(InvalidSettings, match="secret"):
         await serve(made, environ={}, resource_id=TM)
@@ -139,7 +139,7 @@ def test_what_a_killed_taskmanager_left_is_removed_by_the_next_one_and_nothing_e
 def test_log_lines_go_to_the_console_and_to_the_file_that_is_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They appear in the journal and in `minflinkd logs` (R7)."""
+    """Log lines appear in the journal and in `minflinkd logs` (R7)."""
     made, _ = settings_in(tmp_path)
     with standalone._logging(made, tmp_path):
         standalone.log.info("both")

@@ -99,7 +99,7 @@ def test_what_went_wrong_is_said_in_one_line(reason: str, printed: str, text: st
 
 
 def test_an_error_of_many_lines_becomes_one_of_bearable_length() -> None:
-    """It is shown in tables and in a job's error (R5)."""
+    """An error is shown in tables and in a job's error (R5)."""
     text = start_failure("several\nlines\n" * 1000, "", CONFIG)
     assert text.startswith("several lines several lines")
     assert len(text) == LONGEST

@@ -267,7 +267,7 @@ WITH_ARTIFACTS = replace(DEPLOY, job=replace(CONTEXT, artifacts=ARTIFACTS))
 
 @pytest.mark.parametrize("how", ["cancelled", "failed", "session lost", "missing", "slow", "not started"])
 async def test_a_tasks_end_gives_its_artifacts_back(tmp_path: Path, how: str) -> None:
-    """It may have finished, failed, been cancelled, or never started (B15)."""
+    """A task may have finished, failed, been cancelled, or never started (B15)."""
     async with running(tmp_path) as world:
         references = world.blobs.references
         world.blobs.missing = {SECOND} if how == "missing" else set()
@@ -402,7 +402,7 @@ async def test_tasks_of_a_silent_jobmaster_end_and_its_slots_fall_free_later(tmp
 
 
 async def test_a_task_that_does_not_stop_has_ended_before_its_jobmaster_gives_up(tmp_path: Path) -> None:
-    """Its session is killed before the JobMaster stops repeating CancelTask, after twice the timeout (J7, m12)."""
+    """The session is killed before the JobMaster stops repeating CancelTask, after twice the timeout (J7, m12)."""
     async with running(tmp_path, SlowDeployer) as world:
         await world.allocate()
         await world.ask(DEPLOY)

@@ -202,7 +202,7 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
 
 
 def test_barriers_among_restored_entries_belong_to_nobody(tmp_path: Path) -> None:
-    """Such a barrier was written for a checkpoint that was aborted before the restored one was taken (C5)."""
+    """The barrier was written for a checkpoint that was aborted before the restored one was taken (C5)."""
     world = World(tmp_path, A, first=2)
     left = LogWriter(world.restored(A), ())
     left.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=7))
@@ -366,7 +366,7 @@ def test_a_watermark_counts_when_the_task_has_what_is_before_it(tmp_path: Path) 
 
 
 def test_an_idle_input_goes_along_with_the_others(tmp_path: Path) -> None:
-    """It never moves beyond them, so later rows of it are late only if theirs would be (J8a)."""
+    """An idle input never moves beyond the others, so later rows of it are late only if theirs would be (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=10.0)
     world.data(A, "x", watermark_ms=100)
@@ -436,7 +436,7 @@ def test_an_idle_task_tells_a_watermark_only_when_it_moves(tmp_path: Path) -> No
 
 
 def test_a_restored_task_tells_its_last_watermark_again(tmp_path: Path) -> None:
-    """Its readers began anew, and the task may have nothing more to say (J8a)."""
+    """The task's readers began anew, and the task may have nothing more to say (J8a)."""
     world = World(tmp_path / "before")
     channels = world.channels()
     channels.publish(0, {}, batch(0, watermark_ms=10))

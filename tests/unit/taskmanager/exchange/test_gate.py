@@ -105,7 +105,7 @@ def test_at_least_once_cuts_wherever_the_task_stands_beyond_the_barriers() -> No
 
 
 def test_after_the_timeout_the_unread_entries_become_part_of_the_cut() -> None:
-    """These are the entries before the barriers, once all barriers are written (C5)."""
+    """The cut then contains the entries before the barriers, once all barriers are written (C5)."""
     gate = Told(A, B, aligned_timeout=1.0)
     gate(Triggered(1), barrier(A, 0, 1), data(A, 1, 5), data(B, 0, 7), data(B, 1, 9), Advanced({A: 0, B: 1}), at=10.0)
     assert gate(Tick(), at=12.0) == [], "the barrier of one input is not there"
@@ -133,7 +133,7 @@ def test_time_alone_wakes_nobody_who_does_not_wait_for_a_barrier() -> None:
 
 
 def test_at_least_once_never_becomes_unaligned() -> None:
-    """It holds nothing back, so alignment cannot take too long (C3, C5)."""
+    """At-least-once holds nothing back, so alignment cannot take too long (C3, C5)."""
     gate = Told(A, hold=False, aligned_timeout=1.0)
     assert gate(Triggered(1), data(A, 0), barrier(A, 1, 1), at=1.0) == []
     assert gate(Tick(), at=100.0) == []
@@ -177,7 +177,7 @@ def test_an_abort_that_was_lost_is_made_up_by_the_next_trigger() -> None:
 
 
 def test_a_checkpoint_older_than_what_is_pending_is_not_begun() -> None:
-    """Its trigger is late: the checkpoint has ended already (C21)."""
+    """The trigger is late: the checkpoint has ended already (C21)."""
     gate = Told(A)
     gate(Triggered(5, oldest=4))
     assert gate(Triggered(3), barrier(A, 0, 3)) == [Release(3)]
@@ -194,7 +194,7 @@ def test_checkpoints_in_flight_are_cut_in_their_order() -> None:
 
 
 def test_a_trigger_that_was_overtaken_by_a_later_cut_has_ended() -> None:
-    """Its barrier would come after the later one, and another task might hold at them in the opposite order (C2)."""
+    """The late barrier would come after the later one; another task might hold at them in the opposite order (C2)."""
     gate = Told()
     assert gate(Triggered(2)) == [cut(2, {}), Release(2)]
     assert gate(Triggered(1)) == []
@@ -202,7 +202,7 @@ def test_a_trigger_that_was_overtaken_by_a_later_cut_has_ended() -> None:
 
 
 def test_a_barrier_of_an_earlier_attempt_belongs_to_no_checkpoint() -> None:
-    """It was restored together with the unread entries around it (C5)."""
+    """An earlier attempt's barrier was restored together with the unread entries around it (C5)."""
     gate = Told(A)
     gate(Arrived(A, 0, 0, 1, void=True), Triggered(1))
     assert gate(Tick()) == []

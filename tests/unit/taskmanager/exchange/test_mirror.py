@@ -149,7 +149,7 @@ async def test_a_mirror_has_the_schema_the_entries_and_their_data_as_they_are(
 async def test_a_mirror_begins_where_its_reader_was_restored(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, tmp_path: Path
 ) -> None:
-    """Its log begins with the barrier of the checkpoint that both tasks were restored from (J9)."""
+    """The log begins with the barrier of the checkpoint that both tasks were restored from (J9)."""
     log = LogWriter(tmp_path / "there" / WRITER, (TASK,), first=17)
     log.describe("schema")
     barrier(log, 3)
