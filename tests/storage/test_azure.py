@@ -256,7 +256,7 @@ async def test_a_page_of_a_listing_is_repeated_alone(
 
 
 async def test_whatever_is_listed_can_be_deleted(azurite: Azurite, storage: AzureStorage, prefix: str) -> None:
-    """This includes blobs of other programs under names that callers may not use."""
+    """Blobs of other programs can be deleted, even under names that callers may not use."""
     odd = ["a./b", "dot."]
     async with BlobServiceClient.from_connection_string(azurite.connection_string) as client:
         container = client.get_container_client(azurite.container)

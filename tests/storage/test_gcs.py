@@ -158,7 +158,7 @@ async def test_a_page_of_a_listing_is_repeated_alone(
 async def test_whatever_is_listed_can_be_deleted(
     fake_gcs: FakeGcs, storage: GcsStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes objects of other programs under names that callers may not use."""
+    """Objects of other programs can be deleted, even under names that callers may not use."""
     odd = ["a\nb", "a\rb"]
     with monkeypatch.context() as patched:
         patched.setattr("minflinkd_gcs.split", listed)
@@ -213,7 +213,7 @@ class Renewed:
 
 
 async def test_a_token_is_renewed_once_for_all_that_wait_for_it(fake_gcs: FakeGcs, prefix: str) -> None:
-    """This holds even if the first of them is cancelled. It is not renewed again before it ends."""
+    """A token is renewed once even if the first waiting request is cancelled, and not again before it ends."""
     storage, renewed = gcs(fake_gcs.endpoint), Renewed()
     system = await storage._connection._open(prefix)
     system.credentials.credentials, system.credentials.maybe_refresh = renewed, renewed.maybe_refresh

@@ -410,7 +410,7 @@ async def test_a_missing_object_costs_one_request(behind: S3Storage, gateway: Ga
 
 
 async def test_whatever_is_listed_can_be_deleted(storage: S3Storage, prefix: str) -> None:
-    """This includes objects of other programs under names that callers may not use."""
+    """Objects of other programs can be deleted, even under names that callers may not use."""
     bucket, _, key = prefix.partition("/")
     odd = ["a//b", "a/../b"]
     for name in (*odd, "b", "a/b"):

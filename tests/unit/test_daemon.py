@@ -52,7 +52,7 @@ async def _rpc_port_of_a_daemon(state: Path, **options: str) -> int:
 
 
 async def test_task_managers_find_the_next_daemon_at_the_port_of_the_last(tmp_path: Path) -> None:
-    """This holds also if the option allows any free port (R7, A6)."""
+    """TaskManagers find the next daemon even if the option allows any free port (R7, A6)."""
     first = await _rpc_port_of_a_daemon(tmp_path)
     assert await _rpc_port_of_a_daemon(tmp_path) == first
 

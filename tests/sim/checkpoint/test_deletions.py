@@ -98,7 +98,7 @@ async def test_a_request_is_refused_by_name_while_too_much_is_to_be_deleted(monk
 
 
 async def test_the_figures_are_those_of_the_files_that_lie_there() -> None:
-    """This holds also after a restart of the coordinator, which counts anew from metadata and a listing (F10, F4)."""
+    """A restarted coordinator has the right figures too: it counts again from metadata and a listing (F10, F4)."""
     with capture_logs():
         world = MergingWorld(seed=3)
         try:

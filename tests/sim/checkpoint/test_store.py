@@ -39,13 +39,13 @@ async def objects(location: Location) -> set[str]:
 
 
 async def test_a_store_that_was_never_written_is_empty(location: Location) -> None:
-    """This is the first start of a job (C25)."""
+    """At the first start of a job its store is empty (C25)."""
     recovered = await store_at(location).recover()
     assert (recovered.completed, recovered.set_aside, recovered.last_id) == ((), (), 0)
 
 
 async def test_what_was_written_is_recovered_in_order(location: Location) -> None:
-    """This holds also after the loss of the coordinator (C25)."""
+    """A new coordinator recovers all checkpoints in order after the loss of the old one (C25)."""
     for number in (10, 9):
         await add(location, completed(number))
     recovered = await store_at(location, epoch=2).recover()

@@ -35,7 +35,7 @@ def attempt(world: World) -> AttemptId:
 async def test_what_does_not_carry_its_token_is_refused_by_a_job_master(
     message: m.Message, token: LeaderId | None, tmp_path: Path
 ) -> None:
-    """This holds for messages to its core and to its checkpoint coordinator (R1)."""
+    """A wrong token is refused by the JobMaster's core and by its checkpoint coordinator (R1)."""
     async with running(tmp_path) as world:
         with pytest.raises(Fenced):
             await world.wire.mailboxes[job_master(JOB)].deliver(message, token)

@@ -38,7 +38,7 @@ async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_s
 
 
 async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tmp_path: Path) -> None:
-    """This works also while the ResourceManager is away (H4)."""
+    """The next version gets its slots also while the ResourceManager is away (H4)."""
     async with running(tmp_path) as world:
         slots = dict(world.tm.held)
         world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
@@ -122,7 +122,7 @@ def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_commi
 def test_state_of_an_earlier_version_must_mean_the_same_unless_that_is_allowed(
     base: int, allowed: bool, compared: bool
 ) -> None:
-    """This holds also if the earlier version had no checkpoint when it was asked to make way (H2)."""
+    """Meanings are compared even if the earlier version had no checkpoint when it was asked to make way (H2)."""
     point = completed(5, snapshot(5, TaskId("a"), AttemptId("1" * 32)))
     tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
     (restore,) = Heritage(base, allow_changed=allowed).restores(point, tasks).values()
@@ -179,7 +179,7 @@ async def test_a_job_that_stood_down_in_vain_goes_on(tmp_path: Path) -> None:
 async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
     tmp_path: Path, consequence: Consequence
 ) -> None:
-    """This holds for any failure. Whoever put the version on trial decides (H7)."""
+    """No failure restarts or ends a version on trial. Whoever put it on trial decides (H7)."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True

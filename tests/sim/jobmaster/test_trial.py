@@ -78,7 +78,7 @@ async def test_a_version_that_fails_with_its_first_rows_is_disproved_hours_later
 
 
 async def test_a_version_that_hangs_with_its_first_rows_is_disproved(tmp_path: Path) -> None:
-    """This may be hours after it was RUNNING. It must process rows that it finds within hot-restart.timeout (H7)."""
+    """Hours after it was RUNNING, a version must process the rows that it finds within hot-restart.timeout (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         world.tm.progress(m.TaskMetrics())

@@ -167,7 +167,7 @@ async def test_a_blob_that_is_nowhere_is_not_held(cache: BlobCache, tmp_path: Pa
 async def test_one_who_stops_waiting_does_not_stop_the_others(
     cache: BlobCache, downloads: Downloads, key: BlobKey
 ) -> None:
-    """This holds even for the one that began the download (B8)."""
+    """The download goes on even if the request that began it is cancelled (B8)."""
     downloads.hold.clear()
     impatient, patient = (asyncio.create_task(cache.get(JOB, key)) for _ in range(2))
     await asyncio.wait_for(downloads.begun.wait(), 10)

@@ -253,7 +253,7 @@ async def test_a_job_is_deleted(client: BlobClient, server: BlobServer, tmp_path
 
 @pytest.mark.slow
 async def test_memory_does_not_grow_with_the_blob(tmp_path: Path) -> None:
-    """This holds for uploads and downloads; server and client are in this process (B40)."""
+    """Memory stays bounded for uploads and downloads; server and client are in this process (B40)."""
     size = 200 * 1024 * 1024
 
     def make() -> Path:

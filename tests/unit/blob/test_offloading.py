@@ -223,7 +223,7 @@ async def test_an_answer_that_cannot_be_uploaded_is_sent_as_it_is() -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), kind=st.sampled_from(sorted(RULES, key=lambda k: k.__name__)), minsize=st.integers(0, 400))
 def test_every_message_and_answer_comes_out_as_it_went_in(data: st.DataObject, kind: type[Any], minsize: int) -> None:
-    """This holds with any limit. Nothing is left but blobs that the sender may send again (B3)."""
+    """With any limit, messages arrive unchanged. Nothing is left but blobs that the sender may send again (B3)."""
     request = data.draw(instances(kind))
     job_id = RULES[kind].job(request)
     answer = data.draw(instances(m.Analysis)) if kind is m.AnalyzeJob else m.Done()

@@ -95,7 +95,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest.mark.parametrize("hide", [False, True], ids=["in the open", "with the old time"])
 @pytest.mark.parametrize("served", [False, True], ids=["fresh", "served before"])
 async def test_a_damaged_local_file_is_replaced_by_the_copy(cluster: Cluster, hide: bool, served: bool) -> None:
-    """This holds also right after the file was written, when its times cannot show a change (B7)."""
+    """Damage is found even right after the file was written, when its times cannot show a change (B7)."""
     key = await cluster.put()
     if served:
         assert await cluster.get(key) == (200, DATA)
@@ -153,7 +153,7 @@ async def test_a_client_gets_the_good_content_in_the_end(cluster: Cluster, tmp_p
 
 @pytest.mark.parametrize("how", ["file", "bytes"])
 async def test_a_client_that_got_bad_content_has_the_file_verified(cluster: Cluster, tmp_path: Path, how: str) -> None:
-    """This finds damage that a disk did without a trace after the file was verified (B7)."""
+    """A client's report finds damage that a disk did without a trace after the file was verified (B7)."""
     key = await cluster.put()
     flip(cluster.local(key))
     store = cluster.server._store
@@ -272,7 +272,7 @@ async def test_two_bad_copies_are_reported_and_left_alone(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it worked", "after it worked"])
 async def test_an_upload_whose_copy_fails_fails_and_leaves_nothing(tmp_path: Path, after: bool) -> None:
-    """This holds whichever request of the storage fails. The next upload succeeds (B5)."""
+    """Whichever request of the storage fails, the upload fails and leaves nothing, and the next one succeeds (B5)."""
     failed = 0
     for number in range(1, 6):
         storage = FaultyStorage(LocalStorage(), number, after=after)

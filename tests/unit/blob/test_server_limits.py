@@ -318,7 +318,7 @@ async def test_what_has_left_the_cache_is_read_in_threads(tmp_path: Path, monkey
 async def test_what_was_hashed_to_be_opened_is_not_hashed_again_to_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even for a file so young that the next request may not trust it (B9)."""
+    """One request hashes a file once, even if the file is so young that the next request may not trust it (B9)."""
     hashed, digest = list[str](), hashlib.file_digest
 
     def seen(file: FileIO, name: str) -> hashlib._Hash:

@@ -79,7 +79,7 @@ async def exchange(server: BlobServer, request: bytes) -> bytes:
 
 
 async def test_a_set_is_staged_when_it_is_complete(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """This includes content that was there already (B6)."""
+    """Content that was there already is part of the set too (B6)."""
     first = await put(http, b"1", set=SET)
     known = await put(http, b"2")
     params = {"kind": "p", "sha256": sha256(b"2"), "set": SET}
@@ -200,7 +200,7 @@ async def test_only_transient_blobs_are_deleted_by_hand(server: BlobServer, http
 
 
 async def test_a_job_that_has_not_ended_keeps_its_blobs(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """This holds for everybody who asks over HTTP (B20)."""
+    """The blobs of a running job cannot be deleted over HTTP, whoever asks (B20)."""
     code = await put(http)
     await server.hold(JOB, [code])
     async with http.delete(f"/blobs/{JOB}") as response:
@@ -325,7 +325,7 @@ NAMES = {
 async def test_no_name_leads_out_of_the_store(
     server: BlobServer, http: aiohttp.ClientSession, tmp_path: Path, name: str
 ) -> None:
-    """This covers job, key and set, for reads, writes and deletions. The client gets 400, or no such route (B41)."""
+    """Job, key and set are checked for reads, writes and deletions. The client gets 400, or no such route (B41)."""
     outside = tmp_path / "store" / KEY
     outside.write_bytes(b"secret")
     mine = await put(http)

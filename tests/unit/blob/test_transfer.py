@@ -59,7 +59,7 @@ async def test_who_has_waited_for_long_is_told_to_come_again() -> None:
 
 
 async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
-    """This includes chunked transfer encoding, in which the end of a chunk is not the end of the stream (B40)."""
+    """With chunked transfer encoding, the end of a chunk is not the end of the stream (B40)."""
     loop = asyncio.get_running_loop()
     protocol = BaseProtocol(loop)
     protocol.connection_made(asyncio.Transport())

@@ -510,7 +510,7 @@ def test_as_many_checkpoints_as_allowed_are_in_flight_and_no_more() -> None:
 
 
 def test_one_set_up_at_a_time() -> None:
-    """This holds also for forced requests, which are first in the queue (C20)."""
+    """Forced requests, which are first in the queue, wait for the set-up under way too (C20)."""
     story = Story(max_concurrent=9).running()
     story.tell(e.TriggerRequested(1), e.TriggerRequested(2), e.TriggerRequested(3, forced=True))
     assert story.tell(e.SetUpDone(1, 1, NOON))[-1] == e.SetUp(3)

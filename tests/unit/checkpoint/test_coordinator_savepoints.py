@@ -51,7 +51,7 @@ def test_a_failed_savepoint_does_not_count() -> None:
 
 
 def test_tasks_that_are_to_stop_are_told_with_the_trigger_and_nothing_is_triggered_behind_it() -> None:
-    """This is a stop with savepoint (C24)."""
+    """In a stop with savepoint, the trigger tells the tasks to stop, and no other checkpoint follows (C24)."""
     story = Story(interval=10.0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True))
     assert story.tell(e.SetUpDone(1, 1, NOON)) == [e.SendTrigger(A1, 1, stop=True), e.SendTrigger(B1, 1, stop=True)]

@@ -55,7 +55,7 @@ def test_a_later_version_is_no_damage() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"{}", b"minflinkd-checkpoint 0 xxh3-128:" + b"0" * 32 + b" 0\n"])
 def test_something_else_is_no_checkpoint(data: bytes) -> None:
-    """This holds for anything under that name (C25)."""
+    """A file under the metadata's name that is something else is refused (C25)."""
     with pytest.raises(CorruptMetadata):
         decode(data)
 

@@ -48,7 +48,7 @@ def test_a_sink_that_publishes_with_checkpoints_begins_again_at_what_is_publishe
 
 
 def test_other_sinks_begin_again_at_what_is_processed_also_without_any_checkpoint() -> None:
-    """This holds also while checkpoints fail (C26)."""
+    """Other sinks restart from the processed offsets, also while checkpoints fail (C26)."""
     record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
     assert record.latest() == {"flights": {"flights": {"0": 17}}}
     assert text(record.latest()["flights"]) == KAFKA

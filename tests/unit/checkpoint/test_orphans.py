@@ -87,7 +87,7 @@ def root(tmp_path: Path) -> Root:
 
 
 async def test_what_no_metadata_names_goes_and_retained_checkpoints_stay(root: Root) -> None:
-    """This includes an ended job whose user retained its checkpoints (F7)."""
+    """Retained checkpoints of an ended job stay too (F7)."""
     root.checkpoint(JOB, 7)
     root.put(JOB, "offsets.json")
     root.put(JOB, "ids/000000000001")
@@ -111,7 +111,7 @@ async def test_only_the_job_that_was_named_is_looked_at(root: Root) -> None:
 
 
 async def test_a_savepoint_is_never_touched_wherever_it_lies(root: Root) -> None:
-    """This includes a savepoint that was moved to where a job's files would be (F7, C24)."""
+    """Savepoints stay even if they were moved to where a job's files would be (F7, C24)."""
     checkpoint = root.checkpoint(JOB, 7)
     here = root.location.child(JOB)
     for directory in (root.location, root.location.child("savepoints"), root.location.child(OTHER)):

@@ -80,7 +80,7 @@ async def test_a_damaged_savepoint_is_found_out(storages: Storages, tmp_path: Pa
 
 
 async def test_a_savepoint_is_deleted_with_its_directory(storages: Storages, tmp_path: Path) -> None:
-    """This is how a savepoint is disposed of (C24)."""
+    """Disposing of a savepoint deletes its directory (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
     await discard_external(await read_external(storages, target.uri))

@@ -87,7 +87,7 @@ def terminal() -> Iterator[int]:
 def test_the_width_is_that_of_the_terminal_in_which_stderr_is_shown(
     terminal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds also if stdout is a pipe and no live line is drawn."""
+    """The width is stderr's, even if stdout is a pipe and no live line is drawn."""
     with open(terminal, "w", closefd=False) as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         assert stderr_width() == 63

@@ -119,7 +119,7 @@ def test_a_trial_that_is_over_soon_is_followed_to_its_end(command: Command, daem
 def test_a_trial_is_waited_for_on_request(
     command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This is for users who want to know the outcome (H7)."""
+    """Users who want to know the outcome of a trial can wait for it (H7)."""
     monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.0)
     daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
     later = threading.Timer(0.3, daemon.dispatcher.end_trial, [RestartState.ROLLED_BACK])

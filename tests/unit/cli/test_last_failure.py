@@ -24,10 +24,7 @@ def restarted(daemon: RunningDaemon, state: RestartState, requested_ms: int) -> 
 def test_a_failure_is_told_in_a_line_as_that_of_an_earlier_version(
     daemon: RunningDaemon, command: Command, state: RestartState, requested_ms: int
 ) -> None:
-    """This includes a failure while the earlier version was being stopped.
-
-    The running version must not look as if it had failed.
-    """
+    """A failure while the earlier version was being stopped counts as its own, not as the running version's."""
     restarted(daemon, state, requested_ms)
     shown = command("info", RUNNING).output
     assert "No failure since hot restart 2. The last one of an earlier version" in shown

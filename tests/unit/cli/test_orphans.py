@@ -34,7 +34,7 @@ def asked(daemon: RunningDaemon) -> list[j.SweepOrphans]:
 
 
 def test_orphans_are_listed_and_nothing_is_deleted(command: Command, asked: list[j.SweepOrphans]) -> None:
-    """This is `--dry-run` (F7)."""
+    """`--dry-run` lists orphans and deletes nothing (F7)."""
     shown = command("orphans", "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert [(request.job_id, request.dry_run) for request in asked] == [(None, True)]

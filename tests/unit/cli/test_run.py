@@ -181,9 +181,7 @@ def test_a_param_without_a_value_is_a_usage_error(command: Command, job: Path) -
 
 
 def test_the_live_line_is_one_row_of_a_narrow_terminal(daemon: RunningDaemon, job: Path) -> None:
-    """This holds with 60 columns too.
-
-    A row that wrapped was left behind at each refresh (issue 15, 11)."""
+    """The line is one row with 60 columns too. A row that wrapped was left behind at each refresh (issue 15, 11)."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]

@@ -44,7 +44,7 @@ def savepoint(tmp_path: Path) -> Path:
 
 
 def test_a_savepoint_is_shown_with_its_vertices_state_and_offsets(savepoint: Path) -> None:
-    """This is `minflinkd savepoint inspect PATH` (C24)."""
+    """`minflinkd savepoint inspect PATH` shows vertices, state and offsets (C24)."""
     shown = CliRunner().invoke(main, ["savepoint", "inspect", str(savepoint), "--verify"])
     assert shown.exit_code == 0, shown.output
     for text in (

@@ -97,7 +97,7 @@ def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_show
 
 
 def test_credentials_of_storages_are_masked_where_a_configuration_is_shown() -> None:
-    """This includes options of plugins, which the configuration does not know one by one (E40)."""
+    """Options of plugins are masked too, although the configuration does not know them one by one (E40)."""
     text = "storage.s3.secret-key: hunter2\nstorage.abfs.connection-string: hunter2\nstorage.s3.endpoint: http://here\n"
     items = {item.key: item for item in parse_config(text, {}, {}).as_items()}
     shown = f'{{"s3.secret-key": "{MASK}", "abfs.connection-string": "{MASK}", "s3.endpoint": "http://here"}}'

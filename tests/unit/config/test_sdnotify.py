@@ -42,7 +42,7 @@ def test_every_state_arrives_in_systemds_words(systemd: tuple[socket.socket, str
 
 
 def test_a_reload_carries_the_time_that_systemd_orders_messages_by(systemd: tuple[socket.socket, str]) -> None:
-    """This is for a reload (E25)."""
+    """A reload is reported with the time by which systemd orders messages (E25)."""
     sock, name = systemd
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     SystemdNotifier({"NOTIFY_SOCKET": name}).reloading()

@@ -70,7 +70,7 @@ async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster
 
 
 async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(cluster: Cluster, runner: Runner) -> None:
-    """This holds also after several versions. Versions that no longer count are deleted (A12)."""
+    """After several versions only the last one counts. Versions that no longer count are deleted (A12)."""
     async with job_running(cluster, runner):
         for number, version in enumerate("234", start=1):
             await restart(cluster, version)
@@ -259,7 +259,7 @@ async def test_nobody_brings_a_version_up_again_while_it_is_stored_that_another_
 async def test_a_version_whose_job_masters_crash_again_and_again_is_turned_back(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """This holds even if its tasks run each time (H7)."""
+    """The version is rolled back even if its tasks run each time (H7)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             with crash_points.intercepted(Bug(dispatcher, CrashPoint.RESTART_RUNNING, times=1000)):
@@ -274,7 +274,7 @@ async def test_a_version_whose_job_masters_crash_again_and_again_is_turned_back(
 async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_one_before_it(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """This holds whether or not the daemon knew already that the version had failed (H7, H8)."""
+    """The rollback completes whether or not the daemon knew already that the version had failed (H7, H8)."""
     reached = asyncio.Event()
 
     def strike(here: CrashPoint) -> None:

@@ -28,7 +28,7 @@ def of_tasks(graph: JobGraph) -> dict[str, int]:
 
 
 def test_one_number_is_for_all_tasks() -> None:
-    """This includes tasks that state a parallelism of their own (H6)."""
+    """One number also replaces the parallelism that single tasks state (H6)."""
     graph = rescaled(JOB, 1, {}, 0)
     assert (of_tasks(graph), graph.min_parallelism) == ({"a": 1, "b": 1}, 1)
 

@@ -36,7 +36,7 @@ def test_nothing_is_rewritten_below_the_limit() -> None:
 
 
 def test_the_file_goes_of_which_the_most_is_dead() -> None:
-    """This frees the most bytes for each byte written (F6)."""
+    """The file with the most dead bytes frees the most for each byte written (F6)."""
     files = {"whole": use(1000), "half": use(1000, 1000), "mostly": use(100, 1500), "little": use(1000, 10)}
     assert files_to_rewrite(files, 0, LIMITS) == {"mostly", "half"}
 
@@ -113,7 +113,7 @@ def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
 
 
 def test_a_segment_is_counted_once_however_many_refer_to_it() -> None:
-    """This holds also if state files have the same content, or tasks share a file (F6)."""
+    """A segment counts once, even if state files have the same content, or tasks share a file (F6)."""
     one, two, old = StateHandle("f", 8, 10, "x"), StateHandle("f", 18, 20, "y"), StateHandle("g", 108, 5, "z")
     uses = file_uses([one, one, two, old], {"f": 100})
     assert uses == {"f": FileUse(100, 30), "g": FileUse(113, 5)}, "at least as long as its last known segment"
@@ -248,7 +248,7 @@ def test_changelogs_between_snapshots_stay_below_the_limit(
 
 @given(st.data())
 def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
-    """This holds even for the worst changes, provided that one checkpoint may rewrite a whole file (F6)."""
+    """The limit holds even for the worst changes, provided that one checkpoint may rewrite a whole file (F6)."""
     segments = data.draw(st.integers(1, 30))
     job = Job(segments, 1000, CompactionLimits(max_file_size=30_100, max_files=8))
     job.take(set(range(segments)))

@@ -72,7 +72,7 @@ async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Locatio
 
 
 async def test_what_several_bring_about_is_counted_once(root: Location) -> None:
-    """This means calls to the storage, and older files that were left (F10)."""
+    """Calls to the storage, and older files that were left, are each counted for one task only (F10)."""
     shared = files(root, max_file_size=len(HEADER) + 10)
 
     async def one(part: Part, left: set[str]) -> Written:

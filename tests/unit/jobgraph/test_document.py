@@ -106,13 +106,13 @@ def test_yaml_and_json_give_the_same_job(document: dict[str, Any], tmp_path: Pat
 
 
 def test_params_can_be_set_from_outside(document: dict[str, Any]) -> None:
-    """This is `minflinkd run -p minutes=5` (J3)."""
+    """`minflinkd run -p minutes=5` sets a param (J3)."""
     graph = JobDocument(document).with_params({"minutes": 5, "more": "x"}).job()
     assert graph.params == {"minutes": 5, "more": "x"}
     assert parse_job(document).params == {"minutes": 60}
 
 
 def test_the_example_of_the_repository_is_valid() -> None:
-    """This is the demo's job file."""
+    """The example is the demo's job file."""
     graph = read_job_file(Path(__file__).parents[3] / "examples/flights/flights.yaml").job()
     assert [a.name for a in graph.artifacts] == ["flights.py"]

@@ -18,7 +18,7 @@ def test_python_code_claims_nothing() -> None:
 
 
 def test_a_wheel_with_native_code_claims_each_of_its_top_level_packages() -> None:
-    """This includes pure Python packages, because the whole wheel is loaded under its own names (B31)."""
+    """Pure Python packages of the wheel count too, because the whole wheel is loaded under its own names (B31)."""
     members = (
         NATIVE,
         "acme/__init__.py",
@@ -66,7 +66,7 @@ def test_a_unit_of_two_artifacts_is_defined_by_both() -> None:
 
 
 def test_a_fat_jar_and_a_small_one_with_the_same_class_share_a_unit() -> None:
-    """This holds however many directories the fat one has (B31)."""
+    """Two jars share a unit however many directories the fat one has (B31)."""
     fat = units("fat.jar", [f"com/acme/rules/a{i}/X.class" for i in range(1000)])
     assert fat == units("small.jar", ["com/acme/rules/a7/X.class"]) == ("java:com/acme/rules",)
 

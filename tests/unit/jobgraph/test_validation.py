@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def test_the_example_of_the_specification_is_valid(document: Document) -> None:
-    """This is the job file of jobs.md (J1, J2)."""
+    """The example is the job file of jobs.md (J1, J2)."""
     graph = parse_job(document)
     assert [v.id for v in graph.vertices] == ["flights", "delays", "out"]
     assert graph.checkpointing.interval == Duration(5.0)
@@ -435,7 +435,7 @@ def test_every_cycle_is_named_in_full(document: Document, faults: FindFaults) ->
 
 
 def test_an_id_that_two_vertices_have_is_named(document: Document, faults: FindFaults) -> None:
-    """This concerns a list of vertices (J4)."""
+    """In a list of vertices, an id may occur only once (J4)."""
     vertices = [{"id": key, **vertex} for key, vertex in document["vertices"].items()]
     again = {"id": "out", "inputs": ["flights"], "sink": {"format": "csv", "path": "/y"}}
     found = faults(document | {"vertices": [*vertices, again]})

@@ -103,7 +103,7 @@ async def test_a_sink_behind_an_exchange_decides_from_where_its_source_begins_ag
 
 
 async def test_what_was_recorded_is_known_to_the_next_jobmaster(tmp_path: Path) -> None:
-    """This holds also before the first report of a task (C26)."""
+    """The next JobMaster knows the recorded offsets even before the first report of a task (C26)."""
     storages = Storages({})
     first = record(storages, tmp_path)
     await first.write()

@@ -47,7 +47,7 @@ def test_a_group_runs_on_several_allocations_of_one_taskmanager() -> None:
 
 
 def test_groups_divide_what_one_taskmanager_gives_when_there_is_no_other() -> None:
-    """This holds also while the ResourceManager is away (R11)."""
+    """Groups share one TaskManager, also while the ResourceManager is away (R11)."""
     assert placed(groups(a=4, b=4), holdings(tm1=(4,))) == {"a": (TM1, 2), "b": (TM1, 2)}
     assert placed(groups(a=4, b=2), holdings(tm1=(4,))) == {"a": (TM1, 3), "b": (TM1, 1)}
 
@@ -111,7 +111,7 @@ def test_every_placement_is_covered_and_within_bounds(wanted: dict[str, Bounds],
 def test_a_job_whose_every_need_was_served_has_everything(
     wanted: dict[str, Bounds], held: Holdings, spare: bool
 ) -> None:
-    """This holds whatever else the job holds."""
+    """A job has all its slots once its needs are served, whatever else it holds."""
     slots: dict[ResourceId, dict[AllocationId, int]] = {r: dict(s) for r, s in held.items()} if spare else {}
     for i, (group, bounds) in enumerate(sorted(wanted.items())):
         slots.setdefault(ResourceId(f"tm-{i % 2}"), {})[AllocationId(group)] = bounds.desired

@@ -136,7 +136,7 @@ def test_the_time_of_the_next_restart_is_shown_while_the_job_waits_for_it() -> N
 
 
 def test_a_later_jobmaster_goes_on_with_what_is_recorded() -> None:
-    """This includes restarts, failures in a row and the delay that has grown, by the clock of another process."""
+    """The next JobMaster knows restarts, failures in a row and the grown delay, by another process's clock."""
     job = running(a=1)
     for _ in range(4):
         fail(job)

@@ -414,7 +414,7 @@ TestRandomWalk.settings = settings(
 
 
 def test_a_job_whose_tasks_stand_still_behind_a_savepoint_finishes() -> None:
-    """This is how `stop` with a savepoint ends a job (C24)."""
+    """`stop` with a savepoint ends a job in this way (C24)."""
     job = Job()
     job.run()
     commands = job.feed(ev.StopDone(job.state.round))

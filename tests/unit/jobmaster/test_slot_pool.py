@@ -108,7 +108,7 @@ def test_what_was_given_up_is_never_taken_again() -> None:
 
 
 def test_a_slot_that_is_held_is_not_taken_under_another_allocation() -> None:
-    """This is a late offer of an allocation that the TaskManager has replaced since."""
+    """The offer is late: the TaskManager has replaced its allocation since."""
     pool, _ = taken(adaptive(4), TM1, offer("new", 2))
     assert not taken(pool, TM1, offer("old", 2, first=1))[1]
 

@@ -95,7 +95,7 @@ def test_a_silent_jobmaster_may_speak_again_and_an_earlier_one_may_not() -> None
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_end_of_a_job_outlives_its_jobmasters_late_messages(known: bool) -> None:
-    """This holds even if its declaration was never heard. A later JobMaster of the same job is accepted (R1)."""
+    """Late messages are refused even if the job's declaration was never heard. A later JobMaster is accepted (R1)."""
     manager = Manager()
     if known:
         manager.needs(held=(A,))

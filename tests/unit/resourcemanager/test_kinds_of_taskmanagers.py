@@ -35,7 +35,7 @@ AGED = "its session has aged"
 
 
 def test_an_exclusive_job_gets_a_wholly_idle_taskmanager_which_is_its_own_from_then_on() -> None:
-    """This begins with the reservation, before the TaskManager has confirmed it (R24)."""
+    """The TaskManager is the job's own from the reservation on, before the TaskManager has confirmed it (R24)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1, s0=C)
     manager.register(TM2)

@@ -34,7 +34,7 @@ def test_two_versions_of_a_unit_clash_and_nothing_else_does() -> None:
 
 
 def test_a_job_gets_another_taskmanager_than_the_one_that_holds_its_library_in_another_version() -> None:
-    """This holds from the reservation on, before the TaskManager has confirmed it (B31)."""
+    """A TaskManager counts as holding a library from the reservation on, before it has confirmed it (B31)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.register(TM2)
@@ -86,7 +86,7 @@ def test_a_taskmanager_is_started_where_free_slots_lie_beside_another_version_on
 
 
 def test_a_need_that_finds_no_room_for_its_libraries_keeps_none_from_the_others() -> None:
-    """This holds even if nothing can be started. The waiting job is told why (B31)."""
+    """Other needs are served even if nothing can be started. The waiting job is told why (B31)."""
     manager = Manager(FIXED)
     manager.register(TM1, as_report=manager.report_with(TM1, libraries=ONE))
     assert manager.needs(libraries=TWO, a=1) == []

@@ -42,7 +42,7 @@ def test_a_need_that_is_served_is_told_nothing() -> None:
 
 
 def test_where_none_is_started_a_need_waits_for_those_that_register_by_themselves() -> None:
-    """This holds even if it is larger than all that are there, because the next may be larger (R7)."""
+    """A need waits even if it is larger than all TaskManagers that are there: the next may be larger (R7)."""
     manager = Manager(replace(FOUR, can_start=False))
     manager.needs(a=NEED)
     none = "none is started here, they register by themselves (resourcemanager.driver: standalone)"

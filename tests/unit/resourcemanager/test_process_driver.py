@@ -338,7 +338,7 @@ async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(
 
 
 async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
-    """The next daemon finds them by pid, start time and token. It reports their exits like those of its own (R7, A14)."""
+    """The next daemon finds them by pid, start time and token, and reports their exits like its own ones (R7, A14)."""
     pid = await host.start()
     await host.start(resource_id=OTHER)
     await host.crash()
@@ -352,7 +352,7 @@ async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host:
 
 
 async def test_all_are_stopped_side_by_side(host: Host) -> None:
-    """This is how a daemon ends that takes its TaskManagers along (A14)."""
+    """A daemon that takes its TaskManagers along stops them all at the same time (A14)."""
     pids = [await host.start(STUBBORN), await host.start(POLITE, OTHER)]
     await host.driver.stop_all()
     assert not any(alive(pid) for pid in pids)
@@ -371,7 +371,7 @@ async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobo
 
 
 async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: Host) -> None:
-    """This is for a daemon that wants to begin anew."""
+    """A daemon that wants to begin anew kills the TaskManagers of the one before."""
     left = await host.start()
     await host.crash()
     own = await host.start(resource_id=OTHER)
@@ -460,7 +460,7 @@ async def test_what_a_cancelled_search_finds_is_watched(host: Host, monkeypatch:
 
 
 async def test_an_exit_while_the_driver_ends_is_left_to_the_next_one(host: Host) -> None:
-    """This driver could no longer report it (A14)."""
+    """A driver that is ending could no longer report the exit (A14)."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end() -> None:

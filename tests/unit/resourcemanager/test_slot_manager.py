@@ -380,7 +380,7 @@ def test_a_wanted_session_starts_one_taskmanager_and_is_forgotten_after_a_while(
 
 @pytest.mark.parametrize("session", [STARTING, LOST])
 def test_a_taskmanager_that_dies_before_it_was_ready_counts_as_a_failed_start(session: SessionPhase) -> None:
-    """This slows a crash loop down (R5)."""
+    """Counting it as a failed start slows a crash loop down (R5)."""
     manager = Manager()
     manager.needs(a=1)
     manager.register(TM1, session)

@@ -104,7 +104,7 @@ async def test_every_fault_of_a_job_is_in_the_answer(http: Http, dispatcher: Dis
 async def test_liveness_needs_no_party_and_readiness_all(
     http: Http, network: LocalNetwork, resource_manager: ResourceManager
 ) -> None:
-    """This is the health endpoint (E2)."""
+    """The health endpoint is `/health` (E2)."""
     async with http.get("/health") as response:
         assert (response.status, (await response.json())["ready"]) == (200, True)
     network.detach(resource_manager.mailbox)

@@ -236,7 +236,7 @@ async def test_equal_logs_share_their_blobs(world: World) -> None:
 
 
 async def test_a_copy_that_nobody_reads_goes_after_a_while(world: World) -> None:
-    """This holds even if its TaskManager is gone and nobody will ever ask for another log of it (B18)."""
+    """An unread copy is deleted even if its TaskManager is gone, so that nobody asks for another log of it (B18)."""
     world.write(text(LARGE))
     await world.read()
     world.network.detach(world.mailbox)
@@ -317,7 +317,7 @@ async def test_a_reader_ends_though_another_log_has_taken_its_place(world: World
 
 
 async def test_a_reader_that_goes_away_leaves_nothing_of_a_log_that_was_replaced(world: World) -> None:
-    """This includes the blobs that it had and the blob that was on its way (B18)."""
+    """The blobs that the reader had are deleted, and so is the blob that was on its way (B18)."""
     world.write(text(LARGE))
     world.write(text(200_000, b"gc1"), "session.log")
     begun, go_on, upload = asyncio.Event(), asyncio.Event(), world.upload
@@ -397,7 +397,7 @@ async def test_blobs_of_a_copy_that_was_replaced_go_with_its_last_reader(world: 
 
 
 async def test_readers_of_parts_that_overlap_ask_for_no_byte_twice(world: World, copies: LogCopies) -> None:
-    """This holds for any order. Every gap between two parts is large enough for a blob."""
+    """In any order of readers, each byte is requested once. Every gap between two parts is large enough for a blob."""
     data = text(LARGE)
     world.write(data)
 

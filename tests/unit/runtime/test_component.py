@@ -69,7 +69,7 @@ class Slow(Recorder):
 
 
 async def test_everybody_who_closes_a_component_waits_until_it_is_closed() -> None:
-    """This holds even if the first `aclose` was cancelled. Whatever follows finds everything freed (A1)."""
+    """Others wait even if the first `aclose` was cancelled. Whatever follows finds everything freed (A1)."""
     component = Slow()
     await component.start()
     first, second = (asyncio.create_task(component.aclose()) for _ in range(2))

@@ -210,7 +210,7 @@ async def test_somebody_who_waits_makes_the_next_try_come_at_once() -> None:
 
 @pytest.mark.parametrize("kinds", [[Part], [Part, lambda: Part(fails=True)]], ids=["a crash", "a failed start"])
 async def test_a_retired_one_has_no_successor(kinds: list[Callable[[], Part]]) -> None:
-    """This holds also if it retires because of what it was just told."""
+    """A component may retire because of the crash that it was just told of."""
     workshop = Workshop(*kinds)
 
     def told(_: Exception) -> None:

@@ -181,7 +181,7 @@ async def test_only_staged_files_are_published(tmp_path: Path, staged: str) -> N
 
 
 async def test_what_no_checkpoint_covers_is_discarded(tmp_path: Path) -> None:
-    """This happens at a restore (J12)."""
+    """A restore discards staged files that no checkpoint covers (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"kept"})
     stage(tmp_path, 2, {"part-0.parquet": b"lost", "a=1/part-1.parquet": b"lost"})

@@ -116,7 +116,7 @@ async def test_a_replaced_job_master_is_no_silence() -> None:
 
 @pytest.mark.looptime
 async def test_nothing_is_sent_to_a_job_master_that_leads_the_job_no_longer() -> None:
-    """This holds also if the TaskManager learns of the new leader between two tries (R13)."""
+    """The TaskManager may learn of the new leader between two tries (R13)."""
     world, clock = World(), asyncio.get_running_loop().time
 
     def drop_and_replace(source: str, target: str, message: m.Message) -> bool:

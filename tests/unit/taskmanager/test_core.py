@@ -205,7 +205,7 @@ def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
 
 
 def test_no_attempt_of_a_task_runs_beside_an_earlier_one() -> None:
-    """This holds also if the JobMaster no longer waits for the earlier attempt to end (m12)."""
+    """The next attempt waits even if the JobMaster no longer waits for the earlier attempt to end (m12)."""
     world = running()
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     world.active(B, 2)
@@ -234,7 +234,7 @@ def test_slots_given_back_are_free_when_their_tasks_have_ended() -> None:
 
 
 def test_the_end_of_a_job_frees_all_of_it_and_then_forgets_it_once() -> None:
-    """This includes slots that its JobMaster never heard of (R26)."""
+    """The end of a job also frees slots that its JobMaster never heard of (R26)."""
     world = running()
     world.active(B, 2)
     ended = m.FreeSlots(job_id=JOB, allocations=(A,), job_ended=True)

@@ -161,7 +161,7 @@ async def test_it_follows_a_new_leader() -> None:
 
 
 async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
-    """This is sooner than the heartbeat timeout (R10)."""
+    """Two failing connections end a registration sooner than the heartbeat timeout (R10)."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
     async with registering(network) as registration:

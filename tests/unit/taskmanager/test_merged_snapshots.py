@@ -243,7 +243,10 @@ async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -
 
 
 async def test_with_merging_off_each_state_file_is_a_file_of_its_own(tmp_path: Path) -> None:
-    """This includes files of two tasks and empty files. Unneeded files are deleted at once, none is rewritten (F9)."""
+    """Files of two tasks and empty files are separate too.
+
+    Unneeded files are deleted at once, none is rewritten (F9).
+    """
     chance = random.Random(1)
     async with running(tmp_path, merging=False) as world:
         world.session.others = {}

@@ -49,7 +49,7 @@ def test_a_file_is_copied_to_another_file_system(source: Path, elsewhere: Path) 
 def test_a_file_is_copied_where_no_link_can_be_made(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int, inside: bool
 ) -> None:
-    """This holds also if the file system cannot copy by itself (C11)."""
+    """A file is copied even if the file system cannot copy by itself (C11)."""
     monkeypatch.setattr(os, "link", refusing(reason))
     if not inside:
         monkeypatch.setattr(os, "copy_file_range", refusing(errno.EXDEV))

@@ -63,7 +63,7 @@ def test_a_snapshot_says_nothing_of_where_it_was_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [SCHEMA, f"file:/gone/attempts/1/checkpoint/state/0/{SCHEMA}", f"/gone/{SCHEMA}"])
 def test_a_laid_out_checkpoint_names_its_own_schemas(tmp_path: Path, before: str) -> None:
-    """This includes older snapshots, which name a directory that is gone. Links stay as they are (C14)."""
+    """Older snapshots name a directory that is gone; their paths are replaced too. Links stay as they are (C14)."""
     checkpoint = laid_out(tmp_path, record(before))
     place = checkpoint / "state" / "0" / "_metadata" / "v2" / "0"
     linked = tmp_path / "own-copy"

@@ -141,9 +141,9 @@ def test_a_job_that_starts_again_begins_afresh_also_in_a_worker_that_ran_it_befo
 def test_the_resolve_order_decides_between_the_jobs_module_and_an_installed_one(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, seen: str
 ) -> None:
-    """This holds for import statements, imports by name and a vertex's own reference.
+    """The order counts for import statements, imports by name and a vertex's own reference.
 
-    A module of one alone is found (B30).
+    A module that only one of the two has is found (B30).
     """
     artifacts(tmp_path / "installed", installed_here="VALUE = 'installed'\ndef run(): return VALUE\n")
     monkeypatch.syspath_prepend(tmp_path / "installed")
@@ -169,7 +169,7 @@ def run():
 
 
 def test_the_standard_library_pyspark_and_minflinkd_are_nobodys(session: Any, tmp_path: Path) -> None:
-    """This holds for child-first too: two versions of one of them in a process would break all jobs (B30)."""
+    """Child-first does not apply to them: two versions of one of them in a process would break all jobs (B30)."""
     main = "import json, pyspark\ndef run():\n    return hasattr(json, 'dumps') and hasattr(pyspark, 'SparkContext')\n"
     code = caches(session).load(JOB, artifacts(tmp_path / "job", main=main, json="", pyspark="", minflinkd=""))
     assert call(code)
@@ -178,7 +178,7 @@ def test_the_standard_library_pyspark_and_minflinkd_are_nobodys(session: Any, tm
 
 
 def test_the_last_holder_takes_everything_with_it(session: Any, tmp_path: Path) -> None:
-    """This means modules, files and changes to the interpreter. A release may be repeated (B30)."""
+    """Modules, files and changes to the interpreter are removed. A release may be repeated (B30)."""
     before = importlib.import_module, importlib.util.find_spec, pickle.loads, pickle.Unpickler, list(sys.meta_path)
     cache = caches(session)
     job = artifacts(tmp_path / "job", main=LATE, other="VALUE = 1\n")
@@ -226,7 +226,7 @@ WORKER = "import pickle, sys\nfor function in pickle.load(sys.stdin.buffer):\n  
 
 
 def test_functions_by_value_import_in_a_process_that_never_heard_of_the_job(session: Any, tmp_path: Path) -> None:
-    """The functions are closures, those that they define when they run, and lambdas, as Spark's workers get them (B30)."""
+    """Closures, functions that they define when they run, and lambdas work as in Spark's workers (B30)."""
     cache = caches(session)
     codes = [cache.load(JOB, artifacts(tmp_path / str(n), main=CLOSURES, other=f"VALUE = {n}\n")) for n in (1, 2)]
     functions = [f for code in codes for f in (code.function("main:make")(), code.function("main:anonymous"))]
@@ -331,7 +331,7 @@ def test_a_worker_forgets_jobs_that_have_ended(session: Any, tmp_path: Path) -> 
 
 
 def test_objects_of_an_earlier_version_become_the_readers(session: Any, tmp_path: Path) -> None:
-    """This holds for each way of unpickling, while the earlier version is still there and afterwards (B30)."""
+    """Each way of unpickling gives the reader's class, while the earlier version is there and afterwards (B30)."""
     main = """
 import io, pickle
 class Point: VERSION = %d
@@ -372,7 +372,7 @@ def test_an_import_that_fails_is_told_with_the_users_file_and_line(session: Any,
 
 
 def test_what_a_reference_lacks_is_named(session: Any, tmp_path: Path) -> None:
-    """This is the module, or the function in it (B30)."""
+    """The error names the module, or the function in it (B30)."""
     code = caches(session).load(JOB, artifacts(tmp_path / "job", main="def build(): pass\n"))
     with pytest.raises(MissingFunction, match=r"there is no module 'mian'"):
         code.function("mian:build")

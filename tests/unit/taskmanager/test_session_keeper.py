@@ -222,7 +222,10 @@ async def test_a_child_that_ends_at_once_is_started_again_after_a_pause(tmp_path
 
 
 async def test_a_child_beyond_a_bound_is_told_as_aged_and_renewed(tmp_path: Path) -> None:
-    """This is reported once, and the child goes on. Renewing it on request is a start and not a loss (R6a)."""
+    """The child's age is reported once, and the child goes on.
+
+    Renewing it on request is a start and not a loss (R6a).
+    """
     bounds = Figures(threads=1000, open_files=100, memory=2**40)
     async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, listener):
         pid = await ready(keeper)

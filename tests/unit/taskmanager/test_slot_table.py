@@ -54,7 +54,7 @@ def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
 
 
 def test_a_dedicated_taskmanager_takes_no_other_job() -> None:
-    """This holds even if its own job holds no slots there any more (R24)."""
+    """A dedicated TaskManager refuses other jobs even if its own job holds no slots there any more (R24)."""
     dedicated = table(exclusive=True)
     assert fits(dedicated, JOB, (0,), exclusive=True)
     assert not fits(dedicated, OTHER, (0,), exclusive=False)

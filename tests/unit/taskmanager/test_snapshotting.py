@@ -110,7 +110,10 @@ async def test_several_checkpoints_are_uploaded_beside_each_other(tmp_path: Path
 
 @pytest.mark.parametrize("request_number", [1, 2, 3])
 async def test_an_abort_stops_the_upload_and_leaves_nothing(tmp_path: Path, request_number: int) -> None:
-    """This holds in every step of the upload. No write comes afterwards, and no late trigger begins it anew (C13)."""
+    """An abort works in every step of the upload.
+
+    No write comes afterwards, and no late trigger begins it anew (C13).
+    """
     async with running(tmp_path, fail_at=request_number, hang=True) as world:
         world.session.files = {state(n, "zip"): bytes([n]) * 700_000 for n in range(1, 4)}
         world.trigger(1)

@@ -55,7 +55,7 @@ def test_a_heap_that_the_jvm_does_not_get_is_named_by_its_option(printed: str, w
 
 
 def test_a_heap_that_another_option_sets_is_named_by_that_one() -> None:
-    """This is the option to change (R5)."""
+    """The error names the option to change (R5)."""
     config = copy(CONFIG, conf={"spark.driver.memory": "900t"})
     printed = "Error occurred during initialization of VM\nCould not reserve enough space for object heap\n"
     text = start_failure(GATEWAY, printed, config)

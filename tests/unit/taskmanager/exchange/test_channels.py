@@ -91,7 +91,7 @@ def cut(channels: TaskChannels, number: int) -> CutState:
 
 
 def test_a_barrier_lies_behind_exactly_the_micro_batches_of_its_cut(tmp_path: Path) -> None:
-    """This holds also while micro-batches are published without a pause (C1, J8)."""
+    """Barriers are in the right place even while micro-batches are published without a pause (C1, J8)."""
     world = World(tmp_path)
     channels, cuts = world.channels(), dict[int, int]()
 

@@ -532,7 +532,10 @@ def test_a_mirror_is_always_a_prefix_of_its_log(
     faults: list[bool],
     bound: int,
 ) -> None:
-    """This holds whatever fails and however far behind the reader is. In the end the mirror is complete (J8, J10)."""
+    """Whatever fails, and however far behind the reader is, nothing is missing.
+
+    In the end the mirror is complete (J8, J10).
+    """
     base = tmp_path_factory.mktemp("prefix")
     log = LogWriter(base / "log", (TASK,), first=first)
     written: dict[int, Entry] = {}
