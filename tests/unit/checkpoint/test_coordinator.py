@@ -448,7 +448,7 @@ def test_a_survivor_of_a_failover_is_told_of_what_was_aborted_and_still_publishe
 
 
 def test_a_survivor_that_fails_before_all_tasks_run_is_none() -> None:
-    """Nor does one count that came up meanwhile, because it was restored itself (R16)."""
+    """A task that came up meanwhile is no survivor either, because it was restored itself (R16)."""
     story = with_an_unpublished_checkpoint()
     story.tell(e.TasksStopped(frozenset({A1})), e.RestorePointTaken(1))
     story.tell(e.TasksStopped(frozenset({B2})), e.RestorePointTaken(1))

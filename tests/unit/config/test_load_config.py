@@ -27,7 +27,7 @@ def test_without_a_file_the_defaults_hold() -> None:
 
 
 def test_keys_may_be_nested_or_dotted_or_both() -> None:
-    """Nested or dotted keys (E20)."""
+    """Keys may be nested, dotted, or both (E20)."""
     dotted = parse_config("heartbeat.interval: 2s\nheartbeat.timeout: 9s\nrest.port: 1", {}, {})
     nested = parse_config("heartbeat: {interval: 2s, timeout: 9s}\nrest: {port: 1}", {}, {})
     mixed = parse_config("heartbeat:\n  interval: 2 s\nheartbeat.timeout: 9000 ms\nrest:\n  port: 1\n", {}, {})
@@ -52,7 +52,7 @@ def test_values_have_the_types_that_their_options_declare() -> None:
 
 
 def test_the_environment_overrides_the_file_and_the_command_line_overrides_both() -> None:
-    """Environment overrides (E20)."""
+    """The command line overrides the environment, and both override the file (E20)."""
     text = "rest.port: 1\nheartbeat.interval: 2 s\nslot.request.timeout: 3 s\n"
     environ = {"MINFLINKD_REST_PORT": "10", "MINFLINKD_HEARTBEAT_INTERVAL": "3 s", "HOME": "/"}
     config = parse_config(text, environ, {"rest.port": "100"})

@@ -24,7 +24,7 @@ from minflinkd.runtime.units import Duration, InvalidUnit, MemorySize, decode_un
     ],
 )
 def test_a_duration_is_written_with_a_unit_or_as_bare_seconds(text: object, seconds: float) -> None:
-    """Units in values (E20)."""
+    """Values may have units (E20)."""
     assert Duration.parse(text) == seconds
 
 
@@ -33,7 +33,7 @@ def test_a_duration_is_written_with_a_unit_or_as_bare_seconds(text: object, seco
     [("64 MiB", 64 << 20), ("1 GiB", 1 << 30), ("10 MB", 10_000_000), ("1.5k", 1536), ("17", 17), (17, 17), ("0", 0)],
 )
 def test_a_size_is_written_with_a_unit_or_as_bare_bytes(text: object, size: int) -> None:
-    """Units in values (E20)."""
+    """Values may have units (E20)."""
     assert MemorySize.parse(text) == size
 
 
@@ -61,7 +61,7 @@ def test_what_is_not_a_duration_is_refused_with_examples_of_one(text: object) ->
     ],
 )
 def test_a_value_is_shown_in_its_largest_whole_unit(value: Duration | MemorySize, text: str) -> None:
-    """Units in values (E20)."""
+    """Values may have units (E20)."""
     assert str(value) == text
 
 

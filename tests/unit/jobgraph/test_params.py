@@ -35,7 +35,7 @@ def test_a_place_without_a_value_is_refused(text: str) -> None:
 
 
 def test_a_missing_param_has_the_nearest_one_as_hint() -> None:
-    """With the nearest known one (J4)."""
+    """The hint names the nearest known param (J4)."""
     with pytest.raises(InvalidParam, match="did you mean minutes"):
         substitute("${minuts}", {"minutes": 60})
 

@@ -64,7 +64,7 @@ def test_a_job_goes_where_its_libraries_are_already() -> None:
 
 
 def test_a_session_that_has_aged_otherwise_gets_no_job_for_its_libraries() -> None:
-    """Nor is an idle one used if one in use has room (B31, R6a)."""
+    """An idle session is not used either if one in use has room (B31, R6a)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.register(TM2, as_report=manager.report_with(TM2, libraries=ONE, session_aged=True, s0=C))

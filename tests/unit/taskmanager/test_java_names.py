@@ -43,7 +43,7 @@ def jvm(gateway: Gateway) -> Any:
 
 
 def test_a_class_is_asked_for_once(gateway: Gateway, jvm: Any) -> None:
-    """A class is looked up once by its path, and once by its whole name."""
+    """Both the path and the whole name of a class are looked up only once."""
     first = jvm.org.apache.spark.sql.functions
     assert (first._fqn, len(gateway.asked)) == ("org.apache.spark.sql.functions", 5)
     assert jvm.org.apache.spark.sql.functions is first

@@ -39,7 +39,7 @@ def plan(*sources: str) -> tuple[PlanNode, ...]:
     ],
 )
 def test_directories_are_counted_without_exchanges(sources: str, logs: dict[int, int], lines: dict[int, int]) -> None:
-    """Exchanges are not counted in any order, and however often a source is read (C11)."""
+    """Exchanges do not count, whatever the order, and however often a source is read (C11)."""
     assert source_logs(plan(*sources)) == logs
     assert lines_with_logs(plan(*sources)) == lines
 

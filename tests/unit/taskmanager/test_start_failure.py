@@ -27,7 +27,7 @@ CONFIG = SessionConfig(name="tm-1", slots=1, working_directory="/w", log_directo
     ],
 )
 def test_a_missing_java_is_named_with_where_it_is_looked_for(printed: str) -> None:
-    """`java` missing (R5)."""
+    """A missing `java` is reported with the places that were searched (R5)."""
     assert start_failure(GATEWAY, printed, CONFIG) == (
         "no Java was found: it must be on the PATH, or JAVA_HOME must name it"
     )
