@@ -392,7 +392,7 @@ async def test_an_identity_shows_its_token_for_the_source_of_a_copy() -> None:
 
     blob = accounts.blob("c/x")
     blob.credential = Identity()
-    accounts.blob = lambda path: blob  # type: ignore[method-assign] - the identity's account in place of the chain's
+    accounts.blob = lambda path: blob  # type: ignore[method-assign]  # the identity's account in place of the chain's
     assert await accounts.source("c/x") == (blob.url, {"source_authorization": "Bearer very-secret"})
     assert asked == ["https://storage.azure.com/.default"]
     await accounts.aclose()

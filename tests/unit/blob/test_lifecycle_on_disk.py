@@ -357,5 +357,5 @@ TestOnDisk.settings = _QUICK
 
 
 @pytest.mark.slow
-class TestOnDiskForLonger(OnDisk.TestCase):  # type: ignore[misc] - hypothesis makes the base
+class TestOnDiskForLonger(OnDisk.TestCase):  # type: ignore[misc]  # hypothesis makes the base
     settings = settings(_QUICK, max_examples=150, stateful_step_count=40)

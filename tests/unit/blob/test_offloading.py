@@ -372,7 +372,7 @@ async def test_a_transfer_that_fails_is_a_lost_message_which_may_be_repeated(
                 await fault()
                 return await original(job_id, key)
 
-            w.blobs.read = read  # type: ignore[method-assign] - one fault, in one place
+            w.blobs.read = read  # type: ignore[method-assign]  # one fault, in one place
         began = asyncio.get_running_loop().time()
         with pytest.raises((Unreachable, RpcTimeout)):
             await w.deploy(deployment(), timeout=2.0)

@@ -67,7 +67,7 @@ async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, mon
         async with asyncio.timeout(10):
             while await cluster.list() != {JOB: JobStatus.CREATED}:  # noqa: ASYNC110 - retried by the dispatcher
                 await asyncio.sleep(0.01)
-        assert [f.error.code for f in (await cluster.job(JOB)).failures] == ["jobmaster-down"]  # as history
+        assert [f.error.code for f in (await cluster.job(JOB)).failures] == ["jobmaster-down"]  # kept as history
     assert cluster.blobs.deleted == []
 
 

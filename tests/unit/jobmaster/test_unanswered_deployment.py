@@ -19,7 +19,7 @@ def test_it_is_cancelled_before_another_attempt_follows() -> None:
     commands = job.feed(ev.DeployUnanswered(deploy.attempt_id, NO_ANSWER))
     assert kinds(commands) == ["StopCheckpoints", "Cancel"]
     assert job.state.status is JobStatus.RESTARTING
-    assert job.tick_at_wakeup() == []  # =
+    assert job.tick_at_wakeup() == []  # the restart is due, but the attempt may still run
     assert kinds(job.feed(ev.AttemptGone(deploy.attempt_id))) == ["FindRestorePoint"]
 
 

@@ -165,7 +165,7 @@ async def _running(
                 asked.append(message)
             return await deliver(message, fence)  # type: ignore[arg-type]  # handed on as it came
 
-        mailbox.deliver = journal  # type: ignore[method-assign,assignment] - it only watches
+        mailbox.deliver = journal  # type: ignore[method-assign,assignment]  # it only watches
         network.attach(mailbox)
 
         async def put(data: bytes) -> BlobKey:
