@@ -66,7 +66,7 @@ async def test_a_daemon_takes_no_port_that_its_options_do_not_allow(tmp_path: Pa
 
 @pytest.mark.parametrize("content", [b"", b"{", msgspec.json.encode(MeetingPoint(0, "0.0.1"))])
 async def test_an_unreadable_or_foreign_meeting_point_is_replaced(tmp_path: Path, content: bytes) -> None:
-    """If the file is torn, only the TaskManagers are lost that would have been found with it (A12)."""
+    """If the file is torn, only the TaskManagers that would come back to its port are lost (A12)."""
     (tmp_path / MEETING_FILE).write_bytes(content)
     port = await _rpc_port_of_a_daemon(tmp_path)
     assert msgspec.json.decode((tmp_path / MEETING_FILE).read_bytes(), type=MeetingPoint).port == port

@@ -176,9 +176,9 @@ def test_a_file_that_tasks_share_stays_for_the_one_that_needs_it() -> None:
 
 
 def test_what_a_task_has_rewritten_takes_the_place_of_what_is_registered() -> None:
-    """The rewritten segment counts from the checkpoint that names it.
+    """A rewritten segment counts from its checkpoint on.
 
-    The last checkpoint takes the old file along (F6).
+    The old file goes with the last one that refers to it (F6).
     """
     story = Story(num_retained=1).running().pending(1)
     pending_with(story, taken(1, segment(F1, "x")))
