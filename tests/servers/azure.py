@@ -1,4 +1,4 @@
-"""Azurite: Azure's blob storage, with leases and conditions, on a disk."""
+"""Azurite: Azure's blob storage on a disk, with leases and conditions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.servers.install import AZURITE
 from tests.servers.process import HOST, Server
 
 CONTAINER = "test"
-ACCOUNT = "devstoreaccount1"  # with its key the one that every emulator has
+ACCOUNT = "devstoreaccount1"  # every emulator has this account with this key
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 class Azurite(Server):
-    """Has the container `test`."""
+    """An azurite with the container `test`."""
 
     name = "azurite"
     container = CONTAINER
@@ -55,4 +55,4 @@ class Azurite(Server):
             try:
                 await client.create_container(CONTAINER)
             except ResourceExistsError:
-                return  # it was there before the restart
+                return  # it existed before the restart

@@ -1,6 +1,7 @@
-"""The servers as fixtures: one of each for the whole run, and, for tests that kill it, one of the test's own.
+"""The servers as fixtures.
 
-Several tests share the former, so each works below a prefix of its own. What is not installed skips the test.
+There is one of each for the whole run, and one for each test that kills it. Several tests share the former, so each
+works below a prefix of its own. If a server is not installed, its tests are skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ S = TypeVar("S", bound=Server)
 
 @contextlib.asynccontextmanager
 async def running(kind: type[S], directory: Path) -> AsyncIterator[S]:
-    """One that is ready. Skips the test where it is not installed. Killed at the end: nothing of it is needed then."""
+    """Start a server and yield it when it is ready. Skip the test if it is not installed.
+
+    It is killed at the end, because nothing of it is needed then.
+    """
     if reason := kind.missing():
         pytest.skip(reason)
     server = kind(directory)

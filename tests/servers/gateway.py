@@ -1,4 +1,4 @@
-"""A wire that understands HTTP: passes requests on to a server, and does to chosen ones what a network might."""
+"""An HTTP gateway that passes requests on to a server, and does to chosen ones what a network might."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 @dataclass
 class Fault:
-    """What becomes of the next `times` requests that are `chosen`."""
+    """What happens to the next `times` requests that are `chosen`."""
 
     chosen: Chosen
     times: int = 1
-    status: int | None = None  # answered so by the gateway; the server never sees the request
+    status: int | None = None  # the gateway answers with it; the server never sees the request
     body: str = ""
-    lost: bool = False  # the server does it, and its answer does not arrive
-    serve: Serve | None = None  # answers in the place of a server that cannot
+    lost: bool = False  # the server carries the request out, and its answer is lost
+    serve: Serve | None = None  # answers in place of a server that cannot
     met: int = field(default=0, init=False)
 
 
 class Gateway:
-    """In front of one server. Bytes are passed on as they are, so that signatures hold."""
+    """Stands before one server. Bytes are passed on as they are, so signatures stay valid."""
 
     def __init__(self, endpoint: str) -> None:
         self._server_endpoint = endpoint
@@ -103,7 +103,7 @@ class Gateway:
             allow_redirects=False,
         ) as answer:
             kept = CIMultiDict(pair for pair in answer.headers.items() if pair[0].lower() not in _OF_ONE_WIRE)
-            if request.method == "HEAD":  # the length of what is not sent
+            if request.method == "HEAD":  # the length of the body that is not sent
                 kept["Content-Length"] = answer.headers.get("Content-Length", "0")
                 return web.Response(status=answer.status, headers=kept)
             return web.Response(status=answer.status, headers=kept, body=await answer.read())

@@ -14,7 +14,7 @@ _MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "
 
 
 class FakeGcs(Server):
-    """Has the bucket `test`. Holds preconditions for multipart uploads only; has no `moveTo`."""
+    """A server with the bucket `test`. It checks preconditions only for multipart uploads, and has no `moveTo`."""
 
     name = "fake-gcs-server"
     bucket = BUCKET

@@ -1,4 +1,4 @@
-"""HDFS: a NameNode and a DataNode, each a JVM of its own, on loopback, with files that outlive a kill."""
+"""HDFS: a NameNode and a DataNode on loopback, each in its own JVM, with files that survive a kill."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log4j.appender.console.target=System.err
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 """
-_METRICS = "*.periodMillis=100\n"  # JMX repeats itself for so long, which is 10 s otherwise
+_METRICS = "*.periodMillis=100\n"  # JMX repeats its values for this time, by default 10 s
 
 
 class _Node(Server):
-    """One of the two."""
+    """The NameNode or the DataNode."""
 
     def java(self, *arguments: str) -> tuple[str, ...]:
         scratch = self.directory / "tmp"  # its web server leaves directories there
@@ -39,7 +39,7 @@ class _Node(Server):
     def write_configuration(self, values: Mapping[str, object]) -> None:
         conf = self.directory / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        for webapp in ("hdfs", "datanode"):  # their pages are in no jar, and no server starts without a place for them
+        for webapp in ("hdfs", "datanode"):  # no jar has their pages, and no server starts without a place for them
             (self.directory / "webapps" / webapp / "WEB-INF").mkdir(parents=True, exist_ok=True)
         (conf / "log4j.properties").write_text(_LOG4J)
         (conf / "hadoop-metrics2.properties").write_text(_METRICS)
@@ -47,11 +47,11 @@ class _Node(Server):
             f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
             for name, value in values.items()
         ]
-        for file in ("core-site.xml", "hdfs-site.xml"):  # Hadoop's defaults for the latter cover the former
+        for file in ("core-site.xml", "hdfs-site.xml"):  # Hadoop's defaults for the second override the first
             (conf / file).write_text("\n".join(["<configuration>", *lines, "</configuration>"]))
 
     async def bean(self, name: str) -> Mapping[str, Any]:
-        """What the node says of itself by JMX; nothing where it has no such bean yet."""
+        """Return what the node reports by JMX. Empty if it has no such bean yet."""
         url = f"http://{HOST}:{self._ports['http']}/jmx"
         async with aiohttp.ClientSession() as session, session.get(url, params={"qry": f"Hadoop:{name}"}) as response:
             beans = (await response.json())["beans"]
@@ -72,7 +72,7 @@ class DataNode(_Node):
 
     @property
     def placed(self) -> bool:
-        """Whether it has been started before, and keeps its ports."""
+        """Whether it was started before, and so keeps its ports."""
         return bool(self._ports)
 
     @property
@@ -88,7 +88,7 @@ class DataNode(_Node):
                 "dfs.datanode.ipc.address": f"{HOST}:{ports['ipc']}",
                 "dfs.datanode.http.address": f"{HOST}:{ports['http']}",
                 "dfs.heartbeat.interval": 1,
-                "ipc.client.connect.retry.interval": 100,  # ms; the NameNode may come up later
+                "ipc.client.connect.retry.interval": 100,  # in ms; the NameNode may start later
                 "ipc.client.connect.max.retries": 600,
             }
         )
@@ -100,7 +100,7 @@ class DataNode(_Node):
 
 
 class Hdfs(_Node):
-    """The NameNode, and with it its DataNode. Each can be killed, and started again with its files, alone."""
+    """The NameNode with its DataNode. Each can be killed, and started again alone with its files."""
 
     name = "hdfs"
     port_names = ("main", "http")
@@ -132,7 +132,7 @@ class Hdfs(_Node):
                 "dfs.replication": 1,
                 "dfs.heartbeat.interval": 1,
                 "dfs.namenode.safemode.extension": 0,
-                "dfs.namenode.redundancy.considerLoad": "false",  # of the only DataNode
+                "dfs.namenode.redundancy.considerLoad": "false",  # there is only one DataNode
                 "dfs.namenode.fs-limits.min-block-size": 65536,
             }
         )
@@ -158,7 +158,7 @@ class Hdfs(_Node):
             await asyncio.wait({datanode})
 
     async def kill(self) -> None:
-        """Both."""
+        """Kill both."""
         await self.kill_datanode()
         await self.kill_namenode()
 
@@ -169,12 +169,12 @@ class Hdfs(_Node):
         await self.datanode.kill()
 
     async def restart_namenode(self) -> None:
-        """Returns when it has left safe mode and knows the DataNode."""
+        """Restart the NameNode. Return when it has left safe mode and knows the DataNode."""
         await self.kill_namenode()
         await self._start()
 
     async def restart_datanode(self) -> None:
-        """Returns when the NameNode knows it."""
+        """Restart the DataNode. Return when the NameNode knows it."""
         await self.datanode.restart()
 
     async def _start_datanode(self) -> None:

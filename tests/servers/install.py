@@ -1,7 +1,7 @@
-"""Installs what the tests' servers need beyond Python packages: `python -m tests.servers.install`, or `make servers`.
+"""Install what the tests' servers need beyond Python packages: `python -m tests.servers.install`, or `make servers`.
 
-One function a server, listed in SERVERS; immediate where it is there already. What cannot be installed is said, and is
-no failure: the tests that need it are skipped with the reason.
+Each server has one function, listed in SERVERS. It returns at once if everything is there already. A server that cannot
+be installed is reported and is no failure: tests that need it are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
 
-HOME = Path(__file__).parents[2] / ".servers"  # git ignores it
+HOME = Path(__file__).parents[2] / ".servers"  # ignored by git
 _TIMEOUT = 180  # seconds for one command
-_AGAIN = 24 * 3600.0  # seconds until what failed is tried again by itself
+_AGAIN = 24 * 3600.0  # seconds until a failed installation is tried again by itself
 
-AZURITE_VERSION = "3.35.0"  # the last one that runs on Node 18, which Debian 12 has
+AZURITE_VERSION = "3.35.0"  # the last version that runs on Node 18, which Debian 12 has
 AZURITE = HOME / f"azurite-{AZURITE_VERSION}" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 HADOOP_VERSION = "3.4.1"
 HADOOP = HOME / f"hadoop-{HADOOP_VERSION}"  # the jars of a NameNode and a DataNode
 _ARTIFACTS = (
     *(f"org.apache.hadoop:{name}:{HADOOP_VERSION}" for name in ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")),
-    "com.fasterxml.jackson.core:jackson-core:2.12.7",  # as old as the rest of Jackson there, which an older one breaks
+    "com.fasterxml.jackson.core:jackson-core:2.12.7",  # as old as other Jackson jars there: an older one breaks them
 )
 
-POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # by JDBC
-KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's
+POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # the JDBC driver
+KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
 _POSTGRES = Path("/usr/lib/postgresql")
 
 
 def postgres_home() -> Path | None:
-    """The newest server that the operating system has."""
+    """Return the directory of the newest server that the operating system has."""
     found = sorted(_POSTGRES.glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     return found[-1].parent if found else None
 
@@ -44,15 +44,15 @@ _last_failure = ContextVar("why the last try failed", default="")
 
 
 class NotInstalled(Exception):
-    """What is missing, and why."""
+    """Says what is missing, and why."""
 
 
 class Failed(NotInstalled):
-    """By a command, which took its time."""
+    """A command failed, perhaps after a long time."""
 
 
 def azurite() -> None:
-    """From npm, into a directory that appears whole."""
+    """Install from npm, into a directory that appears whole."""
     if AZURITE.is_file() and shutil.which("node"):
         return
     need("node", "nodejs")
@@ -84,7 +84,7 @@ def postgres() -> None:
 
 
 def kafka() -> None:
-    """Named one by one: not every release of Spark has all of them in the registries."""
+    """The jars are named one by one, because the registries do not have all of them for every release of Spark."""
     artifacts = (
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -95,9 +95,9 @@ def kafka() -> None:
 
 
 def jars(directory: Path, artifacts: Iterable[str], *, alone: bool = False) -> None:
-    """From Maven, `group:name:version` each and all that they need at run time, into a directory that appears whole.
+    """Download jars from Maven into a directory that appears whole. Return at once if it exists.
 
-    `alone`: without what they need. Immediate where the directory is there. Raises NotInstalled.
+    Each artifact is `group:name:version`. What it needs at run time comes with it, unless `alone`. Raises NotInstalled.
     """
     if directory.is_dir():
         return
@@ -145,7 +145,7 @@ SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs, "pos
 
 
 def need(command: str, package: str) -> None:
-    """A command of the operating system; where it is missing, and we may, it is installed. Raises NotInstalled."""
+    """Install a command of the operating system if it is missing and we may. Raises NotInstalled."""
     if shutil.which(command):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -157,7 +157,10 @@ def need(command: str, package: str) -> None:
 
 
 def run(*argv: str) -> None:
-    """Raises Failed with the last words of a command that fails, and NotInstalled where one has failed of late."""
+    """Run a command.
+
+    Raises Failed with the last words of a command that fails, and NotInstalled if one has failed recently.
+    """
     if said := _last_failure.get():
         raise NotInstalled(f"{said} (remembered for a day; to try again: python -m tests.servers.install --again)")
     HOME.mkdir(exist_ok=True)
@@ -174,7 +177,10 @@ def run(*argv: str) -> None:
 
 
 def main(*, again: bool = False) -> None:
-    """What failed within the last day is not tried, unless `again`: without a network each try is a long wait."""
+    """Install everything.
+
+    Without `again`, skip what failed within the last day: without a network each try is a long wait.
+    """
     for name, install in SERVERS.items():
         failed = HOME / f"{name}.failed"
         _last_failure.set("" if again else _fresh(failed))
@@ -188,7 +194,7 @@ def main(*, again: bool = False) -> None:
 
 
 def _fresh(failed: Path) -> str:
-    """Why the last try failed, where that is not long ago."""
+    """Return why the last try failed, if that is not long ago."""
     try:
         if time.time() - failed.stat().st_mtime < _AGAIN:
             return failed.read_text()

@@ -1,4 +1,4 @@
-"""A broker that speaks Kafka: Tansu, in memory. And the jars by which Spark speaks it, too."""
+"""Tansu, a broker in memory that speaks Kafka, and the jars with which Spark speaks it too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.servers.process import HOST, Server
 
 
 class Tansu(Server):
-    """Forgets everything when it ends.
+    """A broker that forgets everything when it ends.
 
-    To it the end of a partition lies one record behind the beginning of its last batch, however many that holds: what
-    asks for the end, as a bounded job does, would miss the rest. So tests write with `one_by_one`.
+    Tansu reports the end of a partition as one record after the beginning of its last batch, however long that is. A
+    bounded job asks for the end and would miss the rest, so tests write with `one_by_one`.
     """
 
     name = "Tansu"
@@ -30,7 +30,7 @@ class Tansu(Server):
 
     @property
     def jars(self) -> str:
-        """For `spark.jars`."""
+        """The jars for `spark.jars`."""
         return ",".join(str(path) for path in sorted(KAFKA_CONNECTOR.glob("*.jar")))
 
     @property
@@ -49,7 +49,7 @@ class Tansu(Server):
         assert await self._tansu("topic", "create", name, "--partitions", str(partitions)) == 0
 
     def produce(self, topic: str, record: str) -> None:
-        """One record, `{"key": ..., "value": ...}` in JSON, into partition 0. Blocks."""
+        """Write one record, `{"key": ..., "value": ...}` in JSON, to partition 0. Blocks."""
         command = (_binary(), "cat", "produce", topic, "--broker", f"tcp://{self.address}")
         subprocess.run(command, input=record + "\n", text=True, check=True, capture_output=True, timeout=30)
 

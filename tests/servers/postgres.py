@@ -1,4 +1,4 @@
-"""PostgreSQL on loopback, as its own user where the tests run as root, which it refuses to be."""
+"""PostgreSQL on loopback. If the tests run as root, it runs as its own user, because it refuses to run as root."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ USER = "postgres"
 
 
 class Postgres(Server):
-    """Trusts everybody; has the database `postgres`. Its files are outside of the test's directory, which its user may
+    """A server that trusts everybody, with the database `postgres`.
 
-    not enter, and go with `kill`.
+    Its files are outside the test's directory, which its user may not enter. `kill` deletes them.
     """
 
     name = "PostgreSQL"
@@ -67,7 +67,7 @@ class Postgres(Server):
             return False
 
     async def ask(self, sql: str) -> list[str]:
-        """Lines of the answer, columns separated by `|`."""
+        """Run the SQL. Return the lines of the answer, with columns separated by `|`."""
         command = ("psql", "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A", "-t", "-c", sql, "postgres")
         process = await asyncio.create_subprocess_exec(
             *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -77,9 +77,9 @@ class Postgres(Server):
         return out.decode().splitlines()
 
     async def kill(self) -> None:
-        """In order where it can: killed outright it would leave shared memory behind."""
+        """Stop the server in order if possible. Killed outright, it would leave shared memory behind."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)  # without waiting for its clients
+            self._process.send_signal(signal.SIGINT)  # do not wait for its clients
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, 10)
         await super().kill()
@@ -90,5 +90,5 @@ class Postgres(Server):
 def _as_user() -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
-    # A change of the user forgets whose death was to end the process.
+    # A change of the user resets the signal for the parent's death, so it is set again.
     return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--pdeathsig=KILL")

@@ -1,4 +1,4 @@
-"""A server under test as a process: started when it is ready, killed, started again in its place, never left behind.
+"""A server under test as a process: it is started, killed and restarted, and never left behind.
 
 The kernel kills it when the test process dies, however that dies.
 """
@@ -24,10 +24,10 @@ from tests.cluster import until
 
 HOST = "127.0.0.1"
 STARTING = 180.0  # seconds until a server has to be ready, on a busy machine
-_PORTS = range(10_000, 32_000)  # none that the kernel gives to a client, which would keep a restart from its port
-_STARTS = 3  # where somebody else took a port between the choice and the start
+_PORTS = range(10_000, 32_000)  # the kernel gives none of them to a client, which could keep a restart from its port
+_STARTS = 3  # tries, in case another process takes a port between the choice and the start
 
-# Runs in the new process before the server does: asks for SIGKILL at the death of its parent, whose pid comes first.
+# This runs in the new process before the server. It asks for SIGKILL when its parent, whose pid comes first, dies.
 _GUARD = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
@@ -41,13 +41,13 @@ os.execvp(sys.argv[2], sys.argv[2:])
 class Server(ABC):
     """One server on loopback, with its files in a directory of its own.
 
-    Bound to no event loop, so that one fixture serves tests with a loop each. Start it in the main thread: the kernel
-    takes the end of the thread that started a process for the death of its parent.
+    It is bound to no event loop, so one fixture serves tests that each have a loop. Start it in the main thread: the
+    kernel takes the end of the thread that started a process for the death of its parent.
     """
 
     name: ClassVar[str]
-    durable: ClassVar[bool] = True  # whether what it stored is there after `kill` and `restart`
-    port_names: ClassVar[Sequence[str]] = ("main",)  # the first one is where clients go
+    durable: ClassVar[bool] = True  # whether stored data survives `kill` and `restart`
+    port_names: ClassVar[Sequence[str]] = ("main",)  # clients use the first one
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -59,22 +59,22 @@ class Server(ABC):
     @classmethod
     @abstractmethod
     def missing(cls) -> str | None:
-        """Why it cannot run here, for the tests that are skipped; None where it can."""
+        """Return why the server cannot run here, for the tests that are skipped. None if it can."""
 
     @abstractmethod
     def command(self, ports: Mapping[str, int]) -> Sequence[str]:
-        """What to run, in the server's directory."""
+        """Return the command to run in the server's directory."""
 
     @abstractmethod
     async def answers(self) -> bool:
         """Whether it is ready."""
 
     async def prepare(self) -> None:
-        """Make what tests expect to find, e.g. a bucket; after each start."""
+        """Create what tests expect to find, e.g. a bucket. Called after each start."""
         return
 
     def environment(self) -> Mapping[str, str]:
-        """Set beside the environment of this process."""
+        """Return variables in addition to this process's environment."""
         return {}
 
     # --- its life ---
@@ -99,7 +99,7 @@ class Server(ABC):
         return ""
 
     async def start(self) -> None:
-        """Returns when it is ready, on free ports."""
+        """Start the server on free ports. Return when it is ready."""
         for attempt in range(1, _STARTS + 1):
             self._ports = _free_ports(self.port_names)
             try:
@@ -110,7 +110,7 @@ class Server(ABC):
                     raise
 
     async def kill(self) -> None:
-        """SIGKILL to all of its processes; returns when it is gone. Idempotent."""
+        """Send SIGKILL to all of its processes. Return when they are gone. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -118,7 +118,7 @@ class Server(ABC):
             await asyncio.to_thread(process.wait)
 
     async def restart(self) -> None:
-        """Again on the same ports, with the same files; killed first where it runs."""
+        """Start the server again on the same ports, with the same files. If it runs, kill it first."""
         await self.kill()
         await self._start()
 

@@ -21,13 +21,13 @@ _THERE = ("BucketAlreadyExists", "BucketAlreadyOwnedByYou")
 
 
 class S3Server(Server):
-    """Has the bucket `test`."""
+    """A server with the bucket `test`."""
 
     bucket = BUCKET
 
     @property
     def options(self) -> dict[str, str]:
-        """Of the backend, to reach this server."""
+        """Return the backend's options to reach this server."""
         return {
             "endpoint-url": self.endpoint,
             "region": REGION,
@@ -37,8 +37,10 @@ class S3Server(Server):
         }
 
     async def prepare(self) -> None:
-        """The bucket is there, and is known to be there: a server that has just started may still be reading its own
-        directories."""
+        """Create the bucket and wait until it is known.
+
+        A server that has just started may still be reading its directories.
+        """
         session = AioSession()
         given = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": REGION}
         async with session.create_client("s3", endpoint_url=self.endpoint, **given) as client:
@@ -55,7 +57,7 @@ class S3Server(Server):
 
 
 class Moto(S3Server):
-    """Enforces conditional PUT; accepts any credentials; forgets everything when it ends."""
+    """Enforces conditional PUT, accepts any credentials, and forgets everything when it ends."""
 
     name = "moto"
     durable = False
@@ -73,7 +75,7 @@ class Moto(S3Server):
 
 
 class SeaweedFS(S3Server):
-    """Master, volume server, filer and S3 gateway in one process; checks signatures."""
+    """Master, volume server, filer and S3 gateway in one process. Checks signatures."""
 
     name = "SeaweedFS"
     port_names = (
@@ -111,7 +113,7 @@ class SeaweedFS(S3Server):
         return await responds(f"{self.endpoint}/healthz")
 
     async def metrics(self) -> str:
-        """Prometheus's text."""
+        """Return the metrics as Prometheus text."""
         url = f"http://{HOST}:{self._ports['metricsPort']}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             return await response.text()

@@ -1,4 +1,4 @@
-"""What cannot be installed is said, leaves nothing half, and stops nobody."""
+"""A server that cannot be installed is reported, leaves nothing incomplete, and stops no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ exit 7
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where servers are installed, on a machine that has only the commands of a directory of the test."""
+    """Let servers be installed in a directory of the test, on a machine with only a few commands."""
     home = tmp_path / "home"
     (tmp_path / "bin").mkdir()
     monkeypatch.setattr(install, "HOME", home)
@@ -80,7 +80,7 @@ touch "$OTHER/of-the-other.jar"
 
 @pytest.mark.parametrize("other", [False, True], ids=["alone", "beside another run"])
 def test_jars_are_fetched_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool) -> None:
-    """Where another run was quicker, its jars are as good."""
+    """If another run was quicker, its jars are used."""
     target = home / "jars-1"
     command(tmp_path, "mvn", MVN)
     monkeypatch.setenv("OTHER", str(target if other else tmp_path / "elsewhere"))

@@ -1,4 +1,4 @@
-"""The servers of the tests themselves: ready when started, found again after a kill, gone with the test process."""
+"""The tests' own servers: ready when started, found again after a kill, and gone with the test process."""
 
 from __future__ import annotations
 

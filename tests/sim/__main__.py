@@ -1,4 +1,7 @@
-"""`python -m tests.sim --seeds 0-9999`: the simulation of the slot protocol over many seeds (docs/development.md)."""
+"""Run the simulation of the slot protocol over many seeds: `python -m tests.sim --seeds 0-9999`.
+
+See docs/development.md.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from tests.sim.protocol.planted import FAULTS, find
 from tests.sim.protocol.run import Verdict, attempt, run
 
 PROGRESS = 10.0  # seconds between two lines
-STORIES = 3  # told in full; of further violations only the sentence
-WITHIN = 2_000  # seeds in which a planted fault is to be found
+STORIES = 3  # this many violations are told in full, the others in one sentence
+WITHIN = 2_000  # a planted fault must be found within this number of seeds
 
 
 def main() -> int:

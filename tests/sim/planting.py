@@ -1,4 +1,4 @@
-"""Faults that a simulation is shown, to see whether it finds them: the real code, broken on purpose for a while."""
+"""Planted faults: the real code is broken on purpose for a while, to see whether a simulation finds that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Planted = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` is what is made of it."""
+    """Replace `owner.name` by what `made` makes of it."""
     original = getattr(owner, name)
     setattr(owner, name, made(original))
     try:

@@ -1,4 +1,4 @@
-"""Which conformance tests take too long to run with every server each time: `make test-all` runs them, too."""
+"""Conformance tests that take too long to run with every server each time; `make test-all` runs them too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONG = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With the local backend they all run in `make test`."""
+    """With the local backend, all of them run in `make test`."""
     for item in items:
         if item.path.name in _SERVERS and getattr(item, "originalname", "") in _LONG:
             item.add_marker(pytest.mark.slow)

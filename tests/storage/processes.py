@@ -1,4 +1,4 @@
-"""Clients of a storage in processes of their own: to be killed, or to show what they leave behind."""
+"""Storage clients in processes of their own: to be killed, or to show what they leave behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ asyncio.run(main())
 
 @contextmanager
 def start_writer(module: str, make: str, path: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that writes an object for ever, and has sent more than one part of it."""
+    """Start a process that writes an object without end. Return when it has sent more than one part."""
     code = _WRITER.format(module=module, make=make, path=path)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -41,7 +41,10 @@ def start_writer(module: str, make: str, path: str) -> Iterator[subprocess.Popen
 
 
 def run_client(module: str, make: str, work: str, **environment: str) -> str:
-    """What the code prints, with every warning on; it may say nothing else, e.g. of sessions left open."""
+    """Run the code with every warning on, and return what it prints.
+
+    It may print no warning, e.g. about open sessions.
+    """
     code = _CLIENT.format(module=module, make=make, work=work)
     argv = [sys.executable, "-X", "dev", "-c", code]
     done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)

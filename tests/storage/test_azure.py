@@ -85,7 +85,7 @@ def sas(server: Azurite, permission: str = "rwdlac") -> str:
 
 
 class SavedAzurite:
-    """It writes what it knows to the disk every five seconds: killed just after that, it is as durable as Azure."""
+    """Azurite saves its state to disk every five seconds. Killed just after that, it is as durable as Azure."""
 
     def __init__(self, server: Azurite) -> None:
         self._server = server
@@ -140,7 +140,7 @@ class TestAzureStorage(StorageConformance):
 
 
 async def test_a_long_blob_is_read_request_by_request(storage: AzureStorage, prefix: str) -> None:
-    """Neither the whole of it, nor that of one request, is given to the reader at once."""
+    """The reader gets it piece by piece: neither the whole blob nor the whole of one request."""
     data = secrets.token_bytes(9 * MIB + 5)
     await write(storage, f"{prefix}/x", data)
     pieces = [piece async for piece in storage.open_read(f"{prefix}/x", 3, 9 * MIB)]
@@ -158,7 +158,7 @@ async def test_a_blob_that_is_replaced_while_it_is_read_is_not_mixed(storage: Az
 
 
 async def test_a_directory_is_no_blob(azurite: Azurite, storage: AzureStorage, prefix: str) -> None:
-    """As accounts with directories show them, and as Hadoop marks them elsewhere."""
+    """Accounts with directories show them like this, and Hadoop marks them like this elsewhere."""
     async with BlobServiceClient.from_connection_string(azurite.connection_string) as client:
         container = client.get_container_client(azurite.container)
         name = f"{prefix.partition('/')[2]}/d"
@@ -174,7 +174,7 @@ async def test_a_directory_is_no_blob(azurite: Azurite, storage: AzureStorage, p
 async def test_the_blocks_of_an_aborted_writer_are_no_blob(
     azurite: Azurite, storage: AzureStorage, prefix: str
 ) -> None:
-    """They cannot be deleted; Azure drops them after a week."""
+    """The blocks of an aborted writer cannot be deleted. Azure drops them after a week."""
     async with await storage.create(f"{prefix}/x") as writer:
         await writer.append(bytes(3 * MIB))
         await until_sent(azurite, f"{prefix}/x")
@@ -187,7 +187,7 @@ async def test_the_blocks_of_an_aborted_writer_are_no_blob(
 
 
 async def uncommitted(server: Azurite, path: str) -> int:
-    """Blocks that are there without a list that names them."""
+    """Return the blocks that exist without a list that names them."""
     container, _, name = path.partition("/")
     async with BlobServiceClient.from_connection_string(server.connection_string) as client:
         try:
@@ -200,7 +200,7 @@ async def uncommitted(server: Azurite, path: str) -> int:
 async def test_a_writer_whose_blocks_another_one_dropped_fails(
     azurite: Azurite, storage: AzureStorage, prefix: str
 ) -> None:
-    """Two writers of one blob: nothing of the two is mixed."""
+    """If two writers write one blob, their data is not mixed."""
     resilient = ResilientStorage(azure(azurite), PATIENCE)
     async with await resilient.create(f"{prefix}/x") as writer:
         await writer.append(b"1" * 3 * MIB)
@@ -256,7 +256,7 @@ async def test_a_page_of_a_listing_is_repeated_alone(
 
 
 async def test_whatever_is_listed_can_be_deleted(azurite: Azurite, storage: AzureStorage, prefix: str) -> None:
-    """Also what another program has made, under names that are refused to callers."""
+    """Blobs of other programs can be deleted, even under names that callers may not use."""
     odd = ["a./b", "dot."]
     async with BlobServiceClient.from_connection_string(azurite.connection_string) as client:
         container = client.get_container_client(azurite.container)
@@ -273,7 +273,7 @@ async def test_whatever_is_listed_can_be_deleted(azurite: Azurite, storage: Azur
 
 
 class CopiedBlocks:
-    """Put Block From URL, which azurite does not have: with the range and the condition of the source."""
+    """Put Block From URL with range and condition of the source, which azurite does not have."""
 
     def __init__(self, server: Azurite) -> None:
         self._server = server
@@ -312,7 +312,7 @@ async def wire(azurite: Azurite) -> AsyncIterator[Gateway]:
 
 @pytest_asyncio.fixture
 async def behind(azurite: Azurite, wire: Gateway) -> AsyncIterator[AzureStorage]:
-    """The storage behind the wire, without retries."""
+    """The storage behind the gateway, without retries."""
     here = azurite.connection_string.replace(azurite.endpoint, wire.endpoint)
     storage = AzureStorage(AzureOptions(connection_string=here, part_size=MemorySize(MIB)))
     yield storage
@@ -322,7 +322,7 @@ async def behind(azurite: Azurite, wire: Gateway) -> AsyncIterator[AzureStorage]
 async def test_a_copy_appears_whole_by_one_request_or_not_at_all(
     behind: AzureStorage, wire: Gateway, prefix: str
 ) -> None:
-    """No copy that goes on behind the caller's back: each is asked for as synchronous, on one content of the source."""
+    """No copy goes on after the call returns: each is requested as synchronous, from one content of the source."""
     await write(behind, f"{prefix}/x", b"1")
     asked = list[Mapping[str, str]]()
 
@@ -381,7 +381,7 @@ async def test_a_copy_in_blocks_is_of_one_content(
 
 
 async def test_an_identity_shows_its_token_for_the_source_of_a_copy() -> None:
-    """A blob that is not public is read by the service with the right that the request shows for it."""
+    """The service reads a blob that is not public with the right that the request contains."""
     accounts = Accounts(AzureOptions(account_name="mine").completed())
     asked = list[str]()
 
@@ -392,7 +392,7 @@ async def test_an_identity_shows_its_token_for_the_source_of_a_copy() -> None:
 
     blob = accounts.blob("c/x")
     blob.credential = Identity()
-    accounts.blob = lambda path: blob  # type: ignore[method-assign]  # the identity's in the place of the chain's
+    accounts.blob = lambda path: blob  # type: ignore[method-assign]  # the identity's account in place of the chain's
     assert await accounts.source("c/x") == (blob.url, {"source_authorization": "Bearer very-secret"})
     assert asked == ["https://storage.azure.com/.default"]
     await accounts.aclose()
@@ -408,7 +408,7 @@ def test_options_do_not_print_credentials() -> None:
 
 
 async def test_an_account_in_the_uri_is_the_one_of_the_options(azurite: Azurite, prefix: str) -> None:
-    """S7: URIs as Hadoop has them name the same blobs; paths stay as they were given."""
+    """URIs in Hadoop's form name the same blobs, and paths stay as they were given (S7)."""
     key = {
         "endpoint": f"{azurite.endpoint}/{azurite.account}",
         "account-name": azurite.account,
@@ -431,7 +431,7 @@ async def test_an_account_in_the_uri_is_the_one_of_the_options(azurite: Azurite,
     ["evil.example.com", "core.windows.net", "x.dfs.core.windows.net.example.com", "mine.x.dfs.core.windows.net", ""],
 )
 async def test_credentials_are_sent_to_no_host_that_is_not_azures(host: str) -> None:
-    """S4: whoever names a URI must not get a token by it."""
+    """Whoever chooses a URI must not get a token in this way (S4)."""
     storage = AzureStorage()
     with pytest.raises(InvalidPath, match="no container of Azure"):
         await storage.stat(f"test@{host}/x")
@@ -439,7 +439,7 @@ async def test_credentials_are_sent_to_no_host_that_is_not_azures(host: str) -> 
 
 
 async def test_other_accounts_are_reached_by_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chain of azure-identity is nobody's in particular, so the URI may choose the account."""
+    """The identity chain belongs to no account in particular, so the URI may choose the account."""
     accounts = Accounts(AzureOptions(account_name="mine").completed())
     assert accounts.blob("c/x").url == "https://mine.blob.core.windows.net/c/x"
     assert accounts.blob("c@mine.dfs.core.windows.net/x").url == "https://mine.blob.core.windows.net/c/x"
@@ -469,7 +469,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, str]) -> None:
 
 
 async def test_a_sas_token_does_all_of_it(azurite: Azurite, prefix: str) -> None:
-    """Copies too, which take the token along in the source's URL."""
+    """Copies work too, because the token is part of the source's URL."""
     endpoint = f"{azurite.endpoint}/{azurite.account}"
     storage = AzureStorage(AzureOptions(account_name=azurite.account, sas_token="?" + sas(azurite), endpoint=endpoint))
     await write(storage, f"{prefix}/x", b"1")
@@ -503,12 +503,12 @@ WRONG += ["a token that is wrong", "a connection string that is none"]
 @pytest.mark.parametrize("which", WRONG)
 @pytest.mark.parametrize("reachable", [True, False])
 async def test_no_error_shows_a_credential(azurite: Azurite, which: str, reachable: bool) -> None:
-    """S4: neither what was given, nor a part of it, nor as it looks in a URL."""
+    """Errors show neither a credential nor a part of it, nor its form in a URL (S4)."""
     server = azurite
     if not reachable:
         async with Proxy("127.0.0.1", 1) as proxy:
             server = Azurite(azurite.directory)
-            server._ports = {"main": proxy.port}  # where nobody listens any more
+            server._ports = {"main": proxy.port}  # nobody listens there any more
     if reachable:
         right = azure(azurite)
         await write(right, "test/x", b"1")
@@ -541,7 +541,7 @@ async def test_no_error_shows_a_credential(azurite: Azurite, which: str, reachab
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_what_was_done_without_an_answer_is_done_once(azurite: Azurite, prefix: str, lost: int) -> None:
-    """S4: everything is safe to repeat."""
+    """Every request is safe to repeat (S4)."""
     async with Gateway(azurite.endpoint) as wire:
         here = azurite.connection_string.replace(azurite.endpoint, wire.endpoint)
         options = AzureOptions(connection_string=here, part_size=MemorySize(64 * KIB))
@@ -572,11 +572,11 @@ async def test_what_was_done_without_an_answer_is_done_once(azurite: Azurite, pr
 
 
 async def test_an_exclusive_create_knows_itself_when_its_request_is_sent_twice(azurite: Azurite, prefix: str) -> None:
-    """As the HTTP client does, unasked, when a connection that it kept breaks under a PUT."""
+    """The HTTP client does this by itself when a kept connection breaks during a PUT."""
     async with Gateway(azurite.endpoint) as wire:
         here = azurite.connection_string.replace(azurite.endpoint, wire.endpoint)
         storage = AzureStorage(AzureOptions(connection_string=here))
-        assert await names(storage, prefix) == []  # a connection to keep
+        assert await names(storage, prefix) == []  # opens a connection to keep
         fault = wire.fault(lambda _: True, lost=True)
         await storage.create_exclusive(f"{prefix}/x", b"1")
         assert fault.met == 1
@@ -590,7 +590,7 @@ def made(server: Azurite) -> str:
 
 @pytest.mark.slow
 def test_a_process_killed_while_writing_leaves_nothing_visible(azurite: Azurite, prefix: str) -> None:
-    """S5: kill -9 in the middle of a write."""
+    """The process gets kill -9 in the middle of a write (S5)."""
     with start_writer("minflinkd_azure", made(azurite), f"{prefix}/x") as writer:
         writer.kill()
     work = f"print([entry async for entry in storage.list({prefix!r})])"

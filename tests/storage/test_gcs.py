@@ -1,4 +1,4 @@
-"""The GCS backend against fake-gcs-server, and its resumable uploads against the protocol as Google documents it."""
+"""The GCS backend against fake-gcs-server, and its resumable uploads against Google's documented protocol."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.servers.gcs import FakeGcs
 from tests.storage.processes import run_client, start_writer
 
 MIB = 1 << 20
-SILENCE = 20  # seconds; a request for a token takes longer than this to be given up
+SILENCE = 20  # in seconds; longer than the limit for a token request
 PATIENCE = CommonOptions(pause=0.01, longest_pause=0.02)
 
 
@@ -82,7 +82,7 @@ class TestGcsStorage(StorageConformance):
 
 @pytest.mark.slow
 class TestGcsWhoseServerDies(ServerLossConformance):
-    """S5: fake-gcs-server keeps objects on the disk, and uploads in its memory."""
+    """fake-gcs-server keeps objects on disk, and uploads in memory (S5)."""
 
     @pytest_asyncio.fixture
     async def storage(self, own_fake_gcs: FakeGcs) -> AsyncIterator[Storage]:
@@ -97,7 +97,7 @@ class TestGcsWhoseServerDies(ServerLossConformance):
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Methods and URLs of all requests, as they are made."""
+    """Collect methods and URLs of all requests as they are made."""
     made: list[str] = []
     inner = Connection.request
 
@@ -133,7 +133,7 @@ async def test_a_name_that_no_object_can_have_is_refused(storage: GcsStorage, pa
 
 
 async def test_a_missing_object_costs_one_request(storage: GcsStorage, prefix: str, requests: list[str]) -> None:
-    """Whether it is the bucket that is missing is asked once."""
+    """Whether the bucket is missing is asked only once."""
     for name in "abc":
         with pytest.raises(ObjectNotFound):
             await storage.stat(f"{prefix}/{name}")
@@ -158,7 +158,7 @@ async def test_a_page_of_a_listing_is_repeated_alone(
 async def test_whatever_is_listed_can_be_deleted(
     fake_gcs: FakeGcs, storage: GcsStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what another program has made, under names that are refused to callers."""
+    """Objects of other programs can be deleted, even under names that callers may not use."""
     odd = ["a\nb", "a\rb"]
     with monkeypatch.context() as patched:
         patched.setattr("minflinkd_gcs.split", listed)
@@ -174,7 +174,7 @@ async def test_whatever_is_listed_can_be_deleted(
 
 
 def test_a_metadata_server_that_is_silent_holds_up_no_exit() -> None:
-    """Neither the end of the loop nor that of the process waits for who looks for a token."""
+    """Neither the end of the loop nor that of the process waits for the search for a token."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -189,14 +189,14 @@ def test_a_metadata_server_that_is_silent_holds_up_no_exit() -> None:
         )
         make = "minflinkd_gcs.GcsStorage(minflinkd_gcs.GcsOptions(token='cloud'))"
         out = run_client("minflinkd_gcs", make, work, GCE_METADATA_HOST=host, GCE_METADATA_IP=host)
-        took = time.time() - float(out.splitlines()[-1])  # from the last thing that it did to its end
+        took = time.time() - float(out.splitlines()[-1])  # from the last thing that it did until its end
     assert "StorageUnavailable" in out
     assert out.count("search for Google's credentials") == 1
     assert took < SILENCE
 
 
 class Renewed:
-    """Google's credentials, with a token that lasts until it is told to have ended."""
+    """Google's credentials, with a token that lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.valid = False
@@ -213,7 +213,7 @@ class Renewed:
 
 
 async def test_a_token_is_renewed_once_for_all_that_wait_for_it(fake_gcs: FakeGcs, prefix: str) -> None:
-    """Also when the first of them is cancelled; and not again before it ends."""
+    """A token is renewed once even if the first waiting request is cancelled, and not again before it ends."""
     storage, renewed = gcs(fake_gcs.endpoint), Renewed()
     system = await storage._connection._open(prefix)
     system.credentials.credentials, system.credentials.maybe_refresh = renewed, renewed.maybe_refresh
@@ -314,7 +314,7 @@ def made(server: FakeGcs) -> str:
 
 @pytest.mark.slow
 def test_a_process_killed_while_writing_leaves_nothing_visible(fake_gcs: FakeGcs, prefix: str) -> None:
-    """S5: kill -9 in the middle of a write."""
+    """The process gets kill -9 in the middle of a write (S5)."""
     make = made(fake_gcs)
     with start_writer("minflinkd_gcs", make, f"{prefix}/x") as writer:
         writer.kill()
@@ -324,7 +324,7 @@ def test_a_process_killed_while_writing_leaves_nothing_visible(fake_gcs: FakeGcs
 
 @pytest.mark.slow
 def test_nothing_is_left_open_or_asked_over_grpc(fake_gcs: FakeGcs, prefix: str) -> None:
-    """With gcsfs's support for other kinds of buckets left on, as it is by default."""
+    """gcsfs's support for other kinds of buckets stays on, as it is by default."""
     make = made(fake_gcs)
     work = f"print(await storage.put({prefix + '/x'!r}, b'123') == await storage.stat({prefix + '/x'!r}))"
     assert run_client("minflinkd_gcs", make, work, GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="true") == "True\n"
@@ -332,7 +332,7 @@ def test_nothing_is_left_open_or_asked_over_grpc(fake_gcs: FakeGcs, prefix: str)
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_what_was_done_without_an_answer_is_done_once(fake_gcs: FakeGcs, prefix: str, lost: int) -> None:
-    """S4: everything is safe to repeat."""
+    """Every request is safe to repeat (S4)."""
     async with Gateway(fake_gcs.endpoint) as wire:
         storage = ResilientStorage(gcs(wire.endpoint), PATIENCE)
         for step in (
@@ -354,16 +354,19 @@ async def test_what_was_done_without_an_answer_is_done_once(fake_gcs: FakeGcs, p
 
 
 class Google:
-    """What fake-gcs-server does otherwise: it takes a repeated part for more data, and asking for the end."""
+    """Two points in which fake-gcs-server differs from Google.
+
+    It takes a repeated part, and the question for the end of an upload, for more data.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.stored = bytearray()
         self.mark: dict[str, str] = {}
         self.ended = False
-        self.puts: list[tuple[str, int]] = []  # Content-Range and bytes of each
+        self.puts: list[tuple[str, int]] = []  # Content-Range and size of each
         self.lose: set[int] = set()  # numbers of PUTs whose answer is lost
-        self.cut: dict[int, int] = {}  # PUT number to how many quanta of it are stored
+        self.cut: dict[int, int] = {}  # PUT number -> how many quanta of it are stored
         self.stuck = False  # whether it is never dropped
         self.forget = False  # whether the upload is unknown once it is finished
         self.port = 0
@@ -448,7 +451,7 @@ DATA = secrets.token_bytes(10 * QUANTUM + 7)  # three parts
 async def test_a_part_whose_answer_is_lost_is_not_sent_again(
     google: Google, resumable: ResilientStorage, lost: int
 ) -> None:
-    """S4: everything is safe to repeat."""
+    """Every request is safe to repeat (S4)."""
     google.lose = {lost}
     entry = await write(resumable, "b/x", DATA)
     assert google.objects == {"x": DATA}
@@ -476,7 +479,7 @@ async def test_an_upload_forgotten_with_its_last_part_is_known_by_its_object(
 async def test_the_object_of_another_upload_is_not_taken_for_the_own(
     google: Google, resumable: ResilientStorage
 ) -> None:
-    """S4: exactly what was written is committed, or the writer fails."""
+    """Exactly what was written is committed, or the writer fails (S4)."""
     async with await resumable.create("b/x") as writer:
         await writer.append(DATA)
         google.lose, google.forget, google.mark = {3}, True, {"minflinkd-upload": "another"}
@@ -505,7 +508,7 @@ async def test_what_can_neither_be_finished_nor_dropped_is_not_kept_in_memory(
 
 
 async def test_an_upload_cannot_be_learnt_from_its_errors(google: Google, resumable: ResilientStorage) -> None:
-    """S4: who knows an upload's URL may write to it."""
+    """Whoever knows an upload's URL may write to it (S4)."""
     google.lose = set(range(1, 100))
     with pytest.raises(StorageUnavailable) as caught:
         await write(resumable, "b/x", DATA)

@@ -1,4 +1,4 @@
-"""The HDFS backend against a real NameNode and DataNode: the conformance tests, and what is its own."""
+"""The HDFS backend against a real NameNode and DataNode: the conformance tests, and tests of its own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PATIENCE = CommonOptions(request_timeout=20.0, deadline=90.0, retries=60, pause=
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def fragile(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
-    """Its nodes are killed; each test leaves them running."""
+    """An HDFS whose nodes are killed. Each test leaves them running."""
     async with running(Hdfs, tmp_path_factory.mktemp("fragile")) as server:
         yield server
 
@@ -74,7 +74,7 @@ async def fragile(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdf
 async def test_a_write_rename_and_read_go_on_around_a_restart_of_the_namenode(
     fragile: Hdfs, storage: HdfsStorage
 ) -> None:
-    """S5: what was written before the kill is there after it, and what waits goes on once safe mode is left."""
+    """What was written before is still there, and waiting requests go on when safe mode has ended (S5)."""
     patient, directory = ResilientStorage(storage, PATIENCE), f"{fragile.authority}/namenode"
     await write(patient, f"{directory}/old", DATA)
     async with await patient.create(f"{directory}/new") as writer:
@@ -97,7 +97,7 @@ async def test_a_write_rename_and_read_go_on_around_a_restart_of_the_namenode(
 
 @pytest.mark.slow
 async def test_a_write_that_loses_its_datanode_fails_and_can_be_repeated(fragile: Hdfs, storage: HdfsStorage) -> None:
-    """S5: nothing half is seen; the write fails as transient within its deadline, and its repetition succeeds."""
+    """No half of it is visible. The write fails as transient within its deadline, and a repetition succeeds (S5)."""
     impatient = ResilientStorage(storage, CommonOptions(request_timeout=3.0, deadline=5.0, retries=1))
     patient, directory = ResilientStorage(storage, PATIENCE), f"{fragile.authority}/datanode"
     await write(patient, f"{directory}/old", DATA)
@@ -125,7 +125,7 @@ async def test_a_write_that_loses_its_datanode_fails_and_can_be_repeated(fragile
 async def test_a_read_around_a_restart_goes_on_or_fails_as_transient(
     fragile: Hdfs, storage: HdfsStorage, node: str
 ) -> None:
-    """S5: kill -9 in the middle of a read: what was read is right, and the rest comes, or is said to be missing."""
+    """After a kill -9, what was read is right, and the rest arrives or is reported as missing (S5)."""
     kill, restart = {
         "namenode": (fragile.kill_namenode, fragile.restart_namenode),
         "datanode": (fragile.kill_datanode, fragile.restart_datanode),
@@ -154,7 +154,7 @@ async def test_a_read_around_a_restart_goes_on_or_fails_as_transient(
 async def test_a_process_killed_while_writing_leaves_nothing_visible(
     hdfs: Hdfs, storage: HdfsStorage, prefix: str
 ) -> None:
-    """S5: kill -9 in the middle of a write. Its temporary file is there, hidden."""
+    """The process gets kill -9 in the middle of a write. Its temporary file is there, hidden (S5)."""
     with start_writer("minflinkd_hdfs", "minflinkd_hdfs.HdfsStorage()", f"{prefix}/x") as process:
         process.kill()
     assert await names(storage, prefix) == []
@@ -184,7 +184,7 @@ async def test_a_process_whose_datanode_hangs_ends_when_it_is_told_to(fragile: H
 
 
 class _LateReport:
-    """A client and a file whose first question whether the file is complete comes too early; the next wait is long."""
+    """A client and a file. The first `close` asks too early whether the file is complete, and waits."""
 
     length, modification_time = 5, 1
     questions = 0
@@ -205,7 +205,7 @@ class _LateReport:
 
 
 async def test_a_file_that_is_not_complete_at_once_is_asked_for_again_at_once() -> None:
-    """hdfs-native waits for 0.5 s, as a DataNode's report comes some milliseconds late."""
+    """hdfs-native would wait for 0.5 s, although a DataNode's report is only some milliseconds late."""
     late = _LateReport()
     file, client = cast("AsyncFileWriter", late), cast("AsyncClient", late)
     writer = HdfsWriter(client, "host:1/x", "/x", "/.x", file, once)
@@ -214,7 +214,7 @@ async def test_a_file_that_is_not_complete_at_once_is_asked_for_again_at_once() 
 
 
 async def test_leftovers_go_when_their_writers_are_gone(hdfs: Hdfs, prefix: str) -> None:
-    """A temporary file with a living writer stays, however old; one without goes with the directory that it keeps."""
+    """A temporary file without a living writer is deleted with its directory. Others stay, however old they are."""
     storage = HdfsStorage(HdfsOptions(leftover_age=Duration(0)))
     writer = await storage.create(f"{prefix}/d/x")
     await writer.append(b"1")
@@ -237,7 +237,7 @@ async def test_leftovers_go_when_their_writers_are_gone(hdfs: Hdfs, prefix: str)
 async def test_a_leftover_that_cannot_be_looked_at_fails_no_deletion(
     storage: HdfsStorage, prefix: str, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither on a NameNode that is away, which is not even asked, nor on this one; it is looked for later."""
+    """One is on a NameNode that is away, which is not even asked; the other is on this one. It is tried again later."""
     asked, remove = list[str](), storage._remove_directory
 
     async def removed(authority: str, directory: str, bound: str) -> bool:
@@ -260,7 +260,7 @@ async def test_a_leftover_that_cannot_be_looked_at_fails_no_deletion(
 async def test_many_directories_go_with_what_was_in_them(
     hdfs: Hdfs, storage: HdfsStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is asked for once, beside the others; those of a neighbour stay, and so does the bound."""
+    """Each is requested once, next to the others. A neighbour's directories stay, and so does the bound."""
     monkeypatch.setattr("minflinkd_hdfs.storage._BATCH", 7)
     paths = [f"{prefix}/d/{number % 5}/{number}/x" for number in range(20)]
     for path in [*paths, f"{prefix}/d/1/stays"]:
@@ -307,7 +307,7 @@ async def test_paths_that_hdfs_cannot_hold_are_refused(storage: HdfsStorage, pat
     ],
 )
 def test_errors_are_of_few_kinds(text: str, kind: type[StorageError]) -> None:
-    """S4: with the path, without Java's stack."""
+    """Errors have the path, and no Java stack (S4)."""
     error = of_text("host:1/p", text)
     assert type(error) is kind
     assert "host:1/p" in error.message

@@ -1,4 +1,4 @@
-"""The local backend against the conformance tests that ship with minflinkd, and what is its own."""
+"""The local backend against the conformance tests that ship with minflinkd, and tests of its own."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ def prefix(tmp_path: Path) -> str:
 
 
 def all_files(directory: Path) -> list[str]:
-    """Hidden ones too, as no listing of the backend would show them."""
+    """Return all files, including hidden ones, which no listing of the backend shows."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
@@ -46,7 +46,7 @@ class TestLocalStorage(LocalConformance):
 
 
 class TestLocalStorageWithoutUnnamedFiles:
-    """As on file systems that have none, e.g. NFS: what writes, renames or aborts. Nothing else is different there."""
+    """Some file systems have none, e.g. NFS. The tests are those that write, rename or abort; nothing else differs."""
 
     hurried = LocalConformance.hurried
     was_written = StorageConformance.was_written
@@ -77,7 +77,7 @@ class TestLocalStorageWithoutUnnamedFiles:
 
 
 class TestLocalStorageAsTheRegistryMakesIt(LocalConformance):
-    """S4, S6: a backend that is recorded, retried and bounded is still that backend."""
+    """A backend that is recorded, retried and bounded is still that backend (S4, S6)."""
 
     @pytest.fixture
     def storage(self, tmp_path: Path) -> Storage:
@@ -97,7 +97,7 @@ asyncio.run(main())
 
 
 def test_a_process_killed_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    """S5: kill -9 in the middle of a write."""
+    """The process gets kill -9 in the middle of a write (S5)."""
     argv = [sys.executable, "-c", WRITER, str(tmp_path / "d" / "x")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -124,7 +124,7 @@ def test_an_exclusive_loser_leaves_no_temporary_file(tmp_path: Path) -> None:
 def test_an_exclusive_create_whose_link_was_asked_for_twice_has_won(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS: the first answer is lost, and the second says that the name is taken."""
+    """On NFS, the first answer is lost, and the second says that the name is taken."""
     real = os.link
 
     def twice(source: str, target: str) -> None:
@@ -172,7 +172,7 @@ async def test_deleting_stops_below_the_given_directory(tmp_path: Path) -> None:
 
 
 async def test_of_many_paths_a_few_are_deleted_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these steps is repeated alone, and has a time limit of its own."""
+    """Each of these steps is repeated separately, and has a time limit of its own."""
     monkeypatch.setattr("minflinkd_local._BATCH", 10)
     storage, asked, delete = LocalStorage(), list[str](), files.delete
     paths = [f"{tmp_path}/d/{number:02d}" for number in range(25)]
@@ -201,7 +201,7 @@ async def test_empty_directories_go_with_the_one_that_holds_them(tmp_path: Path)
 async def test_a_directory_that_another_process_removes_at_that_moment_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleting what is gone is no error, also where it goes between the two system calls that a directory takes."""
+    """Deleting what is gone is no error, even if it goes between the two system calls for a directory."""
     real = os.unlink
 
     def unlink_late(path: str) -> None:
@@ -223,7 +223,7 @@ async def test_a_directory_that_others_make_and_delete_at_that_moment_is_made_ag
     others, mkdir = iter([f"{tmp_path}/d"]), os.mkdir
 
     def meet(path: str) -> None:
-        if path == next(others, None):  # it was there, and is no longer
+        if path == next(others, None):  # it existed, and exists no longer
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         mkdir(path)
 
@@ -235,7 +235,7 @@ async def test_a_directory_that_others_make_and_delete_at_that_moment_is_made_ag
 async def test_an_unnamed_file_refused_since_its_directory_is_deleted_just_now_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ext4 calls that not permitted, and not that there is no directory."""
+    """ext4 reports this as not permitted, and not as a missing directory."""
     real = os.open
 
     def refuse(path: str, flags: int, mode: int = 0o777) -> int:

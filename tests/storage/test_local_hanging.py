@@ -1,4 +1,4 @@
-"""A mount that hangs: who is held up by it, and what its late answers do. What hangs is a FIFO without a writer."""
+"""A mount that hangs: who has to wait, and what its late answers do. A FIFO without a writer hangs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_process_ends_although_a_mount_hangs(tmp_path: Path) -> None:
 
 @pytest.fixture
 def slow_publication(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
-    """The first publication from now on waits, in its thread, for the event that is returned."""
+    """Return a function. After its call, the next publication waits in its thread for the returned event."""
 
     def arm() -> threading.Event:
         go_on, first, publish = threading.Event(), threading.Lock(), files.Draft.publish
@@ -100,7 +100,7 @@ def slow_publication(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.
 async def test_what_comes_back_late_does_not_undo_what_came_after_it(
     tmp_path: Path, slow_publication: Callable[[], threading.Event]
 ) -> None:
-    """A commit is given up while its thread hangs; another content is written, and then the thread goes on."""
+    """A commit is given up while its thread hangs. Other content is written, and then the thread goes on."""
     storage, path = LocalStorage(), f"{tmp_path}/x"
     go_on = slow_publication()
     with pytest.raises(StorageUnavailable, match="no answer"):
@@ -123,7 +123,7 @@ async def test_a_call_that_was_given_up_before_it_began_is_not_made(
     go_on = slow_publication()
     first = asyncio.create_task(write(storage, path, b"first"))
     await asyncio.sleep(0)
-    while not storage._threads._last:  # noqa: ASYNC110 - begins without telling
+    while not storage._threads._last:  # noqa: ASYNC110 - it begins without a signal
         await asyncio.sleep(0.001)
     deletion = asyncio.create_task(storage.delete([path]))
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_a_call_that_was_given_up_before_it_began_is_not_made(
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """The system gives no thread to the storage, as where the limit of a container is reached."""
+    """The system gives no thread to the storage, for example because the limit of a container is reached."""
     real = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

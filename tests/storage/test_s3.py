@@ -1,4 +1,4 @@
-"""S3 against two servers (test-servers.md), and what is its own."""
+"""The S3 backend against two servers (test-servers.md), and tests of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENT = CommonOptions(pause=0.01, longest_pause=0.02)
 
 
 def options(server: S3Server, **other: str) -> dict[str, str]:
-    """Of the backend, with small parts."""
+    """Return options of the backend with small parts."""
     return server.options | {"part-size": "5 MiB", "copy-part-size": "5 MiB"} | other
 
 
@@ -87,7 +87,7 @@ async def patient(moto: Moto, gateway: Gateway) -> AsyncIterator[ResilientStorag
 
 
 class Quick:
-    """Of conformance tests: listings and deletions of some requests, without making thousands of objects."""
+    """Makes listings and deletions of conformance tests take several requests without thousands of objects."""
 
     entries = 250
 
@@ -104,12 +104,12 @@ class S3Conformance(StorageConformance):
 
 
 class TestS3OnMoto(Quick, S3Conformance):
-    test_ten_thousand_entries_are_listed = None  # takes minutes: SeaweedFS's part
+    test_ten_thousand_entries_are_listed = None  # takes minutes, so it runs on SeaweedFS
 
 
 @pytest.mark.slow
 class TestS3OnSeaweedFS(S3Conformance):
-    odd_names = [name for name in ODD_NAMES if "\\" not in name]  # which it takes for a /
+    odd_names = [name for name in ODD_NAMES if "\\" not in name]  # SeaweedFS takes it for a /
 
     @pytest_asyncio.fixture
     async def storage(self, seaweedfs: SeaweedFS) -> AsyncIterator[S3Storage]:
@@ -120,7 +120,7 @@ class TestS3OnSeaweedFS(S3Conformance):
 
 @pytest.mark.slow
 class TestS3WhoseServerDies(ServerLossConformance):
-    """S5, with the one that keeps its data on a disk."""
+    """The server keeps its data on disk (S5)."""
 
     @pytest_asyncio.fixture
     async def storage(self, own_seaweedfs: SeaweedFS) -> AsyncIterator[S3Storage]:
@@ -174,7 +174,7 @@ async def test_the_sdk_itself_does_not_repeat(behind: S3Storage, gateway: Gatewa
 
 
 async def test_a_write_is_one_request(patient: ResilientStorage, gateway: Gateway, prefix: str) -> None:
-    """S4: nothing that is asked afterwards, such as its time, can make a failure of it."""
+    """No later question, such as for its time, can turn it into a failure (S4)."""
     refused = gateway.fault(lambda request: request.method == "HEAD", times=9, status=403)
     entry = await write(patient, f"{prefix}/x", b"1")
     assert [request.partition(" ")[0] for request in gateway.requests] == ["PUT"]
@@ -187,7 +187,7 @@ async def test_a_write_is_one_request(patient: ResilientStorage, gateway: Gatewa
 async def test_a_finish_whose_answer_was_lost_is_repeated(
     patient: ResilientStorage, gateway: Gateway, prefix: str
 ) -> None:
-    """S4: everything is safe to repeat."""
+    """Every request is safe to repeat (S4)."""
     lost = gateway.fault(is_finish, lost=True)
     data = secrets.token_bytes(11 * MIB)
     entry = await write(patient, f"{prefix}/x", data)
@@ -198,7 +198,7 @@ async def test_a_finish_whose_answer_was_lost_is_repeated(
 
 
 async def test_a_finish_is_not_taken_for_another_writers(behind: S3Storage, gateway: Gateway, prefix: str) -> None:
-    """moto answers 500 where S3 says NoSuchUpload, so the gateway says it."""
+    """moto answers 500 where S3 says NoSuchUpload, so the gateway gives that answer."""
     path = f"{prefix}/x"
     gateway.fault(is_finish, status=404, body=error("NoSuchUpload"))
     mine, other = await behind.start_parts(path), await behind.start_parts(path)
@@ -217,7 +217,7 @@ async def test_a_finish_is_not_taken_for_another_writers(behind: S3Storage, gate
 async def test_a_part_of_an_upload_that_is_gone_is_asked_once_and_may_be_written_again(
     patient: ResilientStorage, gateway: Gateway, prefix: str
 ) -> None:
-    """S4: as transient, and not as an object that is missing."""
+    """The error is transient, and not that of a missing object (S4)."""
     gone = gateway.fault(lambda request: "partNumber=" in request.query_string, status=404, body=error("NoSuchUpload"))
     with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
         await write(patient, f"{prefix}/x", bytes(11 * MIB))
@@ -237,7 +237,7 @@ async def test_a_winner_learns_of_it_even_if_the_answer_was_lost(
 
 
 async def test_writers_that_met_try_again(patient: ResilientStorage, gateway: Gateway, prefix: str) -> None:
-    """S3 answers 409 where neither has won yet."""
+    """S3 answers 409 while neither has won yet."""
     met = gateway.fault(is_put, status=409, body=error("ConditionalRequestConflict"))
     await patient.create_exclusive(f"{prefix}/leader", b"mine")
     assert met.met == 1
@@ -324,7 +324,7 @@ def test_options_do_not_print_credentials() -> None:
 async def test_credentials_come_from_the_sdks_own_chain(
     seaweedfs: SeaweedFS, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7: the environment, then a profile of the SDK's files."""
+    """The environment comes first, then a profile in the SDK's files (S7)."""
     without = {"endpoint-url": seaweedfs.endpoint, "region": REGION}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -394,7 +394,7 @@ async def test_paths_that_name_no_object_are_refused(storage: S3Storage, path: s
 
 
 async def test_markers_of_directories_are_no_objects(storage: S3Storage, prefix: str) -> None:
-    """As other programs leave them."""
+    """Other programs leave them."""
     bucket, _, key = prefix.partition("/")
     await storage._call("put_object", prefix, Bucket=bucket, Key=f"{key}/d/", Body=b"")
     await write(storage, f"{prefix}/d/x", b"1")
@@ -402,7 +402,7 @@ async def test_markers_of_directories_are_no_objects(storage: S3Storage, prefix:
 
 
 async def test_a_missing_object_costs_one_request(behind: S3Storage, gateway: Gateway, prefix: str) -> None:
-    """Whether it is the bucket that is missing is asked once."""
+    """Whether the bucket is missing is asked only once."""
     for name in "abc":
         with pytest.raises(ObjectNotFound):
             await behind.stat(f"{prefix}/{name}")
@@ -410,7 +410,7 @@ async def test_a_missing_object_costs_one_request(behind: S3Storage, gateway: Ga
 
 
 async def test_whatever_is_listed_can_be_deleted(storage: S3Storage, prefix: str) -> None:
-    """Also what another program has made, under names that are refused to callers."""
+    """Objects of other programs can be deleted, even under names that callers may not use."""
     bucket, _, key = prefix.partition("/")
     odd = ["a//b", "a/../b"]
     for name in (*odd, "b", "a/b"):
@@ -430,7 +430,7 @@ async def test_names_that_xml_cannot_hold_are_names(storage: S3Storage, prefix: 
 
 
 async def test_a_store_that_lists_by_directory_is_told(seaweedfs: SeaweedFS, prefix: str) -> None:
-    """An order that callers rely on is not given up in silence."""
+    """Callers rely on the order, so a wrong one is not ignored."""
     storage = s3(seaweedfs, **{"sort-listings": "false"})
     for name in ("a/x", "a-b"):
         await write(storage, f"{prefix}/{name}", b"")
@@ -445,7 +445,7 @@ async def test_a_store_that_lists_by_directory_is_told(seaweedfs: SeaweedFS, pre
 
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
 def test_a_large_object_is_copied_in_parts(request: pytest.FixtureRequest, server: str, prefix: str) -> None:
-    """Each of which has the time of one request."""
+    """Each part has the time of one request."""
     data = secrets.token_bytes(11 * MIB + 3)
 
     async def copy(storage: S3Storage) -> None:
@@ -511,7 +511,7 @@ def _make(server: S3Server) -> str:
 
 @pytest.mark.slow
 def test_a_process_killed_while_writing_leaves_nothing_visible(seaweedfs: SeaweedFS, prefix: str) -> None:
-    """S5: kill -9 in the middle of a write."""
+    """The process gets kill -9 in the middle of a write (S5)."""
     with start_writer("minflinkd_s3", _make(seaweedfs), f"{prefix}/x") as writer:
         writer.kill()
     out = run_client("minflinkd_s3", _make(seaweedfs), f"print([e async for e in storage.list({prefix!r})])")
@@ -551,7 +551,7 @@ def test_a_closed_storage_leaves_nothing_open(seaweedfs: SeaweedFS, prefix: str)
         ("SomethingNew", 503, StorageUnavailable),
         ("TooManyRequests", 429, StorageUnavailable),
         ("RequestTimeout", 400, StorageUnavailable),
-        ("InternalError", 200, StorageUnavailable),  # in the body of an answer that had begun well
+        ("InternalError", 200, StorageUnavailable),  # in the body of an answer that began well
         ("BadDigest", 400, StorageUnavailable),
         ("QuotaExceeded", 403, StorageFull),
         ("XMinioStorageFull", 507, StorageFull),

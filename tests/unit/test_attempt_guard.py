@@ -1,4 +1,4 @@
-"""The guard that takes away what earlier attempts have left, before the fault tests rely on it."""
+"""The guard that removes what earlier attempts left. The fault tests rely on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "a" * 32
 
 
 def recorded(base: Path, *attempts: str) -> Path:
-    """The record of a task whose attempts have each a file in their directory, and one in their log."""
+    """Write the record of a task. Each of its attempts has a file in its directory, and one in its log."""
     task = Path(os.environ[RECORDS], JOB, "events")
     task.mkdir(parents=True)
     for attempt in attempts:
@@ -33,7 +33,7 @@ def run(code: str) -> str:
 
 
 def test_what_earlier_attempts_left_goes_with_their_logs(tmp_path: Path) -> None:
-    """The attempt that starts stays, and so does what belongs to others."""
+    """The attempt that starts keeps its files, and so do others."""
     with guarding():
         task = recorded(tmp_path, "first", "second")
         (tmp_path / "attempts" / "other").mkdir()
@@ -47,7 +47,7 @@ def test_what_earlier_attempts_left_goes_with_their_logs(tmp_path: Path) -> None
 
 
 def test_what_the_taskmanager_has_removed_already_is_forgotten(tmp_path: Path) -> None:
-    """Both remove the directory of an attempt that has ended; either may come first."""
+    """Both remove the directory of an attempt that has ended, in either order."""
     with guarding():
         task = recorded(tmp_path, "first")
         (tmp_path / "attempts/first").rename(tmp_path / "elsewhere")
@@ -56,7 +56,7 @@ def test_what_the_taskmanager_has_removed_already_is_forgotten(tmp_path: Path) -
 
 
 def test_a_process_that_is_started_meanwhile_has_the_guard_and_no_other_has(tmp_path: Path) -> None:
-    """The session child's way to a restore is another one in it."""
+    """The guard replaces the method that prepares a restore in the session child."""
     code = "from minflinkd.taskmanager.session.restoring import Restoring; print(Restoring.prepare.__qualname__)"
     with guarding(), guarding():
         assert run(code) == "_guard.<locals>.guarded"
@@ -65,7 +65,7 @@ def test_a_process_that_is_started_meanwhile_has_the_guard_and_no_other_has(tmp_
 
 
 def test_another_sitecustomize_runs_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults are planted in this way too, and it must not matter which came first."""
+    """Faults are planted in this way too. The order of the two must not matter."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.planted = True\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with guarding():

@@ -1,4 +1,4 @@
-"""What a daemon does to a state directory: to one that is not its own, and to what an earlier one left in its own."""
+"""What a daemon does to a state directory: to another daemon's, and to what an earlier daemon left in its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.cluster import free_port, until, write_job
 
 
 async def test_a_daemon_that_is_refused_leaves_the_other_ones_address_alone(tmp_path: Path) -> None:
-    """A10: the clients of the daemon that leads find it by this file."""
+    """Clients find the leading daemon by this file (A10)."""
     config = load_config(None, {}, {"process.working-dir": str(tmp_path)})
     daemon = Daemon(config, {})
     leader = StateDirectory(daemon.state_directory)
@@ -52,13 +52,13 @@ async def _rpc_port_of_a_daemon(state: Path, **options: str) -> int:
 
 
 async def test_task_managers_find_the_next_daemon_at_the_port_of_the_last(tmp_path: Path) -> None:
-    """R7, A6: also where the option takes any free port."""
+    """TaskManagers find the next daemon even if the option allows any free port (R7, A6)."""
     first = await _rpc_port_of_a_daemon(tmp_path)
     assert await _rpc_port_of_a_daemon(tmp_path) == first
 
 
 async def test_a_daemon_takes_no_port_that_its_options_do_not_allow(tmp_path: Path) -> None:
-    """R7: the port of the last one gives way to the configuration."""
+    """The configuration has priority over the port of the last daemon (R7)."""
     first = await _rpc_port_of_a_daemon(tmp_path)
     other = first + 1 if first < 65000 else first - 100
     assert await _rpc_port_of_a_daemon(tmp_path, **{"jobmanager.rpc.port": f"{other}-{other + 50}"}) != first
@@ -66,14 +66,14 @@ async def test_a_daemon_takes_no_port_that_its_options_do_not_allow(tmp_path: Pa
 
 @pytest.mark.parametrize("content", [b"", b"{", msgspec.json.encode(MeetingPoint(0, "0.0.1"))])
 async def test_an_unreadable_or_foreign_meeting_point_is_replaced(tmp_path: Path, content: bytes) -> None:
-    """A12: a torn file costs the TaskManagers that would have been met, and nothing else."""
+    """If the file is torn, only the TaskManagers that would come back to its port are lost (A12)."""
     (tmp_path / MEETING_FILE).write_bytes(content)
     port = await _rpc_port_of_a_daemon(tmp_path)
     assert msgspec.json.decode((tmp_path / MEETING_FILE).read_bytes(), type=MeetingPoint).port == port
 
 
 async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(tmp_path: Path) -> None:
-    """E40: the parts of messages that travel as blobs are as well kept as the messages."""
+    """Parts of messages that travel as blobs are protected as well as the messages (E40)."""
     async with _daemon(tmp_path) as daemon:
         (tmp_path / "tm").mkdir()
         daemon._task_manager_command(ResourceId("tm-1"), tmp_path / "tm")
@@ -90,8 +90,8 @@ async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(
 async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_last_one_to_the_next(
     tmp_path: Path,
 ) -> None:
-    """R7, A6: its port of HTTP is taken; the warm sessions are not to blame."""
-    await _rpc_port_of_a_daemon(tmp_path)  # where TaskManagers meet the next one
+    """The HTTP port is taken, which is not the fault of the warm sessions (R7, A6)."""
+    await _rpc_port_of_a_daemon(tmp_path)  # TaskManagers find the next daemon there
     resource_id = ResourceId("tm-000000000001")
     earlier = ProcessDriver(
         directory=tmp_path / "taskmanagers",
@@ -115,7 +115,7 @@ async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_la
 
 
 async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(tmp_path: Path) -> None:
-    """Issue 15, 9: whoever sent it hears why, and that it may come again; nothing of it stays, and no traceback."""
+    """The sender hears why, and that it may submit again. Nothing of it stays, and no traceback (issue 15, 9)."""
     (tmp_path / "clicks.py").write_text("def clean(inputs, params):\n    return inputs['s']\n")
     vertices = {
         "s": {"source": {"format": "rate"}},
@@ -145,7 +145,7 @@ async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(tmp_path:
 
 
 async def test_all_else_ends_though_the_address_file_cannot_be_removed(tmp_path: Path) -> None:
-    """Each part of a daemon ends whatever becomes of the others."""
+    """Each part of a daemon ends, whatever happens to the others."""
     settings = {"process.working-dir": str(tmp_path), "rest.port": "0", "resourcemanager.standby-taskmanagers": "0"}
     daemon = Daemon(load_config(None, {}, settings), {})
     await daemon.start()

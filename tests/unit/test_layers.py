@@ -1,4 +1,4 @@
-"""The layer contracts bite: a planted violation fails the lint, and the lint names the broken contract."""
+"""The layer contracts work: a planted violation fails the lint, which names the broken contract."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lint(checkout: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_tree_as_it_is_keeps_every_contract(checkout: Path) -> None:
-    """architecture.md, Layout."""
+    """See architecture.md, Layout."""
     done = lint(checkout)
     assert done.returncode == 0, done.stdout
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -66,7 +66,7 @@ def test_the_tree_as_it_is_keeps_every_contract(checkout: Path) -> None:
     ],
 )
 def test_a_planted_import_breaks_its_contract(checkout: Path, module: str, planted: str, contract: str) -> None:
-    """A2, A8: an import of pyspark outside taskmanager, of a plugin, or upwards fails the lint."""
+    """The imports are one of pyspark outside taskmanager, one of a plugin, and one upwards (A2, A8)."""
     file = checkout / module
     sound = file.read_text()
     try:

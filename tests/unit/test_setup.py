@@ -1,4 +1,4 @@
-"""`make setup`, with a Python that stands in for the real one: what it says, not what pip does."""
+"""The output of `make setup`, with a stand-in for the real Python. What pip does is not tested."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def setup(checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_setup_says_what_it_does_and_how_long_it_takes(checkout: Path) -> None:
-    """Issue 15, 12: a newcomer sees that something happens, and for how long."""
+    """A newcomer sees that something happens, and for how long (issue 15, 12)."""
     done = setup(checkout)
     assert done.returncode == 0, done.stderr
     assert "2 to 10 minutes" in done.stdout
@@ -71,7 +71,7 @@ def test_a_setup_that_fails_says_so_and_is_not_taken_for_done(checkout: Path) ->
 
 
 def test_a_java_home_without_java_is_named(checkout: Path) -> None:
-    """As Spark does, JAVA_HOME comes before the PATH."""
+    """As in Spark, JAVA_HOME comes before the PATH."""
     refused = setup(checkout, JAVA_HOME="/no/such/jdk")
     assert refused.returncode != 0
     assert "there is no /no/such/jdk/bin/java" in refused.stdout

@@ -1,4 +1,4 @@
-"""One history of a job whose state lies in merged files, as a seed draws it, and what must hold in it (F11)."""
+"""One history of a job whose state is in merged files, drawn from a seed, and what must hold in it (F11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ STEPS = 60
 
 
 async def run(seed: int) -> None:
-    """Raises AssertionError where a retained checkpoint does not restore, or where in the end anything else is left."""
+    """Run the history.
+
+    Raises AssertionError if a retained checkpoint does not restore, or if the end leaves anything else.
+    """
     with capture_logs():
         world = MergingWorld(seed)
         requests: set[asyncio.Task[None]] = set()

@@ -1,7 +1,8 @@
 """A job whose tasks write their state into physical files, and everything that may happen to it (F11).
 
-Real: the coordinator, its store and its queue of deletions, PhysicalFileWriter, read_segments. Played: the tasks, which
-upload what the checkpoint confirmed last does not hold, and now and then write again what lies in older files (F6).
+The coordinator, its store, its queue of deletions, PhysicalFileWriter and read_segments are real. The tasks are
+simulated. They upload what the last confirmed checkpoint does not hold, and sometimes rewrite segments of older files
+(F6).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.sim.checkpoint.weather import CALM, Line, Weather, WeatherStorage
 from tests.unit.checkpoint.builders import JOB, A, B
 
 STORM = Weather(failures=0.15, delay=1.5, lateness=3.0)
-TAKEOVER = 12.0  # seconds, longer than a listing is out of date, or a request of who is dead under way
+TAKEOVER = 12.0  # in seconds; listings are never out of date for so long, and a dead process's requests have ended
 FILE_GONE = "checkpoint-file-not-retained"
 OF_A_COORDINATOR = frozenset(
     [
@@ -46,15 +47,15 @@ OF_A_COORDINATOR = frozenset(
         CrashPoint.DELETED,
     ]
 )
-DEATHS = 0.02  # of a coordinator, at each point between two steps
+DEATHS = 0.02  # the chance that a coordinator dies at a point between two steps
 
 
 class Killed(Exception):
-    """A coordinator was to die there."""
+    """The coordinator dies at this point."""
 
 
 class Reader:
-    """The real reader, on a loop of its own, so that virtual time stands still while it works in threads."""
+    """The real reader, on an event loop of its own. Virtual time stands still while it works in threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -62,7 +63,7 @@ class Reader:
         self._thread.start()
 
     def read(self, objects: Mapping[str, bytes], checkpoint: CompletedCheckpoint) -> dict[TaskId, State]:
-        """What a restore from it lays out."""
+        """Return the files that a restore from this checkpoint creates."""
         storage = WeatherStorage(random.Random(0))
         storage.objects = dict(objects)
         storage.weather = Weather(delay=0.0)
@@ -87,7 +88,7 @@ class Reader:
 class MergingWorld:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        random.seed(seed)  # the jitter of retries
+        random.seed(seed)  # for the jitter of retries
         self.storage = WeatherStorage(self.rng)
         self.storage.on_change = self._changed
         self.storage.slow = "/_metadata"
@@ -105,13 +106,13 @@ class MergingWorld:
         self.dead: list[PlayedTask] = []
         self.turn = StorageTurn(f"job {JOB}")
         self.line = Line(self.storage)
-        self.mortal = False  # coordinators die between steps
+        self.mortal = False  # whether coordinators die between steps
         self.reader = Reader()
-        self.named: dict[str, frozenset[str]] = {}  # by path of metadata in the storage: physical files
-        self.gone: list[str] = []  # of them those that were not there at some moment
+        self.named: dict[str, frozenset[str]] = {}  # physical files, by the path of the metadata that names them
+        self.gone: list[str] = []  # those that did not exist at some moment
         self.verified: dict[int, tuple[bytes | None, ...]] = {}
         self.restores = self.attempts = 0
-        self.stopped = asyncio.Event()  # the tasks are to be restarted
+        self.stopped = asyncio.Event()  # set when the tasks have to be restarted
         self.coordinator = self._new_coordinator()
 
     def _new_coordinator(self) -> CheckpointCoordinator:
@@ -165,13 +166,13 @@ class MergingWorld:
         await self.restart()
 
     async def restart(self) -> None:
-        """Of all tasks, from the latest checkpoint."""
+        """Restart all tasks from the latest checkpoint."""
         self.stopped.clear()
         self._kill_tasks()
         self.coordinator.tasks_stopped()
         try:
             point = await self.coordinator.restore_point()
-        except CheckpointFailed:  # it is not settled yet which one is the latest
+        except CheckpointFailed:  # it is not settled yet which checkpoint is the latest
             self.stopped.set()
             return
         restored: dict[TaskId, State] = {A: {}, B: {}}
@@ -193,11 +194,11 @@ class MergingWorld:
         for task in self.tasks.values():
             if self.rng.random() < 0.5:
                 task.die()
-            self.dead.append(task)  # else its uploads go on for a while, and come too late
+            self.dead.append(task)  # without `die`, its uploads go on for a while and come too late
         self.tasks = {}
 
     def reaches(self, point: CrashPoint) -> None:
-        """A coordinator may be dead there; `go_on` has the next one take over."""
+        """The coordinator may die at this point. `go_on` then starts the next one."""
         if not self.mortal or not self.coordinator.running or point not in OF_A_COORDINATOR:
             return
         if self.rng.random() < DEATHS:
@@ -205,7 +206,7 @@ class MergingWorld:
                 asyncio.get_running_loop().call_later(self.rng.uniform(0, 2), self._kill, self.coordinator)
                 return
             self.coordinator.crash(Killed(point))
-            raise asyncio.CancelledError  # whatever was doing this gets no further
+            raise asyncio.CancelledError  # the code that reached this point goes no further
 
     def _kill(self, coordinator: CheckpointCoordinator) -> None:
         if self.mortal and coordinator.running:
@@ -216,9 +217,12 @@ class MergingWorld:
         await self._coordinator_follows()
 
     async def _coordinator_follows(self) -> None:
-        """In the same daemon, of the same epoch or another; or in another, where nothing is known of this one."""
+        """Start the next coordinator, in the same daemon or in another.
+
+        In another daemon, with the next epoch, nothing is known of this one.
+        """
         await self.coordinator.aclose()
-        if self.storage.weather.lateness:  # no checkpoint store can be rebuilt from what is not listed yet
+        if self.storage.weather.lateness:  # a store cannot be rebuilt from objects that are not listed yet
             await asyncio.sleep(TAKEOVER)
         if self.rng.random() < 0.5:
             self.line.alive = False
@@ -229,7 +233,7 @@ class MergingWorld:
         await self.restart()
 
     async def go_on(self) -> None:
-        """Behind a coordinator that is dead, and behind tasks that have failed."""
+        """Go on after a coordinator has died or tasks have failed."""
         while self.coordinator.crashed.is_set() or self.stopped.is_set():
             if self.coordinator.crashed.is_set():
                 await self._coordinator_follows()
@@ -237,7 +241,7 @@ class MergingWorld:
                 await self.restart()
 
     async def a_taskmanager_dies(self) -> None:
-        """It is a while until that is noticed."""
+        """A TaskManager dies. It takes a while until that is noticed."""
         if self.tasks:
             attempt = self.rng.choice(list(self.tasks))
             self.tasks[attempt].die()
@@ -266,7 +270,7 @@ class MergingWorld:
             self.coordinator.unpin(checkpoint.checkpoint_id)
 
     async def sweep(self) -> None:
-        """By hand, with no grace at all."""
+        """Sweep by hand, without any grace period."""
         try:
             found = await self.coordinator.orphans(before_ms=1)
             await self.location.delete_children([file.name for file in found.files])
@@ -276,7 +280,7 @@ class MergingWorld:
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def _changed(self, path: str) -> None:
-        """At every moment each file that metadata names is there."""
+        """Check that each file that metadata names exists at every moment."""
         if path.endswith("/_metadata"):
             data = self.storage.objects.get(path)
             files = decode(data).physical_files() if data is not None else frozenset()
@@ -289,7 +293,7 @@ class MergingWorld:
         return [decode(data) for path, data in sorted(self.storage.objects.items()) if path.endswith("/_metadata")]
 
     def check(self) -> None:
-        """Every checkpoint in the storage restores byte for byte; no task has missed what it could take for granted."""
+        """Check that every checkpoint in the storage restores byte for byte, and that tasks missed no file."""
         assert not self.gone, self.gone
         cause = self.coordinator.crash_cause
         assert cause is None or isinstance(cause, Killed), f"the coordinator broke its own rules: {cause}"
@@ -299,7 +303,7 @@ class MergingWorld:
             objects = tuple(self.storage.objects.get(self.location.child(f).path) for f in checkpoint.physical_files())
             known = self.verified.get(checkpoint.checkpoint_id, ())
             if len(known) == len(objects) and all(map(is_, known, objects)):
-                continue  # not a byte of it was touched since
+                continue  # no byte of it has changed since
             self.verified[checkpoint.checkpoint_id] = objects
             for task in checkpoint.tasks:
                 found = {file.path: self._segment(file.handle) for file in task.files}
@@ -313,7 +317,7 @@ class MergingWorld:
         return {self.location.relative(path) for path in self.storage.objects if path.endswith(".seg")}
 
     async def come_to_rest(self) -> None:
-        """The storage works, and more checkpoints are complete; nothing is left but what the retained ones name."""
+        """Repair the storage and complete more checkpoints, until nothing is left but what the retained ones name."""
         self.storage.weather = CALM
         self.mortal = False
         await self.go_on()

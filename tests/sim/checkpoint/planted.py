@@ -1,4 +1,4 @@
-"""The real code, broken on purpose: the simulation of merged files must find each of these."""
+"""The real code, broken on purpose. The simulation of merged files must find each of these faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _deleted(step: Any, files: frozenset[str]) -> None:
 
 
 def _with_pending(kept: Callable[[Mapping[int, Any]], Mapping[int, Any]]) -> Any:
-    """The decision what goes is taken as if these were the checkpoints in flight."""
+    """Decide what to delete as if these were the checkpoints in flight."""
 
     def made(decide: Any) -> Any:
         def careless(step: Any) -> None:
@@ -42,7 +42,7 @@ def _with_pending(kept: Callable[[Mapping[int, Any]], Mapping[int, Any]]) -> Any
 
 
 def _pending_checkpoints_take_nothing_for_granted() -> Any:
-    """They count from their acknowledgements on: what they refer to then stays."""
+    """Pending checkpoints protect only what they refer to after their acknowledgements."""
     return _with_pending(lambda pending: {number + 1_000_000: checkpoint for number, checkpoint in pending.items()})
 
 
@@ -54,7 +54,7 @@ def _what_is_acknowledged_refers_to_nothing() -> Any:
 
 @contextmanager
 def _the_sweep_believes_what_it_has_listed() -> Iterator[None]:
-    """And deletes what the metadata in the listing does not name, whatever the coordinator knows by then."""
+    """The sweep deletes what no listed metadata names, whatever the coordinator knows by then."""
 
     def made(_: Any) -> Any:
         async def listed(store: CheckpointStore) -> dict[str, tuple[int, int]]:
@@ -86,7 +86,7 @@ def _all_files_of_a_complete_checkpoint_go() -> Any:
 
 
 def _a_file_goes_with_the_first_copy_that_is_dropped() -> Any:
-    """The decision is taken too early (F5): another segment of the same file may be needed."""
+    """The decision is too early: another segment of the same file may be needed (F5)."""
 
     def made(acknowledged: Any) -> Any:
         def careless(step: Any, snapshot: Any) -> None:
@@ -219,7 +219,7 @@ FAULTS: Mapping[str, Planted] = {
 
 
 async def find(fault: str, *, within: int) -> str | None:
-    """What the first seed says that finds it. Call it where time is virtual."""
+    """Return what the first seed that finds the fault reports. Virtual time is required."""
     for seed in range(within):
         with FAULTS[fault]():
             try:

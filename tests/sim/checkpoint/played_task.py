@@ -1,4 +1,4 @@
-"""A played task, which writes its state into physical files with the real writer."""
+"""A simulated task, which writes its state into physical files with the real writer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
 from minflinkd.storage.location import Location
 from tests.sim.checkpoint.weather import Line
 
-State = dict[str, bytes]  # of a task: its files
-SMALL_FILE = 300  # bytes: a snapshot has several physical files now and then
+State = dict[str, bytes]  # a task's files
+SMALL_FILE = 300  # in bytes; so small that some snapshots have several physical files
 RETRIES = 5
-COMMON = tuple(bytes([number]) * (7 + 3 * number) for number in range(5))  # what comes and goes, and comes again
+COMMON = tuple(bytes([number]) * (7 + 3 * number) for number in range(5))  # contents that disappear and come back
 
 
 class Surroundings(Protocol):
-    """What a task knows of the world."""
+    """What a task knows about the world."""
 
     rng: random.Random
     truth: dict[tuple[int, AttemptId], State]
@@ -56,7 +56,7 @@ class PlayedTask:
         self.confirmed = 0
 
     def works(self) -> None:
-        """A micro-batch: files come and go, and small ones may come again with an old content."""
+        """Run a micro-batch. Files come and go, and small ones may return with an old content."""
         for _ in range(self.rng.randint(0, 4)):
             path = f"state/{self.rng.randint(0, 3)}"
             if self.rng.random() < 0.2:
@@ -75,7 +75,7 @@ class PlayedTask:
     async def _upload(self, number: int, epoch: int, state: State) -> None:
         await asyncio.sleep(self.rng.uniform(0, 3))
         known = dict(self.known)
-        await asyncio.sleep(self.rng.uniform(0, self.rng.choice([1, 6])))  # much is uploaded
+        await asyncio.sleep(self.rng.uniform(0, self.rng.choice([1, 6])))  # the upload is large
         try:
             snapshot = await self._write(number, epoch, state, known)
         except MinflinkError as error:
@@ -116,7 +116,7 @@ class PlayedTask:
         )
 
     def _to_compact(self, handles: Iterable[StateHandle]) -> set[str]:
-        """Older files whose live segments this snapshot writes again."""
+        """Return older files whose live segments this snapshot rewrites."""
         files = sorted({handle.file for handle in handles})
         return (
             set(self.rng.sample(files, self.rng.randint(1, len(files)))) if files and self.rng.random() < 0.3 else set()
@@ -125,7 +125,7 @@ class PlayedTask:
     async def _acknowledge(self, snapshot: TaskSnapshot) -> bool:
         try:
             self.world.coordinator.acknowledge(snapshot)
-        except CheckpointNotPending:  # refused: the files are ours to delete
+        except CheckpointNotPending:  # it was refused, so this task has to delete the files
             for _ in range(RETRIES):
                 try:
                     await self.location.delete_children(snapshot.physical_files)
@@ -149,7 +149,7 @@ class PlayedTask:
         self.handles.pop(number, None)
 
     def die(self) -> None:
-        """In the midst of whatever it does; nothing is tidied up."""
+        """Die in the middle of any work. Nothing is tidied up."""
         self.line.alive = False
         for upload in self.uploads.values():
             upload.cancel()

@@ -1,4 +1,7 @@
-"""The coordinator is killed between any two steps of a completion; the next goes on from a consistent state (C22)."""
+"""The coordinator is killed between any two steps of a completion.
+
+The next one continues from a consistent state (C22).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-# What the coordinator passes, and how often for one checkpoint: there are two tasks to be told. An older checkpoint is
-# dropped when a later one is confirmed, so that is reached for the first time with the second one; its files go then.
+# The points that the coordinator passes, and how often for one checkpoint. Two tasks are notified. An older checkpoint
+# is dropped when a later one is confirmed, so SUBSUME and DELETED are reached first with the second checkpoint.
 PASSED = {
     CrashPoint.METADATA: 1,
     CrashPoint.COMPLETE: 1,
@@ -30,7 +33,10 @@ KILLS = [(point, time) for point, each in PASSED.items() for time in range(1, 3 
 
 
 async def killed_at(world: World, point: CrashPoint, time: int) -> None:
-    """Checkpoints every 10 s, until the coordinator reaches the point for the given time; there it just ends."""
+    """Take checkpoints every 10 s until the coordinator reaches the point for the `time`-th time.
+
+    It is killed there.
+    """
     reached, over = Counter[CrashPoint](), asyncio.Event()
 
     def strike(here: CrashPoint) -> None:
@@ -38,10 +44,10 @@ async def killed_at(world: World, point: CrashPoint, time: int) -> None:
         if here is point and reached[here] == time:
             world.coordinator.crash(RuntimeError("killed"))
             over.set()
-            raise asyncio.CancelledError  # whatever was doing this gets no further
+            raise asyncio.CancelledError  # the code that reached this point goes no further
 
     world.incremental = True
-    world.publish_takes[B] = 12.0  # so that it still owes an earlier checkpoint when the next one is complete
+    world.publish_takes[B] = 12.0  # so it still owes an earlier checkpoint when the next one is complete
     with intercepted(strike), capture_logs():
         await world.coordinator.start()
         world.run(TASKS)
@@ -65,9 +71,9 @@ def referenced(world: World) -> set[str]:
 
 @pytest.mark.parametrize(("point", "time"), KILLS, ids=[f"{point}-{time}" for point, time in KILLS])
 async def test_a_killed_coordinator_leaves_a_state_to_go_on_from(point: CrashPoint, time: int) -> None:
-    """C22, J12: the latest complete checkpoint is restored whole, with all that is still to be published; nothing that
+    """The latest complete checkpoint is restored whole, with everything that is still to be published (C22, J12).
 
-    was published lies beyond it; nothing but what is retained is left once the next one is complete.
+    Nothing that was published lies beyond it. Once the next checkpoint is complete, only what is retained is left.
     """
     world = World(interval=10.0)
     await killed_at(world, point, time)
@@ -80,7 +86,7 @@ async def test_a_killed_coordinator_leaves_a_state_to_go_on_from(point: CrashPoi
         restored = await successor.restore_point()
         latest = max(stored, default=0)
         await asyncio.sleep(1)
-        assert in_the_store(world).keys() == stored.keys()  # the proof of what is owed, until it is published
+        assert in_the_store(world).keys() == stored.keys()  # metadata proves what is owed, until that is published
         assert (restored.checkpoint_id if restored is not None else 0) == latest
         published = {number for _, number in world.published}
         assert max(published, default=0) <= latest
@@ -103,7 +109,7 @@ async def test_a_killed_coordinator_leaves_a_state_to_go_on_from(point: CrashPoi
 
 
 async def test_every_kill_struck_at_another_moment() -> None:
-    """The list above: a checkpoint that is not there, is there, is told to one task, to both, replaces another one."""
+    """The checkpoint does not exist, exists, was announced to one task or to both, or has replaced another one."""
     moments = set()
     for point, time in KILLS:
         world = World(interval=10.0)

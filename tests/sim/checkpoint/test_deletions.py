@@ -1,4 +1,4 @@
-"""Deletions beside checkpoints: they delay none, and where they do not succeed, no more is begun (F5, C20)."""
+"""Deletions delay no checkpoint. If they do not succeed, no more checkpoints are begun (F5, C20)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 async def test_a_storage_that_hangs_in_deletions_delays_no_checkpoint_but_stops_the_making_of_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F5: metadata is written while deletions are under way. C20: too many of them, and nothing new is begun."""
+    """Metadata is written while deletions are under way (F5). If there are too many, no checkpoint is begun (C20)."""
     world, go, asked = World(interval=10.0), asyncio.Event(), list[tuple[str, ...]]()
     delete = world.storage.delete
 
@@ -40,7 +40,7 @@ async def test_a_storage_that_hangs_in_deletions_delays_no_checkpoint_but_stops_
             assert shown.failed == 0
             assert shown.refused == {Refusal.TOO_MANY_TO_CLEAN: 3}
             assert [(record.duration_ms, record.metadata_ms) for record in shown.history] == [(500, 0.0)] * 10
-            assert len(asked) == 3  # at a time
+            assert len(asked) == 3  # this many at a time
             go.set()
             await asyncio.sleep(14)
             assert coordinator.statistics().completed == MAX_CLEANING + 2
@@ -53,7 +53,7 @@ async def test_a_storage_that_hangs_in_deletions_delays_no_checkpoint_but_stops_
 async def test_files_that_cannot_be_deleted_hold_up_the_making_of_more_until_they_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """C20, F7: then they are orphans, and checkpoints go on."""
+    """Then they are orphans, and checkpoints go on (C20, F7)."""
     world, tries = World(interval=1.0, orphan_grace=1e6), 0
     world.snapshot_takes = dict.fromkeys(TASKS, 0.1)
     delete = world.storage.delete
@@ -81,7 +81,7 @@ async def test_files_that_cannot_be_deleted_hold_up_the_making_of_more_until_the
 
 
 async def test_a_request_is_refused_by_name_while_too_much_is_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C20: too-many-to-clean, for whoever asks."""
+    """The refusal is `too-many-to-clean`, for whoever asks (C20)."""
     world = World()
 
     async def hanging(paths: Sequence[str], *, below: str | None = None) -> None:
@@ -98,7 +98,7 @@ async def test_a_request_is_refused_by_name_while_too_much_is_to_be_deleted(monk
 
 
 async def test_the_figures_are_those_of_the_files_that_lie_there() -> None:
-    """F10: before and after a restart of the coordinator, which counts anew from metadata and a listing (F4)."""
+    """A restarted coordinator has the right figures too: it counts again from metadata and a listing (F10, F4)."""
     with capture_logs():
         world = MergingWorld(seed=3)
         try:

@@ -1,4 +1,4 @@
-"""The coordinator as a component, in virtual time, with tasks and a storage that can fail."""
+"""The coordinator as a component, in virtual time. Tasks and storage can fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 async def test_periodic_checkpoints_come_every_interval_and_only_the_latest_is_kept() -> None:
-    """C20, C22: one each interval; metadata and files of the ones before it are deleted."""
+    """One is taken in each interval. Metadata and files of earlier ones are deleted (C20, C22)."""
     world = World(interval=10.0)
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -44,7 +44,7 @@ async def test_periodic_checkpoints_come_every_interval_and_only_the_latest_is_k
 
 
 async def test_a_checkpoint_that_overtakes_the_interval_delays_the_next_one() -> None:
-    """C20: one in flight; the queued request begins when it ends and min-pause has passed."""
+    """One is in flight. The queued request begins when it has ended and min-pause has passed (C20)."""
     world = World(interval=10.0, min_pause=3.0)
     world.snapshot_takes[A] = 12.0
     async with world.coordinator:
@@ -54,7 +54,7 @@ async def test_a_checkpoint_that_overtakes_the_interval_delays_the_next_one() ->
 
 
 async def test_a_checkpoint_expires_and_the_job_is_failed() -> None:
-    """C21, C23: its tasks are told, its files deleted, and the caller's callback runs once."""
+    """When a checkpoint expires, tasks are told, its files are deleted, and the callback runs once (C21, C23)."""
     world = World(interval=10.0, timeout=30.0)
     world.snapshot_takes[B] = None
     async with world.coordinator as coordinator:
@@ -67,7 +67,7 @@ async def test_a_checkpoint_expires_and_the_job_is_failed() -> None:
 
 
 async def test_a_trigger_by_hand_returns_the_checkpoint_or_the_reason() -> None:
-    """C20: a request is answered when the checkpoint is in the store."""
+    """A request is answered when the checkpoint is in the store (C20)."""
     world = World()
     async with world.coordinator as coordinator:
         with pytest.raises(CheckpointRefused) as refused:
@@ -86,7 +86,7 @@ async def test_a_trigger_by_hand_returns_the_checkpoint_or_the_reason() -> None:
 
 
 async def test_a_task_that_cannot_be_told_is_told_again_until_it_confirms() -> None:
-    """C22: a notification is repeated until the task's sinks have committed; until then the metadata stays."""
+    """A notification is repeated until the task's sinks have committed. Until then the metadata stays (C22)."""
     world = World()
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -102,7 +102,7 @@ async def test_a_task_that_cannot_be_told_is_told_again_until_it_confirms() -> N
 
 
 async def test_a_trigger_names_the_oldest_checkpoint_that_is_pending() -> None:
-    """C13: so that a task whose abort was lost lets go of what is older."""
+    """A task whose abort was lost then drops older checkpoints (C13)."""
     world = World(interval=10.0, timeout=15.0, max_concurrent=2, tolerable_failed=9)
     world.snapshot_takes[A] = None
     async with world.coordinator:
@@ -112,7 +112,7 @@ async def test_a_trigger_names_the_oldest_checkpoint_that_is_pending() -> None:
 
 
 async def test_a_final_checkpoint_returns_when_all_tasks_have_published_it() -> None:
-    """C4: complete is not enough."""
+    """A final checkpoint returns when all tasks have published it; that it is complete is not enough (C4)."""
     world = World(interval=10.0)
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -128,7 +128,7 @@ async def test_a_final_checkpoint_returns_when_all_tasks_have_published_it() -> 
 
 
 async def test_a_final_checkpoint_ends_with_the_tasks() -> None:
-    """C4: a failover undoes the wish; the job asks again when all input has ended again."""
+    """A failover withdraws the request. The job repeats it when all input has ended again (C4)."""
     world = World()
     world.snapshot_takes[A] = None
     async with world.coordinator as coordinator:
@@ -144,7 +144,7 @@ async def test_a_final_checkpoint_ends_with_the_tasks() -> None:
 
 
 async def test_a_failover_goes_on_from_the_latest_checkpoint() -> None:
-    """C21, C25: what was pending is aborted; late acknowledgements of old attempts are refused."""
+    """Pending checkpoints are aborted, and late acknowledgements of old attempts are refused (C21, C25)."""
     world = World()
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -162,12 +162,12 @@ async def test_a_failover_goes_on_from_the_latest_checkpoint() -> None:
             coordinator.acknowledge(snapshot(2, B, B1))
         world.run({A: A2, B: B2})
         await asyncio.sleep(1)
-        assert (B2, 1) not in world.published  # the restored attempt has done so before it ran
+        assert (B2, 1) not in world.published  # the restored attempt published it before it ran
         assert to_flink_json(coordinator.statistics())["latest"]["restored"]["id"] == 1
 
 
 async def test_a_restore_waits_until_a_failed_write_is_certainly_undone() -> None:
-    """C22: metadata with an unknown outcome is deleted first, however long the storage is away."""
+    """Metadata with an unknown outcome is deleted first, however long the storage is away (C22)."""
     world = World(tolerable_failed=5)
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -187,7 +187,7 @@ async def test_a_restore_waits_until_a_failed_write_is_certainly_undone() -> Non
 
 
 async def test_a_storage_that_gives_no_id_is_a_failed_trigger() -> None:
-    """C23: counted apart, and set back by the next that succeeds."""
+    """Failed triggers are counted separately. The next one that succeeds resets the count (C23)."""
     world = World()
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -202,7 +202,7 @@ async def test_a_storage_that_gives_no_id_is_a_failed_trigger() -> None:
 
 
 async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
-    """C25: the state is in the storage; ids go on; orphans of the old epoch are swept."""
+    """The state is in the storage, ids continue, and orphans of the old epoch are swept (C25)."""
     world = World()
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -225,7 +225,7 @@ async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
 
 @pytest.mark.parametrize("late", ["write", "discard"])
 async def test_what_a_crashed_coordinator_has_begun_ends_before_its_successor_reads_the_store(late: str) -> None:
-    """R13: else a checkpoint appeared, or went, after the job had gone on from another one."""
+    """Otherwise a checkpoint could appear or disappear after the job has continued from another one (R13)."""
     world = World()
     with capture_logs():
         async with world.coordinator as coordinator:
@@ -253,7 +253,7 @@ async def test_what_a_crashed_coordinator_has_begun_ends_before_its_successor_re
 
 
 async def test_closing_answers_everybody_who_waits() -> None:
-    """A1: nothing hangs, and messages that come later do no harm."""
+    """Nothing hangs, and later messages do no harm (A1)."""
     world = World()
     world.snapshot_takes[A] = None
     async with world.coordinator as coordinator:
@@ -271,7 +271,7 @@ async def test_closing_answers_everybody_who_waits() -> None:
 
 
 async def test_a_name_that_is_no_physical_file_is_refused() -> None:
-    """F5: a name that could lead elsewhere never becomes a deletion."""
+    """A name that could lead elsewhere never becomes a deletion (F5)."""
     world = World()
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -280,7 +280,10 @@ async def test_a_name_that_is_no_physical_file_is_refused() -> None:
 
 
 async def test_checkpoints_that_take_longer_than_their_interval_are_warned_of() -> None:
-    """C42: in the log once, when it begins; with each such checkpoint in the JSON; and no more when it is over."""
+    """The log says so once when it begins, the JSON with each such checkpoint.
+
+    The warning ends when it is over (C42).
+    """
     world = World(interval=2.0)
     world.snapshot_takes[B] = 5.0
     with capture_logs() as logs:
@@ -299,7 +302,7 @@ async def test_checkpoints_that_take_longer_than_their_interval_are_warned_of() 
 
 
 async def test_what_a_set_up_costs_that_fails_is_counted() -> None:
-    """C23, C30: failed triggers in a row, and among the failures by cause; a success ends the row."""
+    """Failed triggers are counted in a row and among the failures by cause. A success ends the row (C23, C30)."""
     world = World(interval=10.0)
     world.storage.broken.add("/ids/")
     with capture_logs():
@@ -318,14 +321,14 @@ async def test_what_a_set_up_costs_that_fails_is_counted() -> None:
 
 
 async def test_a_task_that_cannot_be_reached_hears_nothing_of_a_checkpoint_that_was_aborted_meanwhile() -> None:
-    """C13: a trigger that is tried again after the abort would have it take a snapshot for nobody."""
+    """If the trigger were repeated after the abort, the task would take a snapshot for nobody (C13)."""
     world = World()
     world.unreachable.add(A1)
     with capture_logs():
         async with world.coordinator as coordinator:
             world.run(TASKS)
             request = asyncio.create_task(coordinator.trigger())
-            await asyncio.sleep(0.01)  # A did not answer for the first time
+            await asyncio.sleep(0.01)  # A has not answered the first trigger
             coordinator.decline(B1, 1, ErrorInfo(code="user-code", message="it broke"))
             world.unreachable.clear()
             with pytest.raises(CheckpointFailed):
@@ -335,7 +338,7 @@ async def test_a_task_that_cannot_be_reached_hears_nothing_of_a_checkpoint_that_
 
 
 class LaggingClock(SystemClock):
-    """Of a loop that was busy: `lag` seconds have passed that no timer has seen."""
+    """The clock of an event loop that was busy. `lag` seconds have passed that no timer has noticed."""
 
     lag = 0.0
 
@@ -344,7 +347,7 @@ class LaggingClock(SystemClock):
 
 
 async def test_a_trigger_that_becomes_due_while_the_loop_is_busy_is_not_lost() -> None:
-    """C20, A4: it comes due between an event and the next look at the timer; no other event would ever follow."""
+    """A trigger may be due between an event and the next check of the timer; no other event would follow (C20, A4)."""
     world = World(interval=10.0)
     world.clock = clock = LaggingClock()
     world.coordinator = world.new_coordinator()

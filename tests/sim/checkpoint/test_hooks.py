@@ -1,4 +1,4 @@
-"""Master hooks beside the tasks of a job: called before them, stored, restored, and never waited for too long (C27)."""
+"""Master hooks next to a job's tasks: called before them, stored, restored, and never waited for too long (C27)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 class Recorder(MasterHook):
-    """Takes `takes` seconds to answer; None: for ever, and it heeds no cancellation before `let_go`."""
+    """Takes `takes` seconds to answer. None: it hangs, and ignores cancellation, until `let_go` is set."""
 
     def __init__(self, takes: float | None = 0.0) -> None:
         self.takes = takes
@@ -55,7 +55,7 @@ class Recorder(MasterHook):
 
 
 async def test_a_hook_is_called_before_the_tasks_and_given_its_state_back() -> None:
-    """C27: also by the coordinator after a crash, from the metadata."""
+    """After a crash the next coordinator does it too, from the metadata (C27)."""
     hook = Recorder(takes=2.0)
     world = World(hooks={"one": hook})
     async with world.coordinator as coordinator:
@@ -73,7 +73,7 @@ async def test_a_hook_is_called_before_the_tasks_and_given_its_state_back() -> N
 
 
 async def test_a_hook_that_fails_aborts_the_checkpoint_and_the_next_one_is_tried() -> None:
-    """C27, C23: a named cause, with what the hook said; the job goes on."""
+    """The cause has a name and contains the hook's message. The job goes on (C27, C23)."""
     hook = Recorder()
     hook.error = ValueError("the other system is away")
     world = World(hooks={"one": hook}, interval=10.0)
@@ -93,7 +93,7 @@ async def test_a_hook_that_fails_aborts_the_checkpoint_and_the_next_one_is_tried
 
 
 async def test_a_hook_that_overruns_is_given_up_and_asked_again_when_it_has_returned() -> None:
-    """C27: within the checkpoint's timeout; a hook that heeds no cancellation costs its job checkpoints, no more."""
+    """The limit is the checkpoint's timeout. A hook that ignores cancellation costs its job only checkpoints (C27)."""
     hook = Recorder(takes=None)
     world = World(hooks={"stuck": hook}, timeout=30.0)
     with capture_logs():
@@ -112,7 +112,7 @@ async def test_a_hook_that_overruns_is_given_up_and_asked_again_when_it_has_retu
 
 
 async def test_tasks_that_stop_end_the_wait_for_a_hook() -> None:
-    """C27, C21: the call is cancelled; the job is not restarted later for it."""
+    """The call is cancelled, and the job is not restarted later because of it (C27, C21)."""
     hook = Recorder(takes=100.0)
     world = World(hooks={"slow": hook})
     async with world.coordinator as coordinator:
@@ -127,7 +127,7 @@ async def test_tasks_that_stop_end_the_wait_for_a_hook() -> None:
 
 
 async def test_a_restore_waits_for_the_hooks_and_fails_with_them() -> None:
-    """C27: the tasks are not deployed before the other system has gone back."""
+    """No task is deployed before the other system has gone back (C27)."""
     hook = Recorder()
     world = World(hooks={"one": hook}, timeout=30.0)
     async with world.coordinator as coordinator:
@@ -147,7 +147,7 @@ async def test_a_restore_waits_for_the_hooks_and_fails_with_them() -> None:
 
 
 async def test_state_of_a_hook_that_is_named_no_more_is_not_dropped_silently() -> None:
-    """C27, C25: what a checkpoint holds and nobody takes is an error."""
+    """If a checkpoint holds state that nobody takes, that is an error (C27, C25)."""
     world = World(hooks={"one": Recorder()})
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -159,7 +159,7 @@ async def test_state_of_a_hook_that_is_named_no_more_is_not_dropped_silently() -
 
 
 async def test_a_hook_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C27: entry points, as for storages; a name that nobody brings is refused with those that there are."""
+    """Hooks are entry points, like storages. The error for an unknown name lists the known ones (C27)."""
     info = tmp_path / "house_hooks-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-hooks\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""F11: whatever happens, every retained checkpoint restores byte for byte; once quiet, nothing else is left."""
+"""Whatever happens, every retained checkpoint restores byte for byte, and in the end nothing else is left (F11)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "12"))
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_every_retained_checkpoint_restores_whatever_happens(seed: int) -> None:
-    """F4 - F7, F11: checkpoints that overlap, complete out of order, abort, are subsumed; segments that are written
+    """Every file that a task may refer to exists when the task refers to it (F4 - F7, F11).
 
-    again; restores; tasks, TaskManagers and coordinators that die, between any two steps; a storage that fails, is
-    slow, lists late; sweeps at any moment. Whatever a task took for granted is there when it says so.
+    Checkpoints overlap, complete out of order, abort and are subsumed. Segments are rewritten. Jobs are restored.
+    Tasks, TaskManagers and coordinators die between any two steps. The storage fails, is slow and lists late. Sweeps
+    come at any moment.
     """
     await run(seed)

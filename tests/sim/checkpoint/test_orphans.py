@@ -1,4 +1,4 @@
-"""Files that a failing storage, or a task that died, has left behind: gone within the grace period (F7, C22)."""
+"""Files left by a failing storage or a dead task are deleted within the grace period (F7, C22)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plant(world: World, *names: str) -> None:
 
 
 async def test_what_nobody_refers_to_goes_within_the_grace_period_and_nothing_else() -> None:
-    """F7: of an earlier checkpoint of this very leader; not what a later leader, or a checkpoint to come, writes."""
+    """An earlier checkpoint of this leader wrote it. Files of a later leader or a future checkpoint stay (F7)."""
     world = World(orphan_grace=100.0)
     async with world.coordinator as coordinator:
         world.run(TASKS)
@@ -38,7 +38,7 @@ async def test_what_nobody_refers_to_goes_within_the_grace_period_and_nothing_el
 
 
 async def test_a_checkpoint_in_flight_keeps_what_its_tasks_write() -> None:
-    """F5: nothing refers to it yet, however long the upload takes."""
+    """Nothing refers to it yet, however long the upload takes (F5)."""
     world = World(orphan_grace=10.0, timeout=1000.0)
     world.snapshot_takes[B] = 100.0
     async with world.coordinator as coordinator:
@@ -51,7 +51,7 @@ async def test_a_checkpoint_in_flight_keeps_what_its_tasks_write() -> None:
 
 
 async def test_files_that_could_not_be_deleted_go_when_the_storage_is_back() -> None:
-    """C22, F7: a failing disposal is logged and harms nothing; what it left is found later."""
+    """A failed deletion is logged and does no harm. The files that it left are found later (C22, F7)."""
     world = World(orphan_grace=100.0, tolerable_failed=5)
     world.snapshot_takes[B] = None
     with capture_logs() as logs:
@@ -72,7 +72,7 @@ async def test_files_that_could_not_be_deleted_go_when_the_storage_is_back() -> 
 
 
 async def test_nothing_is_swept_while_metadata_cannot_be_read() -> None:
-    """A12, F7: it may refer to anything."""
+    """Metadata that cannot be read may refer to any file, so nothing is swept (A12, F7)."""
     world = World(orphan_grace=10.0)
     await world.new_coordinator()._store.write(completed(1))
     plant(world, "chk-2/_metadata", name(1, A1), name(1, B1), name(2, A1))
@@ -83,7 +83,7 @@ async def test_nothing_is_swept_while_metadata_cannot_be_read() -> None:
 
 
 async def test_the_sweep_deletes_nothing_while_leadership_is_in_doubt() -> None:
-    """F7, A11: it does not even look; what it suspected before is judged anew when that is over."""
+    """The sweep does not even list files. Earlier suspects are judged anew when the doubt is over (F7, A11)."""
     world = World(orphan_grace=100.0)
     with capture_logs():
         async with world.coordinator as coordinator:
@@ -105,7 +105,7 @@ async def test_the_sweep_deletes_nothing_while_leadership_is_in_doubt() -> None:
 
 
 async def test_orphans_of_earlier_leaders_stay_while_leadership_is_in_doubt() -> None:
-    """F7, A11: a daemon that comes up, and stops to lead while it looks at the storage."""
+    """A daemon starts, and loses leadership while it looks at the storage (F7, A11)."""
     world = World(orphan_grace=1e6, epoch=2)
     orphan = name(1, A1)
     plant(world, orphan)
@@ -123,7 +123,7 @@ async def test_orphans_of_earlier_leaders_stay_while_leadership_is_in_doubt() ->
 
 
 async def test_leadership_is_asked_for_again_before_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F7: a sweep of many files takes longer than leadership lasts."""
+    """A sweep of many files takes longer than leadership lasts (F7)."""
     monkeypatch.setattr(orphans, "BATCH", 2)
     world = World(orphan_grace=1e6, epoch=2)
     plant(world, *(name(1, A1, number) for number in range(5)))

@@ -1,4 +1,4 @@
-"""The simulation of merged files guards what it says it guards: the code, broken on purpose, does not get through."""
+"""The simulation of merged files finds real code that is broken on purpose."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime(noop_cycles=1)]  # nothi
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_planted_fault_is_found(fault: str) -> None:
-    """F5, F7, F11: by the seeds that run by default."""
+    """The seeds that run by default find it (F5, F7, F11)."""
     assert await find(fault, within=SEEDS)
 
 
 async def test_the_case_of_two_checkpoints_at_once_fails_where_the_decision_is_taken_too_early() -> None:
-    """F5: the second drops its copy of a segment, and needs another segment of that very file."""
+    """The second checkpoint drops its copy of a segment, and needs another segment of the same file (F5)."""
     with FAULTS["a file goes with the first copy that is dropped"]():
         _, third, commands = two_with_a_common_segment()
     assert F3 in third.physical_files()

@@ -1,6 +1,6 @@
-"""A coordinator and a TaskManager's snapshots on a local storage that fails, is slow, or is full; in real time.
+"""A coordinator and a TaskManager's snapshots, in real time, on a local storage that fails, is slow or is full.
 
-The session child alone is a stand-in: it "links" files where it is told to.
+Only the session child is a stand-in. It writes files when it is asked to link them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from minflinkd.taskmanager.snapshotting import Snapshots
 from minflinkd_local import LocalStorage
 from tests.unit.checkpoint.builders import A1, B1, JOB, TASKS
 
-FILES = 12  # of state, in each snapshot
+FILES = 12  # state files in each snapshot
 WRITES = ("create", "create_exclusive", "rename", "copy")
 
 
 class Session:
-    """Two tasks whose queries go on, whatever becomes of their snapshots."""
+    """Two tasks whose queries continue whatever happens to their snapshots."""
 
     async def ask(self, request: m.Message, timeout: float) -> Any:
         if not isinstance(request, sp.TakeSnapshot):
@@ -72,7 +72,7 @@ class World:
             local=LocalSnapshots(base / "snapshots"),
             session=lambda: cast(SessionProcess, Session()),
             deliver=self.deliver,
-            merging=FileMerging(limits=CompactionLimits(max_file_size=64)),  # each file of state is one of the storage
+            merging=FileMerging(limits=CompactionLimits(max_file_size=64)),  # each state file is a file of the storage
             tasks=self.owner,
         )
         self.attempts = {attempt: self.attempt(task, attempt, base) for task, attempt in TASKS.items()}
@@ -130,7 +130,7 @@ class World:
         return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
     def orphans(self) -> set[str]:
-        """Whatever lies there that no checkpoint refers to: physical files, and what a writer left."""
+        """Return physical files that no checkpoint refers to, and anything that a writer left."""
         wanted = set[str]()
         for metadata in Path(self.location.path).glob("chk-*/_metadata"):
             with contextlib.suppress(FileNotFoundError):
@@ -140,14 +140,14 @@ class World:
         }
 
     def written(self) -> int:
-        """Requests that write, as the storage's own record has them."""
+        """Return the number of write requests that the storage has counted."""
         counts = self.storages.statistics()["file"]
         return sum(counts[kind].requests for kind in WRITES if kind in counts)
 
 
 @contextlib.asynccontextmanager
 async def running(base: Path, *, seen_to_work: bool = True, **options: Any) -> AsyncIterator[World]:
-    """Two tasks that run; `seen_to_work`: with one checkpoint in the storage, and ids reserved."""
+    """Run two tasks. With `seen_to_work`, one checkpoint is in the storage first, and ids are reserved."""
     world = World(base, **{"interval": 0.05, "timeout": 5.0, "orphan_grace": 0.4, **options})
     with capture_logs():
         async with world.coordinator as coordinator:
@@ -166,7 +166,7 @@ async def until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
 
 
 async def test_a_storage_that_fails_every_third_write_costs_checkpoints_and_nothing_else(tmp_path: Path) -> None:
-    """C23, F7: they fail by their names, the job lives, and nothing is left behind."""
+    """The failures are shown by name, the job lives, and nothing is left behind (C23, F7)."""
     async with running(tmp_path, tolerable_failed=10_000) as world:
         world.storage.fail_every = 3
         await until(lambda: world.coordinator.statistics().failed >= 5)
@@ -187,7 +187,7 @@ async def test_a_storage_that_fails_every_third_write_costs_checkpoints_and_noth
 
 
 async def test_a_full_storage_fails_the_job_only_beyond_the_tolerated_number(tmp_path: Path) -> None:
-    """C23: and it goes on when there is space again."""
+    """A job that tolerates the failures goes on when there is space again (C23)."""
     async with running(tmp_path, tolerable_failed=2) as world:
         world.storage.full = True
         await until(lambda: bool(world.failures))
@@ -208,9 +208,9 @@ async def test_a_full_storage_fails_the_job_only_beyond_the_tolerated_number(tmp
 
 
 async def test_a_slow_storage_makes_checkpoints_slow_and_no_more(tmp_path: Path) -> None:
-    """C20, C42: each takes its time, none is begun beside it, and the warning says why."""
+    """Each takes long, no other is begun meanwhile, and the warning gives the reason (C20, C42)."""
     async with running(tmp_path) as world:
-        world.storage.latency = 0.05  # 12 files of each task, one after the other
+        world.storage.latency = 0.05  # each task writes 12 files, one after the other
         completed = world.coordinator.statistics().completed
         await until(lambda: world.coordinator.statistics().completed >= completed + 2)
         statistics = world.coordinator.statistics()
@@ -221,9 +221,9 @@ async def test_a_slow_storage_makes_checkpoints_slow_and_no_more(tmp_path: Path)
 
 
 async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path) -> None:
-    """C21, C13: their uploads end with them, and what they wrote is gone."""
+    """Uploads end with their checkpoint when it expires, and what they wrote is deleted (C21, C13)."""
     async with running(tmp_path, seen_to_work=False, timeout=0.3, tolerable_failed=1) as world:
-        world.storage.latency = 0.1  # twelve files of each task, one after the other
+        world.storage.latency = 0.1  # each task writes 12 files, one after the other
         await until(lambda: bool(world.failures))
         [failure] = world.failures
         assert failure.cause is FailureCause.EXPIRED
@@ -235,12 +235,12 @@ async def test_a_storage_that_is_too_slow_lets_checkpoints_expire(tmp_path: Path
 
 @pytest.mark.parametrize("ending", ["another task declines", "it expires", "the tasks are stopped"])
 async def test_an_aborted_checkpoint_writes_nothing_more_and_its_files_are_gone(tmp_path: Path, ending: str) -> None:
-    """C13: as the recording storage sees it."""
+    """The recording storage shows it (C13)."""
     options = {"interval": 0.0, "timeout": 1.5, "tolerable_failed": 5, "orphan_grace": 3600.0}
     async with running(tmp_path, seen_to_work=False, **options) as world:
         world.storage.latency = 0.2
         request = asyncio.create_task(world.coordinator.trigger())
-        await until(lambda: any(name.endswith(".seg") for name in world.names()))  # in the midst of the upload
+        await until(lambda: any(name.endswith(".seg") for name in world.names()))  # in the middle of the upload
         before = {name for name in world.names() if name.startswith("ids/")}
         match ending:
             case "another task declines":
@@ -252,6 +252,6 @@ async def test_an_aborted_checkpoint_writes_nothing_more_and_its_files_are_gone(
         await until(lambda: not world.snapshots._running)
         written = world.written()
         assert world.names() == before
-        await asyncio.sleep(0.5)  # several writes' time, and nothing to wait for
+        await asyncio.sleep(0.5)  # several writes' time, without anything to wait for
         assert world.written() == written
         assert world.names() == before

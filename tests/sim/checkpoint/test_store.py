@@ -27,7 +27,7 @@ def store_at(location: Location, epoch: int = 1) -> CheckpointStore:
 
 
 async def add(location: Location, checkpoint: CompletedCheckpoint) -> None:
-    """As tasks and coordinator do: the physical files, then the metadata."""
+    """Write a checkpoint as tasks and coordinator do: the physical files first, then the metadata."""
     for file in checkpoint.physical_files():
         await location.child(file).write_bytes(b"state")
     await store_at(location).write(checkpoint)
@@ -39,13 +39,13 @@ async def objects(location: Location) -> set[str]:
 
 
 async def test_a_store_that_was_never_written_is_empty(location: Location) -> None:
-    """C25: the first start of a job."""
+    """At the first start of a job its store is empty (C25)."""
     recovered = await store_at(location).recover()
     assert (recovered.completed, recovered.set_aside, recovered.last_id) == ((), (), 0)
 
 
 async def test_what_was_written_is_recovered_in_order(location: Location) -> None:
-    """C25: also after losing the coordinator."""
+    """A new coordinator recovers all checkpoints in order after the loss of the old one (C25)."""
     for number in (10, 9):
         await add(location, completed(number))
     recovered = await store_at(location, epoch=2).recover()
@@ -54,7 +54,7 @@ async def test_what_was_written_is_recovered_in_order(location: Location) -> Non
 
 
 async def test_torn_metadata_is_set_aside_and_the_others_are_used(location: Location) -> None:
-    """C25, A12: reported and skipped; and nothing is swept that it may refer to."""
+    """Torn metadata is reported and skipped, and nothing that it may refer to is swept (C25, A12)."""
     await add(location, completed(1))
     await add(location, completed(2))
     whole = await location.child("chk-2/_metadata").read_bytes()
@@ -69,7 +69,7 @@ async def test_torn_metadata_is_set_aside_and_the_others_are_used(location: Loca
 
 
 async def test_a_checkpoint_of_another_job_or_a_later_version_stops_the_recovery(location: Location) -> None:
-    """C25: to go on with an older one would lose data, silently."""
+    """Continuing from an older checkpoint would lose data silently (C25)."""
     await add(location, completed(1))
     with pytest.raises(WrongJob):
         await CheckpointStore(location, job_id=JobId("f" * 32), epoch=1).recover()
@@ -80,7 +80,7 @@ async def test_a_checkpoint_of_another_job_or_a_later_version_stops_the_recovery
 
 
 async def test_ids_never_repeat_across_coordinators(location: Location) -> None:
-    """C20: monotonic, also where an id was only given away, and for two coordinators at a time."""
+    """Ids only grow, even if one was never used or two coordinators run at a time (C20)."""
     given: list[int] = []
     first, second = store_at(location), store_at(location, epoch=2)
     await first.recover()
@@ -96,7 +96,7 @@ async def test_ids_never_repeat_across_coordinators(location: Location) -> None:
 
 
 async def test_ids_go_on_behind_files_of_a_checkpoint_that_never_completed(location: Location) -> None:
-    """F5: physical files are never written twice."""
+    """Physical files are never written twice (F5)."""
     await location.child(name(40, A1)).write_bytes(b"state")
     store = store_at(location, epoch=2)
     assert (await store.recover()).last_id == 40
@@ -104,7 +104,7 @@ async def test_ids_go_on_behind_files_of_a_checkpoint_that_never_completed(locat
 
 
 async def test_orphans_are_files_of_ended_epochs_and_nothing_else(location: Location) -> None:
-    """F7, A11: not what is referenced, not the present epoch's, not what no checkpoint writes."""
+    """Referenced files, the present epoch's files, and files that no checkpoint writes are no orphans (F7, A11)."""
     await add(location, completed(1))
     orphan, present = name(2, A1, epoch=1), name(2, B1, epoch=2)
     for file in (orphan, present, "notes.txt"):
@@ -114,7 +114,7 @@ async def test_orphans_are_files_of_ended_epochs_and_nothing_else(location: Loca
 
 
 async def test_only_physical_files_can_be_deleted(location: Location) -> None:
-    """A name from a message leads nowhere else."""
+    """A name from a message cannot lead elsewhere."""
     await add(location, completed(1))
     before = await objects(location)
     for wrong in ("chk-1/_metadata", "../chk-1/_metadata", f"../{name(1, A1)}", "/etc/passwd", ""):
@@ -127,7 +127,7 @@ async def test_only_physical_files_can_be_deleted(location: Location) -> None:
 async def test_a_crash_between_any_two_steps_of_a_completion_leaves_a_whole_store(
     location: Location, steps: int
 ) -> None:
-    """C22: checkpoint 2 completes and subsumes 1, and the coordinator is killed after so many steps."""
+    """Checkpoint 2 completes and subsumes 1. The coordinator is killed after each number of steps (C22)."""
     await add(location, completed(1))
     second = completed(2, snapshot(2, A, A1, reuses=(name(1, A1),)), snapshot(2, B, B1))
     store = store_at(location)
@@ -160,14 +160,14 @@ async def test_a_crash_between_any_two_steps_of_a_completion_leaves_a_whole_stor
 
 
 async def test_physical_files_are_found_by_name_and_nothing_else_is_one(location: Location) -> None:
-    """F7: with the epoch and the checkpoint that wrote them."""
+    """The result has the epoch and the checkpoint that wrote them (F7)."""
     await add(location, completed(1))
     await location.child("notes.txt").write_bytes(b"x")
     assert await store_at(location).physical_files() == {name(1, A1): (1, 1), name(1, B1): (1, 1)}
 
 
 def test_checkpoints_do_not_lie_where_listings_are_late(tmp_path: Path) -> None:
-    """F7, A11: the latest one could be overlooked, and its files taken for orphans."""
+    """The latest one could be overlooked, and its files would count as orphans (F7, A11)."""
 
     class Late(LocalStorage):
         capabilities = msgspec.structs.replace(LocalStorage.capabilities, consistent_list=False)

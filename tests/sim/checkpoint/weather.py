@@ -1,4 +1,7 @@
-"""A storage in memory with weather: it fails, with the work done or not; it is slow; what it lists is out of date."""
+"""A storage in memory that fails, with or without having done the work.
+
+It is slow, and its listings are out of date.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from minflinkd.storage.wrapper import StorageWrapper
 
 @dataclass
 class Weather:
-    """`failures`: the part of requests that fail; `delay`, `lateness`: seconds, at the most."""
+    """`failures` is the share of requests that fail. `delay` and `lateness` are at most so many seconds."""
 
     failures: float = 0.0
     delay: float = 0.05
@@ -29,8 +32,8 @@ class Weather:
 
 
 CALM = Weather()
-SLOWNESS = 5.0  # times a delay, of every tenth request
-SLOW = 3.0  # seconds
+SLOWNESS = 5.0  # factor for the delay of every tenth request
+SLOW = 3.0  # in seconds
 
 
 class WeatherStorage(Storage):
@@ -41,9 +44,9 @@ class WeatherStorage(Storage):
         self.objects: dict[str, bytes] = {}
         self.weather = CALM
         self._rng = rng
-        self._changes: list[tuple[float, str, bool]] = []  # when, what, whether it is there from then on
-        self.slow = "/nothing"  # what has this in its path takes up to SLOW seconds longer to write
-        self.on_change: Callable[[str], None] = lambda path: None  # behind each
+        self._changes: list[tuple[float, str, bool]] = []  # time, path, whether the object exists from then on
+        self.slow = "/nothing"  # paths with this in them take up to SLOW seconds longer to write
+        self.on_change: Callable[[str], None] = lambda path: None  # called after each change
 
     async def _do(self, act: Callable[[], None], what: str) -> None:
         slowness = SLOWNESS if self._rng.random() < 0.1 else 1.0
@@ -83,7 +86,7 @@ class WeatherStorage(Storage):
         await self._do(lambda: self.put(path, data), f"create {path}")
 
     async def list(self, prefix: str) -> AsyncIterator[Entry]:
-        """As it was `lateness` seconds ago, at the most; each object by itself."""
+        """List objects. Each is listed as it was at some moment of the last `lateness` seconds."""
         await self._do(lambda: None, f"list {prefix}")
         found = dict.fromkeys(self.objects, True)
         since = asyncio.get_running_loop().time() - self._rng.uniform(0, self.weather.lateness)
@@ -124,7 +127,10 @@ class WeatherWriter(Writer):
 
 
 class Line(StorageWrapper):
-    """The way of one process to the storage. Once that is dead nothing more is asked for; what was before may land."""
+    """One process's connection to the storage.
+
+    A dead process sends no more requests. Requests that it sent before may still be carried out.
+    """
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

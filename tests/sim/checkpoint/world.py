@@ -23,9 +23,10 @@ from tests.unit.checkpoint.builders import JOB, TASKS, name, snapshot
 
 
 class MemoryStorage(Storage):
-    """Objects in a dict. `broken` holds the prefixes below which nothing can be written or deleted now; below those in
+    """Objects in a dict.
 
-    `stalled` it is done when they are taken out, whoever waits for it.
+    Nothing can be written or deleted below the prefixes in `broken`. Below those in `stalled`, a request is carried out
+    once they are removed, even if nobody waits for it any more.
     """
 
     scheme = ("memory",)
@@ -118,11 +119,11 @@ class World:
         self.publish_takes: dict[TaskId, float] = dict.fromkeys(TASKS, 0.0)
         self.unreachable: set[AttemptId] = set()
         self.attempts: dict[TaskId, AttemptId] = {}
-        self.triggered: list[tuple[float, int]] = []  # when the first task heard of it
-        self.incremental = False  # a snapshot refers to a file of the one confirmed before
+        self.triggered: list[tuple[float, int]] = []  # when the first task was triggered
+        self.incremental = False  # each snapshot refers to a file of the checkpoint confirmed before it
         self.confirmed: dict[TaskId, str] = {}
         self.heard: list[tuple[AttemptId, int]] = []  # triggers that reached their task
-        self.oldest: dict[int, int] = {}  # checkpoint -> the oldest pending one, as its trigger said
+        self.oldest: dict[int, int] = {}  # the oldest pending checkpoint that the trigger of each checkpoint named
         self.aborted: list[tuple[AttemptId, int]] = []
         self.published: list[tuple[AttemptId, int]] = []
         self.failures: list[CheckpointFailed] = []

@@ -1,4 +1,4 @@
-"""The next JobMaster of a job, of another version that is on trial."""
+"""The next JobMaster of a job, for another version that is on trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.untimed_storage import untimed_storages
 
 @dataclass
 class Heard:
-    """What a version on trial had to say."""
+    """What a version on trial has reported."""
 
     said: list[str] = field(default_factory=list)
     errors: list[ErrorInfo] = field(default_factory=list)
@@ -48,7 +48,7 @@ async def succeeded(
     heard: Heard | None = None,
     **checkpoints: float,
 ) -> AsyncIterator[Heard]:
-    """The next JobMaster, of another version, in the place of the one that has stood down."""
+    """Start the next JobMaster, for another version, after the present one has stood down."""
     heard = heard or Heard()
     before = world.master
     estate = before.estate()

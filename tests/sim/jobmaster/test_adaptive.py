@@ -17,7 +17,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_job_starts_narrow_and_grows_from_a_checkpoint_when_slots_appear(tmp_path: Path) -> None:
-    """R20: shown with its present parallelism; no restart is counted."""
+    """The job shows its present parallelism, and no restart is counted (R20)."""
     async with running(tmp_path, graph(parallelism=4), {TM: 1}) as world:
         shown = world.master.details()
         assert [t.task.parallelism for t in shown.tasks] == [1]
@@ -47,7 +47,7 @@ async def test_growth_elsewhere_gives_the_old_slots_back(tmp_path: Path) -> None
 
 
 async def test_a_failed_region_restarts_from_the_last_checkpoint_while_the_other_runs_on(tmp_path: Path) -> None:
-    """R16, with the real coordinator: checkpoints go on when all run again."""
+    """The coordinator is real. Checkpoints continue when all tasks run again (R16)."""
     async with running(tmp_path, graph("a", "b"), interval=10.0) as world:
         await until(lambda: world.story.count("publish 1") == 2)
         failing, survivor = world.tm.deployed
@@ -65,7 +65,7 @@ async def test_a_failed_region_restarts_from_the_last_checkpoint_while_the_other
 
 
 async def test_a_new_jobmaster_goes_on_with_the_slots_that_its_taskmanager_has_kept(tmp_path: Path) -> None:
-    """R13: from the checkpoint, as wide as before, with nothing asked of the ResourceManager but what was missing."""
+    """The job runs from the checkpoint, as wide as before. It asks only for slots that were missing (R13)."""
     async with running(tmp_path, graph(parallelism=4), {TM: 2}, interval=5.0) as world:
         await until(lambda: "publish 1" in world.story)
         await world.master.aclose()

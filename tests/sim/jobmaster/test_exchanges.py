@@ -1,4 +1,4 @@
-"""A region on two TaskManagers in virtual time, with real checkpoints: one cut, one restart."""
+"""A region on two TaskManagers in virtual time, with real checkpoints: one checkpoint, one restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.looptime
 
 
 def two_groups() -> JobGraph:
-    """`numbers` and `totals`, each too wide for the other one's TaskManager."""
+    """Return a job with `numbers` and `totals`. No TaskManager has room for both."""
     vertices = (
         Vertex(id=VertexId("numbers"), source=Source(format="rate")),
         Vertex(
@@ -38,7 +38,10 @@ def two_groups() -> JobGraph:
 
 
 async def test_a_region_on_two_taskmanagers_restarts_from_a_checkpoint_that_both_are_in(tmp_path: Path) -> None:
-    """C20, C21, R16: it is complete when both have acknowledged; when one is lost both begin again from it."""
+    """A checkpoint is complete when both tasks have acknowledged it.
+
+    If one is lost, both restart from it (C20, C21, R16).
+    """
     async with running(
         tmp_path, two_groups(), {TM: 2, TM2: 2}, interval=10.0, timeout=30.0, tolerable_failed=9
     ) as world:

@@ -1,4 +1,4 @@
-"""Heartbeats of a JobMaster in virtual time (R10): who is lost, who is not, and attempts that nobody wants."""
+"""Heartbeats of a JobMaster in virtual time (R10): who is lost and who is not, and attempts that nobody wants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def longest_gap(times: list[float]) -> float:
 
 
 async def test_a_lost_heartbeat_is_no_silence(tmp_path: Path) -> None:
-    """A TaskManager ends the tasks of a JobMaster that it has not heard for the timeout; the next beat is there."""
+    """A TaskManager ends the tasks of a JobMaster that is silent for the timeout. The next heartbeat is in time."""
     async with running(tmp_path) as world:
         lost: list[m.Message] = []
 
@@ -40,7 +40,7 @@ async def test_a_lost_heartbeat_is_no_silence(tmp_path: Path) -> None:
 
 
 async def test_a_silent_taskmanager_is_lost_after_the_timeout_and_its_task_runs_elsewhere(tmp_path: Path) -> None:
-    """R11, R15."""
+    """A silent TaskManager counts as lost. It ends its tasks itself, so they can run elsewhere (R11, R15)."""
     async with running(tmp_path) as world:
         world.slots[TM2] = 8
         world.wire.faults.cut.add(frozenset(("jm", task_manager(TM))))
@@ -52,7 +52,7 @@ async def test_a_silent_taskmanager_is_lost_after_the_timeout_and_its_task_runs_
 
 
 async def test_the_resource_manager_is_missed_by_nobody(tmp_path: Path) -> None:
-    """R12: a job that runs goes on, and declares its needs on and on."""
+    """A running job goes on, and keeps declaring its needs (R12)."""
     async with running(tmp_path) as world:
         world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
         await asyncio.sleep(60)
@@ -70,7 +70,7 @@ def stray(world: World, state: m.TaskState) -> None:
 async def test_an_attempt_that_was_given_up_is_cancelled_when_it_is_reported(
     tmp_path: Path, state: m.TaskState
 ) -> None:
-    """R10: its deployment arrived after the JobMaster had ceased to wait for an answer, or its cancellation never."""
+    """The deployment came after the JobMaster stopped waiting for an answer, or the cancellation never came (R10)."""
     async with running(tmp_path) as world:
         stray(world, state)
         await until(lambda: STRAY not in world.tm.tasks)
@@ -86,7 +86,7 @@ async def test_an_attempt_that_ends_already_is_left_alone(tmp_path: Path) -> Non
 
 
 async def test_a_slot_that_the_taskmanager_does_not_know_is_not_held(tmp_path: Path) -> None:
-    """R10: and what ran there is deployed again."""
+    """What ran on a slot that the TaskManager does not know is deployed again (R10)."""
     async with running(tmp_path) as world:
         world.tm.held.clear()
         await until(lambda: len(world.tm.deployed) == 2)
@@ -95,7 +95,7 @@ async def test_a_slot_that_the_taskmanager_does_not_know_is_not_held(tmp_path: P
 
 
 async def test_a_task_that_takes_its_time_to_stop_is_waited_for(tmp_path: Path) -> None:
-    """As long as its TaskManager needs to give the session child up: two attempts of a task never run at once."""
+    """The limit is when its TaskManager would give the child up. Two attempts of a task never run at once."""
     async with running(tmp_path, graph("a", "b")) as world:
         world.tm.cancel_takes = 95
         world.master.cancel()

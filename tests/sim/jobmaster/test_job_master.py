@@ -1,4 +1,4 @@
-"""The JobMaster in virtual time on a faulty wire: its messages, its end, its restarts."""
+"""The JobMaster in virtual time on a faulty network: its messages, its end, its restarts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def attempt(world: World) -> AttemptId:
 async def test_what_does_not_carry_its_token_is_refused_by_a_job_master(
     message: m.Message, token: LeaderId | None, tmp_path: Path
 ) -> None:
-    """R1: whether its core takes the message or its checkpoint coordinator."""
+    """A wrong token is refused by the JobMaster's core and by its checkpoint coordinator (R1)."""
     async with running(tmp_path) as world:
         with pytest.raises(Fenced):
             await world.wire.mailboxes[job_master(JOB)].deliver(message, token)
 
 
 async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path) -> None:
-    """A cancelled job leaves nothing behind: whoever hears of the end finds the slots free."""
+    """A cancelled job leaves nothing behind. Whoever hears of its end finds the slots free."""
     async with running(tmp_path) as world:
         world.tm.free_takes = 1.0
         world.master.cancel()
@@ -51,7 +51,7 @@ async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path)
 
 
 async def test_the_end_does_not_wait_for_ever_for_a_taskmanager_that_is_gone(tmp_path: Path) -> None:
-    """A5."""
+    """Every wait has an end, so the job ends although nobody confirms that its slots are free (A5)."""
     async with running(tmp_path) as world:
         world.wire.faults.drop_if = lambda _s, _t, message: isinstance(message, m.FreeSlots)
         world.master.cancel()
@@ -63,7 +63,7 @@ async def test_the_end_does_not_wait_for_ever_for_a_taskmanager_that_is_gone(tmp
 async def test_a_request_that_fails_as_nobody_foresaw_is_one_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A5: the core waits for an outcome of everything that it asks."""
+    """The core waits for an outcome of every request (A5)."""
     async with running(tmp_path) as world:
         network = world.wire.party("jm")
         ask, failed = type(network).ask, list[m.Message]()
@@ -84,7 +84,7 @@ async def test_a_request_that_fails_as_nobody_foresaw_is_one_without_an_answer(
 @pytest.mark.parametrize("kind", [m.DeployTask, m.CancelTask, m.FreeSlots])
 @pytest.mark.parametrize("way", ["there", "back"])
 async def test_a_message_lost_once_is_repeated(tmp_path: Path, kind: type[m.Message], way: str) -> None:
-    """A5: idempotent by its ids, so that a lost answer costs a second and not the job's attempt."""
+    """Messages are idempotent by their ids, so a lost answer costs a second and not the attempt (A5)."""
     async with running(tmp_path) as world:
         lost: list[m.Message] = []
 
@@ -109,7 +109,7 @@ async def test_a_message_lost_once_is_repeated(tmp_path: Path, kind: type[m.Mess
 async def test_a_failed_task_is_deployed_again_on_held_slots_while_no_resource_manager_is_there(
     tmp_path: Path,
 ) -> None:
-    """R12."""
+    """A restart on slots that the job holds does not need the ResourceManager (R12)."""
     async with running(tmp_path) as world:
         world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
         await world.tm.report(attempt(world), m.TaskState.FAILED, BOOM)
@@ -120,7 +120,7 @@ async def test_a_failed_task_is_deployed_again_on_held_slots_while_no_resource_m
 
 
 async def test_a_restart_goes_on_from_the_last_completed_checkpoint(tmp_path: Path) -> None:
-    """R11, C21: with the real store."""
+    """The store is real (R11, C21)."""
     async with running(tmp_path, interval=10.0) as world:
         await until(lambda: "publish 1" in world.story)
         await world.tm.report(attempt(world), m.TaskState.FAILED, BOOM)
@@ -132,7 +132,7 @@ async def test_a_restart_goes_on_from_the_last_completed_checkpoint(tmp_path: Pa
 
 
 async def test_failures_in_a_row_are_known_to_the_next_daemons_job_master(tmp_path: Path) -> None:
-    """A restart of the daemon neither hides nor forgives them; each is on record right after it has come."""
+    """A restart of the daemon neither hides nor forgives them: each is recorded at once."""
     record = tmp_path / "checkpoints" / FILE
     async with running(tmp_path, interval=100.0) as world:
         await world.master.coordinator.trigger()
@@ -153,7 +153,7 @@ async def test_failures_in_a_row_are_known_to_the_next_daemons_job_master(tmp_pa
 
 
 async def test_a_bounded_job_ends_behind_its_final_checkpoint(tmp_path: Path) -> None:
-    """C4."""
+    """A bounded job is FINISHED only after its final checkpoint (C4)."""
     async with running(tmp_path) as world:
         await world.tm.report(attempt(world), m.TaskState.INPUT_ENDED)
         await until(lambda: world.ended)

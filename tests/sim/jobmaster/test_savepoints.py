@@ -1,4 +1,4 @@
-"""Savepoints of a job, and its end with one, also where something fails on the way (C24)."""
+"""A job's savepoints, and its end with one, also if something fails on the way (C24)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def place(path: Path) -> Location:
 
 
 def nowhere(path: Path) -> Location:
-    """A directory that cannot be made."""
+    """Return a directory that cannot be created."""
     path.write_text("a file is in the way")
     return place(path / "savepoints")
 
 
 async def runs_again(world: World) -> None:
-    """Another attempt, from the last checkpoint."""
+    """Wait until another attempt runs from the last checkpoint."""
     await until(lambda: [d.attempt_number for d in world.tm.deployed] == [0, 1])
     await until(lambda: world.master.status is JobStatus.RUNNING)
 
 
 async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> None:
-    """C24: once what it covers is published."""
+    """A savepoint is written once everything that it covers is published (C24)."""
     async with running(tmp_path) as world:
         path = await world.master.savepoints.take(place(tmp_path / "savepoints"))
         assert world.story == ["deploy 0", "trigger 1", "publish 1"]
@@ -48,7 +48,7 @@ async def test_a_savepoint_is_written_and_the_job_goes_on(tmp_path: Path) -> Non
 
 
 async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
-    """C24: trigger, publication, savepoint, end."""
+    """The order is trigger, publication, savepoint, end (C24)."""
     async with running(tmp_path) as world:
         path = await world.master.savepoints.stop(place(tmp_path / "savepoints"))
         await read_external(untimed_storages(), path)
@@ -58,7 +58,7 @@ async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
 
 
 async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_path: Path) -> None:
-    """C24: its tasks stand still, and nobody else would let them go on."""
+    """After the failed stop, the tasks stand still, and only a restart lets them go on (C24)."""
     async with running(tmp_path) as world:
         with pytest.raises(StopFailed):
             await world.master.savepoints.stop(nowhere(tmp_path / "file"))
@@ -68,7 +68,7 @@ async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_pat
 
 
 async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_path: Path) -> None:
-    """C24."""
+    """A drain ends the job with a savepoint of its final checkpoint (C24)."""
     async with running(tmp_path, graph("a", "b")) as world:
         path = await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         found = await read_external(untimed_storages(), path)
@@ -79,7 +79,7 @@ async def test_a_drained_job_ends_with_a_savepoint_of_its_final_checkpoint(tmp_p
 
 
 async def test_a_second_drain_is_a_conflict(tmp_path: Path) -> None:
-    """C24."""
+    """Only one drain can be under way (C24)."""
     async with running(tmp_path) as world:
         world.tm.drained = m.TaskState.RUNNING
         first = world.wire.tasks.job("drain", drain(world, tmp_path), on_error=lambda _: None)
@@ -94,7 +94,7 @@ async def drain(world: World, directory: Path) -> None:
 
 
 async def test_a_drain_that_a_task_refuses_restarts_the_job_and_says_why(tmp_path: Path) -> None:
-    """C24: other tasks may be at the end of time already."""
+    """Other tasks may be at the end of time already (C24)."""
     async with running(tmp_path) as world:
         world.tm.drained = ErrorInfo(code="nothing-to-drain", message="there was no input")
         with pytest.raises(StopFailed, match="there was no input"):
@@ -104,7 +104,7 @@ async def test_a_drain_that_a_task_refuses_restarts_the_job_and_says_why(tmp_pat
 
 
 async def test_a_task_that_fails_while_it_is_drained_fails_the_drain_and_not_the_job(tmp_path: Path) -> None:
-    """C24: it goes on as if it had not been asked."""
+    """The job goes on as if the drain had not been requested (C24)."""
     async with running(tmp_path) as world:
         world.tm.drained = m.TaskState.FAILED
         with pytest.raises(StopFailed, match="ended before"):
@@ -114,7 +114,7 @@ async def test_a_task_that_fails_while_it_is_drained_fails_the_drain_and_not_the
 
 
 async def test_a_drained_job_whose_savepoint_cannot_be_written_ends_and_keeps_its_checkpoints(tmp_path: Path) -> None:
-    """C24: there is no way back from the end of time."""
+    """There is no way back from the end of time (C24)."""
     async with running(tmp_path) as world:
         with pytest.raises(SavepointNotWritten):
             await world.master.savepoints.drain(nowhere(tmp_path / "file"))
@@ -127,7 +127,7 @@ async def test_a_drained_job_whose_savepoint_cannot_be_written_ends_and_keeps_it
 async def test_a_job_starts_from_a_savepoint_until_it_has_a_checkpoint_of_its_own(
     tmp_path: Path, mode: RestoreMode
 ) -> None:
-    """C24, C25: claimed, it is deleted then."""
+    """With mode `claim`, the savepoint is deleted then (C24, C25)."""
     async with running(tmp_path / "old") as world:
         path = await world.master.savepoints.take(place(tmp_path / "savepoints"))
     job = replace(graph(), restore=Restore(path=path, mode=mode))

@@ -1,4 +1,4 @@
-"""One JobMaster makes way for the next on purpose, and the next proves itself (H3, H7)."""
+"""One JobMaster makes way for the next on purpose, and the next one has to prove itself (H3, H7)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_stay(tmp_path: Path) -> None:
-    """H3, H3a: checkpoint, cancel, and nothing else: no result, no slot given back, no sink settled."""
+    """A JobMaster that stands down takes a checkpoint and cancels its tasks.
+
+    It ends no job, frees no slot and settles no sink (H3, H3a).
+    """
     async with running(tmp_path) as world:
         assert await world.master.making_way.stand_down(final=True) == 1
         assert world.story == ["deploy 0", "trigger 1 and stop", "publish 1", "cancel"]
@@ -35,7 +38,7 @@ async def test_a_job_master_stands_down_behind_a_last_checkpoint_and_its_slots_s
 
 
 async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tmp_path: Path) -> None:
-    """H4: also while the ResourceManager is away."""
+    """The next version gets its slots also while the ResourceManager is away (H4)."""
     async with running(tmp_path) as world:
         slots = dict(world.tm.held)
         world.wire.faults.drop_if = lambda _s, target, _m: target == RESOURCE_MANAGER
@@ -51,7 +54,7 @@ async def test_the_next_version_runs_on_the_same_slots_without_asking_for_any(tm
 
 
 async def test_the_statistics_of_checkpoints_go_on(tmp_path: Path) -> None:
-    """C30: the job is the same."""
+    """The job is the same (C30)."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph(), base=base) as heard:
@@ -60,7 +63,7 @@ async def test_the_statistics_of_checkpoints_go_on(tmp_path: Path) -> None:
 
 
 async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_it(tmp_path: Path) -> None:
-    """H3."""
+    """If its last checkpoint fails, a job makes way with the one before it (H3)."""
     async with running(tmp_path, timeout=300.0) as world:
         await world.master.coordinator.trigger()
         world.tm.mute = True
@@ -68,7 +71,7 @@ async def test_a_job_whose_last_checkpoint_fails_makes_way_with_the_one_before_i
 
 
 async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path: Path) -> None:
-    """H3: there would be nothing to start from."""
+    """The next version would have nothing to start from (H3)."""
     async with running(tmp_path, timeout=300.0) as world:
         world.tm.mute = True
         with pytest.raises(NotStoodDown):
@@ -77,7 +80,7 @@ async def test_a_job_that_has_no_checkpoint_and_cannot_take_one_goes_on(tmp_path
 
 
 async def test_a_version_with_sinks_that_the_next_one_lacks_stops_when_they_have_committed(tmp_path: Path) -> None:
-    """H3, J13: nobody could commit for them later."""
+    """Nobody could commit for them later (H3, J13)."""
     async with running(tmp_path, timeout=3600.0) as world:
         hears_late = asyncio.get_running_loop().time() + 10.0
 
@@ -93,7 +96,7 @@ async def test_a_version_with_sinks_that_the_next_one_lacks_stops_when_they_have
 
 
 async def test_a_version_whose_sinks_cannot_commit_goes_on_where_the_next_one_lacks_them(tmp_path: Path) -> None:
-    """H3, J13: its tasks, which stood still, go on from the checkpoint."""
+    """If the old version's sinks cannot commit, its tasks, which stood still, restart from the checkpoint (H3, J13)."""
     async with running(tmp_path, timeout=3600.0) as world:
         world.wire.faults.drop_if = lambda _s, _t, message: isinstance(message, m.NotifyCheckpointComplete)
         with pytest.raises(NotStoodDown, match="have not committed what they owe"):
@@ -105,7 +108,7 @@ async def test_a_version_whose_sinks_cannot_commit_goes_on_where_the_next_one_la
 
 @pytest.mark.parametrize("published", [True, False])
 def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_committed(published: bool) -> None:
-    """J13: else the task says that it has no such sink, and the version before it comes back."""
+    """Otherwise the task would report that it has no such sink, and the version before it would come back (J13)."""
     owed = tuple(SinkTransaction(job_id=JOB, sink=sink, checkpoint_id=5) for sink in ("gone", "a"))
     point = completed(5, replace(snapshot(5, TaskId("a"), AttemptId("1" * 32)), transactions=owed))
     tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
@@ -119,7 +122,7 @@ def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_commi
 def test_state_of_an_earlier_version_must_mean_the_same_unless_that_is_allowed(
     base: int, allowed: bool, compared: bool
 ) -> None:
-    """H2: also where the earlier one had no checkpoint when it was asked to make way."""
+    """Meanings are compared even if the earlier version had no checkpoint when it was asked to make way (H2)."""
     point = completed(5, snapshot(5, TaskId("a"), AttemptId("1" * 32)))
     tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
     (restore,) = Heritage(base, allow_changed=allowed).restores(point, tasks).values()
@@ -127,7 +130,7 @@ def test_state_of_an_earlier_version_must_mean_the_same_unless_that_is_allowed(
 
 
 async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_checkpoint(tmp_path: Path) -> None:
-    """H3: whoever mends a job that fails again and again need not wait until it runs."""
+    """Whoever repairs a job that fails repeatedly need not wait until it runs (H3)."""
     async with running(tmp_path) as world:
         await world.master.coordinator.trigger()
         await world.tm.report(world.tm.deployed[0].attempt_id, m.TaskState.FAILED, BOOM)
@@ -136,7 +139,7 @@ async def test_a_job_that_restarts_after_a_failure_makes_way_with_its_last_check
 
 
 async def test_a_checkpoint_in_progress_is_no_obstacle(tmp_path: Path) -> None:
-    """H3."""
+    """A checkpoint in progress does not keep a job from making way: another one follows it (H3)."""
     async with running(tmp_path, timeout=3600.0) as world:
         world.tm.mute = True
         pending = world.wire.tasks.job("slow", _trigger(world), on_error=lambda _: None)
@@ -151,7 +154,7 @@ async def _trigger(world: World) -> None:
 
 
 async def test_a_job_that_is_cancelled_while_it_makes_way_ends(tmp_path: Path) -> None:
-    """H3a: a cancel ends the job as usual."""
+    """A cancel ends the job as usual (H3a)."""
     async with running(tmp_path) as world:
         world.tm.cancel_takes = 2.0
         standing_down = asyncio.ensure_future(world.master.making_way.stand_down(final=False))
@@ -164,7 +167,7 @@ async def test_a_job_that_is_cancelled_while_it_makes_way_ends(tmp_path: Path) -
 
 
 async def test_a_job_that_stood_down_in_vain_goes_on(tmp_path: Path) -> None:
-    """H3a."""
+    """If the next version does not come, the job restarts its tasks and goes on (H3a)."""
     async with running(tmp_path) as world:
         await world.master.making_way.stand_down(final=True)
         world.master.making_way.go_on()
@@ -176,7 +179,7 @@ async def test_a_job_that_stood_down_in_vain_goes_on(tmp_path: Path) -> None:
 async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
     tmp_path: Path, consequence: Consequence
 ) -> None:
-    """H7: whatever the failure; who put it on trial decides."""
+    """No failure restarts or ends a version on trial. Whoever put it on trial decides (H7)."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True
@@ -192,7 +195,7 @@ async def test_a_version_on_trial_that_fails_neither_restarts_nor_ends(
 
 
 async def test_a_lost_task_manager_does_not_speak_against_a_version(tmp_path: Path) -> None:
-    """H7: it restarts, and is on trial still."""
+    """After the loss of a TaskManager the version restarts and is still on trial (H7)."""
     async with running(tmp_path, slots={TM: 8}) as world:
         base = await world.master.making_way.stand_down(final=True)
         world.tm.mute = True
@@ -207,7 +210,7 @@ async def test_a_lost_task_manager_does_not_speak_against_a_version(tmp_path: Pa
 
 
 async def test_a_version_whose_vertices_hold_no_state_of_the_old_one_is_disproved(tmp_path: Path) -> None:
-    """C25, H2: what the check before could not know is found out by the restore."""
+    """The restore finds what the earlier check could not know (C25, H2)."""
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         async with succeeded(world, tmp_path, graph("letters"), base=base) as heard:
@@ -222,7 +225,7 @@ async def test_a_version_whose_vertices_hold_no_state_of_the_old_one_is_disprove
 
 
 async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_makes_way(tmp_path: Path) -> None:
-    """H4: only those that are missing are asked for, and the version that runs does not grow into them."""
+    """The job asks only for the missing slots, and the running version does not grow into them (H4)."""
     async with running(tmp_path) as world:
         await world.master.making_way.reserve({"default": 3}, patience=20)
         assert sorted(map(len, world.tm.held.values())) == [1, 2]
@@ -236,7 +239,7 @@ async def test_the_slots_of_a_wider_version_are_there_before_the_one_that_runs_m
 
 
 async def test_a_narrower_version_keeps_its_part_of_an_allocation_and_gives_the_rest_back(tmp_path: Path) -> None:
-    """H4: once it runs; the task stays where it is, in the same attempt."""
+    """A narrower version gives unused slots back once it runs. Its task stays where it is, in the same attempt (H4)."""
     async with running(tmp_path, graph(parallelism=4), {TM: 4}) as world:
         (allocation,) = world.tm.held
         base = await world.master.making_way.stand_down(final=True)
@@ -250,7 +253,7 @@ async def test_a_narrower_version_keeps_its_part_of_an_allocation_and_gives_the_
 
 
 async def test_a_version_that_is_wider_than_any_taskmanager_can_be_is_refused_at_once(tmp_path: Path) -> None:
-    """R5: waiting would not help."""
+    """Waiting would not help (R5)."""
     async with running(tmp_path, slots={TM: 4}) as world:
         world.largest = 4
         began = asyncio.get_running_loop().time()
@@ -262,7 +265,7 @@ async def test_a_version_that_is_wider_than_any_taskmanager_can_be_is_refused_at
 
 
 async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_path: Path) -> None:
-    """H2, H7: the version that runs does not stop for it, and keeps nothing of what it was given meanwhile."""
+    """The running version does not stop for it, and keeps none of the slots that came meanwhile (H2, H7)."""
     async with running(tmp_path, slots={TM: 1}) as world:
         with pytest.raises(NotStoodDown, match="no more TaskManagers may run"):
             await world.master.making_way.reserve({"default": 3}, patience=20)

@@ -1,4 +1,4 @@
-"""A version on trial, until it has processed rows and completed a checkpoint behind them (H7)."""
+"""A version on trial, until it has processed rows and then completed a checkpoint (H7)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.untimed_storage import untimed_storages
 pytestmark = pytest.mark.looptime
 
 FINDS_NONE = m.TaskMetrics(waited=True)
-LONG = 15 * 60.0  # seconds, many times hot-restart.timeout
+LONG = 15 * 60.0  # in seconds, many times hot-restart.timeout
 
 
 @asynccontextmanager
 async def idle(
     world: World, tmp_path: Path, job: JobGraph | None = None, patience: float | None = None
 ) -> AsyncIterator[Heard]:
-    """A version that has found no input, behind checkpoint 1."""
+    """Run a version that has found no input after checkpoint 1."""
     base = await world.master.making_way.stand_down(final=True)
     world.tm.finds = FINDS_NONE
     heard = Heard(patience=patience)
@@ -41,7 +41,10 @@ async def idle(
 async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
     tmp_path: Path, reports: m.TaskMetrics
 ) -> None:
-    """H7: behind one the version before it could not be brought back. Spark cannot count the rows of every source."""
+    """After such a checkpoint the old version could not be brought back.
+
+    Spark cannot count the rows of every source (H7).
+    """
     async with running(tmp_path) as world:
         base = await world.master.making_way.stand_down(final=True)
         world.tm.finds = m.TaskMetrics()
@@ -55,7 +58,7 @@ async def test_a_version_takes_no_checkpoint_before_it_has_processed_rows(
 
 
 async def test_a_version_without_input_is_on_trial_until_it_has_processed_rows(tmp_path: Path) -> None:
-    """H7: for hours, without a checkpoint; one comes at once behind the first rows, and then as always."""
+    """A trial without input lasts for hours. A checkpoint follows the first rows at once, and then as usual (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         assert (heard.said, "trigger 17" in world.story) == (["running", "idle"], False)
@@ -65,7 +68,7 @@ async def test_a_version_without_input_is_on_trial_until_it_has_processed_rows(t
 
 
 async def test_a_version_that_fails_with_its_first_rows_is_disproved_hours_later(tmp_path: Path) -> None:
-    """H7: nothing of it was published, so that the version before it goes on from its own checkpoint."""
+    """Nothing of it was published, so the version before it continues from its own checkpoint (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         await world.tm.report(world.tm.deployed[-1].attempt_id, m.TaskState.FAILED, BOOM)
@@ -75,7 +78,7 @@ async def test_a_version_that_fails_with_its_first_rows_is_disproved_hours_later
 
 
 async def test_a_version_that_hangs_with_its_first_rows_is_disproved(tmp_path: Path) -> None:
-    """H7: hours after it was RUNNING; what it has found it must get through within hot-restart.timeout."""
+    """Hours after it was RUNNING, a version must process the rows that it finds within hot-restart.timeout (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         world.tm.progress(m.TaskMetrics())
@@ -85,7 +88,7 @@ async def test_a_version_that_hangs_with_its_first_rows_is_disproved(tmp_path: P
 
 
 async def test_a_version_that_looks_for_rows_in_vain_again_is_still_on_trial(tmp_path: Path) -> None:
-    """H7: a micro-batch without rows shows nothing."""
+    """A micro-batch without rows proves nothing (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         for _ in range(20):
             world.tm.progress(m.TaskMetrics(batches=1))
@@ -96,7 +99,7 @@ async def test_a_version_that_looks_for_rows_in_vain_again_is_still_on_trial(tmp
 
 
 async def test_a_source_in_which_nothing_comes_does_not_hold_back_what_the_others_yield(tmp_path: Path) -> None:
-    """H7: their rows wait for the checkpoint; and it may be days until there is a row in each."""
+    """Rows of the other sources wait for the checkpoint, and it may take days until every source has a row (H7)."""
     job = graph("numbers", "letters")
     async with running(tmp_path, job) as world, idle(world, tmp_path, job) as heard:
         world.tm.progress(m.TaskMetrics(batches=1, rows_in=1), "numbers")
@@ -104,7 +107,7 @@ async def test_a_source_in_which_nothing_comes_does_not_hold_back_what_the_other
 
 
 async def test_a_task_that_is_busy_with_its_first_rows_is_waited_for(tmp_path: Path) -> None:
-    """H7: whatever becomes of them is not known yet."""
+    """Whether it can process them is not known yet (H7)."""
     job = graph("numbers", "letters")
     async with running(tmp_path, job) as world, idle(world, tmp_path, job) as heard:
         world.tm.progress(m.TaskMetrics(), "letters")
@@ -117,14 +120,14 @@ async def test_a_task_that_is_busy_with_its_first_rows_is_waited_for(tmp_path: P
 
 
 async def test_output_that_comes_without_input_ends_the_trial(tmp_path: Path) -> None:
-    """H7: timers run the user's code as well, and what they yield would not be published before there is input."""
+    """Timers run the user's code too, and their output would otherwise not be published before there is input (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         world.tm.progress(m.TaskMetrics(batches=1, waited=True, rows_out=5))
         await until(lambda: heard.said[2:] == ["proven by 17"])
 
 
 async def test_a_trial_that_may_not_last_for_ever_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    """H7: hot-restart.trial."""
+    """`hot-restart.trial` is the limit (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path, patience=600.0) as heard:
         await asyncio.sleep(590)
         assert heard.said == ["running", "idle"]
@@ -136,7 +139,10 @@ def place(path: Path) -> Location:
 
 
 async def test_whoever_asks_for_a_savepoint_ends_the_trial(tmp_path: Path) -> None:
-    """H7, C24: it is of the new version, and starts jobs of it; what is behind it only that version can read."""
+    """The savepoint belongs to the new version and can start jobs of it.
+
+    Only that version can read what follows it (H7, C24).
+    """
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await asyncio.sleep(LONG)
         await world.master.savepoints.take(place(tmp_path / "savepoints"))
@@ -145,7 +151,7 @@ async def test_whoever_asks_for_a_savepoint_ends_the_trial(tmp_path: Path) -> No
 
 
 async def test_a_checkpoint_that_was_asked_for_and_failed_leaves_the_version_on_trial(tmp_path: Path) -> None:
-    """H7."""
+    """The version stays on trial, because only a completed checkpoint ends the trial (H7)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         world.tm.mute = True
         asking = asyncio.ensure_future(world.master.savepoints.take(place(tmp_path / "savepoints")))
@@ -159,7 +165,7 @@ async def test_a_checkpoint_that_was_asked_for_and_failed_leaves_the_version_on_
 
 
 async def test_a_version_on_trial_can_be_stopped_with_a_savepoint(tmp_path: Path) -> None:
-    """C24: it is FINISHED."""
+    """The job is FINISHED then (C24)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await world.master.savepoints.stop(place(tmp_path / "savepoints"))
         await until(lambda: world.ended)
@@ -168,7 +174,7 @@ async def test_a_version_on_trial_can_be_stopped_with_a_savepoint(tmp_path: Path
 
 
 async def test_a_version_on_trial_can_be_drained(tmp_path: Path) -> None:
-    """C24: its final checkpoint ends the trial."""
+    """The final checkpoint of a drain ends the trial (C24)."""
     async with running(tmp_path) as world, idle(world, tmp_path) as heard:
         await world.master.savepoints.drain(place(tmp_path / "savepoints"))
         await until(lambda: world.ended)
@@ -177,7 +183,7 @@ async def test_a_version_on_trial_can_be_drained(tmp_path: Path) -> None:
 
 
 async def test_a_version_on_trial_can_be_cancelled(tmp_path: Path) -> None:
-    """H3a."""
+    """A version on trial can be cancelled like any other (H3a)."""
     async with running(tmp_path) as world, idle(world, tmp_path):
         world.master.cancel()
         await until(lambda: world.ended)
@@ -185,7 +191,7 @@ async def test_a_version_on_trial_can_be_cancelled(tmp_path: Path) -> None:
 
 
 async def test_a_lost_taskmanager_does_not_end_a_trial(tmp_path: Path) -> None:
-    """H7: the version comes up elsewhere, has found no input there, either, and is proven by its first rows."""
+    """The version starts elsewhere, finds no input there either, and is proven by its first rows (H7)."""
     async with running(tmp_path, slots={TM: 1, TM2: 1}) as world, idle(world, tmp_path) as heard:
         other = world.task_managers[TM2]
         other.finds = FINDS_NONE
@@ -201,7 +207,7 @@ async def test_a_lost_taskmanager_does_not_end_a_trial(tmp_path: Path) -> None:
 
 
 async def test_a_version_grows_when_it_is_no_longer_on_trial(tmp_path: Path) -> None:
-    """H7, R20: the checkpoint from which it goes on wider would end the trial."""
+    """The checkpoint from which it would continue wider would end the trial (H7, R20)."""
     wide = graph(parallelism=2)
     async with running(tmp_path, wide, {TM: 1}) as world, idle(world, tmp_path, wide) as heard:
         before = len(world.tm.deployed)

@@ -1,4 +1,4 @@
-"""A JobMaster in virtual time on a faulty wire; ResourceManager and TaskManagers are mailboxes, storage is real."""
+"""A JobMaster in virtual time on a faulty network. ResourceManager and TaskManagers are mailboxes; storage is real."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRY
 
 
 def graph(*names: str, parallelism: int = 1) -> JobGraph:
-    """A task a name, each of its own source and sink."""
+    """Return a graph with one task for each name, with its own source and sink."""
     vertices = []
     for name in names or ("numbers",):
         vertices.append(Vertex(id=VertexId(name), source=Source(format="rate")))
@@ -43,23 +43,23 @@ def graph(*names: str, parallelism: int = 1) -> JobGraph:
 
 
 class StandInTaskManager:
-    """Runs what is deployed, answers, and remembers what it was asked."""
+    """Runs what is deployed, answers requests, and remembers them."""
 
     def __init__(self, world: World, resource_id: ResourceId) -> None:
         self.world = world
         self.resource_id = resource_id
         self.network = world.wire.party(str(task_manager(resource_id)))
-        self.leader: LeaderId | None = None  # of the job, as far as it is known here
+        self.leader: LeaderId | None = None  # the job's leader, as far as this TaskManager knows
         self.held: dict[AllocationId, tuple[int, ...]] = {}
         self.tasks: dict[AttemptId, m.TaskStatus] = {}
         self.deployed: list[m.DeployTask] = []
         self.beats: list[float] = []
         self.cancelled: list[AttemptId] = []
         self.cancel_takes = 0.0
-        self.mute = False  # it takes triggers, and acknowledges nothing
-        self.finds = m.TaskMetrics(rows_in=1)  # what its tasks say as they begin to run
+        self.mute = False  # it accepts triggers and acknowledges nothing
+        self.finds = m.TaskMetrics(rows_in=1)  # what its tasks report when they begin to run
         self.free_takes = 0.0
-        self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what becomes of a task that is to be drained
+        self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what a task that is to be drained reports
         mailbox = Mailbox(task_manager(resource_id))
         mailbox.on(m.DeployTask, self._deploy)
         mailbox.on(m.CancelTask, self._cancel)
@@ -72,7 +72,7 @@ class StandInTaskManager:
         self.network.attach(mailbox)
 
     async def offer(self, allocation: AllocationId, slots: int) -> bool:
-        """Whether the JobMaster takes them; else they are free again."""
+        """Offer slots. Return whether the JobMaster takes them; otherwise they are free again."""
         first = sum(len(held) for held in self.held.values())
         self.held[allocation] = tuple(range(first, first + slots))
         offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
@@ -82,7 +82,7 @@ class StandInTaskManager:
         return allocation in self.held
 
     async def _offer_held(self) -> None:
-        """R13."""
+        """Offer the slots that this TaskManager holds to the job's next JobMaster (R13)."""
         offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
         request = m.OfferSlots(resource_id=self.resource_id, address=task_manager(self.resource_id), offers=offers)
         await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
@@ -95,7 +95,7 @@ class StandInTaskManager:
         await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
 
     def progress(self, metrics: m.TaskMetrics, task: str | None = None) -> None:
-        """Of the attempt that runs, of all tasks or of one."""
+        """Report progress of the running attempt of all tasks, or of one."""
         for attempt, status in self.tasks.items():
             if task in (None, status.task_id):
                 self.tasks[attempt] = copy(status, metrics=metrics)
@@ -171,15 +171,15 @@ class StandInTaskManager:
 
 @dataclass
 class World:
-    """`slots`: how many of each TaskManager the ResourceManager may give away."""
+    """A job's world. `slots` says how many slots of each TaskManager the ResourceManager may give away."""
 
     slots: dict[ResourceId, int] = field(default_factory=lambda: {TM: 8, TM2: 0})
     wire: FaultyWire = field(default_factory=lambda: FaultyWire(random.Random(1)))
     story: list[str] = field(default_factory=list)
-    needs: tuple[m.SlotNeed, ...] = ()  # as declared last
+    needs: tuple[m.SlotNeed, ...] = ()  # as last declared
     declared: list[float] = field(default_factory=list)
     given: set[AllocationId] = field(default_factory=set)
-    largest: int = 0  # as in NeedsAnswer
+    largest: int = 0  # `largest` of NeedsAnswer
     ended: list[JobDetails] = field(default_factory=list)
     master: JobMaster = field(init=False)
 
@@ -214,7 +214,7 @@ class World:
         self.ended.append(details)
 
     def deployments(self) -> list[tuple[TaskId, int, int]]:
-        """(task, attempt number, parallelism) of every deployment."""
+        """Return task, attempt number and parallelism of every deployment."""
         all_of_them = [d for tm in self.task_managers.values() for d in tm.deployed]
         return [(d.task.id, d.attempt_number, d.task.parallelism) for d in all_of_them]
 

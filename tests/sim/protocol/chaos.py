@@ -1,4 +1,4 @@
-"""Carries out the faults of a plan on the world: storms, cuts, crashes."""
+"""Carries out the faults of a plan in the world: storms, cuts, crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the protocol needs of the Dispatcher: it tells the ResourceManager of each job's end until that answers."""
+"""The Dispatcher's part in the protocol: it tells the ResourceManager of each job's end until that answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from minflinkd.runtime.ids import JobId, LeaderId
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.universe import Universe
 
-TIMEOUT = 2.0  # seconds
+TIMEOUT = 2.0  # in seconds
 PAUSE = 0.5
 
 
 class Farewells:
-    """A rpc.party.Core."""
+    """The Dispatcher's core, a rpc.party.Core."""
 
     def __init__(self) -> None:
         self.told: set[JobId] = set()

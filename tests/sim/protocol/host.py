@@ -1,4 +1,4 @@
-"""What starts and kills TaskManagers: the twin of a ResourceManagerDriver, slow and failing."""
+"""The host that starts and kills TaskManagers. It stands for a ResourceManagerDriver, and is slow and fails."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from tests.sim.protocol.resource_manager import ResourceManagerParty
     from tests.sim.protocol.world import World
 
-GRACE = 3.0  # seconds after which one that was told to exit is killed
-NOTICED = 0.05  # until the end of a process is noticed
-BACK = 1.0  # until systemd starts a standalone one again
+GRACE = 3.0  # seconds after which a process that was told to exit is killed
+NOTICED = 0.05  # seconds until the end of a process is noticed
+BACK = 1.0  # seconds until systemd restarts a standalone TaskManager
 
 
 class Host:
     def __init__(self, world: World) -> None:
         self._world = world
         self._engine = world.universe.engine
-        self._starting: set[ResourceId] = set()  # their processes are there, but have not come so far as to register
+        self._starting: set[ResourceId] = set()  # their processes exist, but have not registered yet
         self._pids = 0
 
     def living(self) -> tuple[ResourceId, ...]:
-        """What a driver finds: all that it started and that has not ended."""
+        """Return what a driver finds: everything that it started and that has not ended."""
         mine = (tm.resource_id for tm in self._world.task_managers() if not tm.standalone)
         return tuple(sorted({*self._starting, *mine}))
 
@@ -70,7 +70,7 @@ class Host:
         self._world.add(tm)
 
     def stop(self, resource_id: ResourceId, *, kill: bool) -> None:
-        """By the driver: idempotent."""
+        """Stop a TaskManager for the driver. Idempotent."""
         self._engine.after(0.01 if kill else GRACE, self._kill, resource_id)
 
     def _kill(self, resource_id: ResourceId) -> None:
@@ -80,7 +80,7 @@ class Host:
             self.ended(tm, "killed by the driver")
 
     def ended(self, tm: TaskManagerParty, why: str) -> None:
-        """Its process is gone, for whatever reason."""
+        """End the process, for whatever reason."""
         if not tm.alive:
             return
         self._world.universe.note("{} ENDS: {}", tm.address, why)

@@ -28,7 +28,7 @@ STORAGE_AWAY = ErrorInfo(code="storage", message="the storage is away", conseque
 
 
 def tasks_of(plan: JobPlan) -> tuple[Task, ...]:
-    """One task for each slot sharing group, and a narrow one that shares the first group's slots."""
+    """Return one task for each slot sharing group, and a narrow one that shares the first group's slots."""
     widths = [(f"g{i}", slots) for i, slots in enumerate(plan.groups)]
     return tuple(
         Task(

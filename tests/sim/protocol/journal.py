@@ -1,4 +1,4 @@
-"""The story of one run: what was sent, lost, doubled and late, who crashed, which states changed."""
+"""The story of one run: what was sent, lost, doubled and late, who crashed, and which states changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from minflinkd.rpc.messages import Message
 
-SHORT = 6  # digits of an id that tell it from the others of a run
-LEADER = 32  # digits of a LeaderId
+SHORT = 6  # number of digits that tell an id from the others of a run
+LEADER = 32  # number of digits of a LeaderId
 _HEX = re.compile(r"[0-9a-f]{12,}")
 
 
@@ -20,7 +20,7 @@ class Violation(AssertionError):
 
 
 class Journal:
-    """Entries are kept as they are and written out only where somebody reads them: most runs are never read."""
+    """Entries are formatted only when somebody reads them, because most runs are never read."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, str, tuple[Any, ...]]] = []
@@ -29,7 +29,7 @@ class Journal:
         return len(self._entries)
 
     def note(self, now: float, text: str, *values: Any) -> None:
-        """`values` fill the braces of `text` when it is read; they must be immutable."""
+        """Add an entry. `values` fill the braces of `text` when it is read, so they must be immutable."""
         self._entries.append((now, text, values))
 
     def lines(self) -> Iterator[str]:
@@ -38,7 +38,7 @@ class Journal:
 
 
 def shown(value: Any) -> str:
-    """A value as the story shows it: fields that say nothing are left out, ids are cut."""
+    """Return a value as the story shows it, without fields that have their defaults, and with shortened ids."""
     if isinstance(value, Message):
         fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
         defaults = dict(zip(value.__struct_fields__[::-1], value.__struct_defaults__[::-1], strict=False))
@@ -58,7 +58,7 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """Ids by their beginning, LeaderIds by the parts that tell them apart."""
+    """Shorten ids to their beginning, and LeaderIds to the parts that differ."""
     return _HEX.sub(_shortened, text)
 
 

@@ -1,4 +1,4 @@
-"""A process with a core: it can be stopped and continued, and dies. The discrete-event twin of the asyncio drivers."""
+"""A process with a core, which can be stopped and continued, and die. It does what the asyncio drivers do."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Core)
 
 LEAST_PAUSE = 0.001  # seconds between two ticks
-WAKING = 0.05  # seconds in which a continued process works off what has come
-MOST_IDLE_TICKS = 200  # ticks in a row, each due at once: a core that asks for them spins
+WAKING = 0.05  # seconds in which a continued process handles what has arrived
+MOST_IDLE_TICKS = 200  # ticks in a row that are due at once; a core that asks for more spins
 
 
 class Party(Generic[C]):
-    """Subclasses carry out the commands that are not messages, and say what is checked after a step."""
+    """Subclasses carry out commands that are not messages, and check the core after each step."""
 
     def __init__(self, universe: Universe, address: Address, core: C) -> None:
         self.universe = universe
         self.address = address
         self.core = core
         self.alive = True
-        self.stopped = False  # as by SIGSTOP: what comes waits
+        self.stopped = False  # as by SIGSTOP: whatever arrives waits
         self._engine = universe.engine
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._tick_at: float | None = None
@@ -44,21 +44,21 @@ class Party(Generic[C]):
     # --- process -----------------------------------------------------------------------------------------------------
 
     def gate(self, act: Callable[..., None], *args: Any) -> None:
-        """Everything that happens to the process comes through here."""
+        """Let something happen to the process. Every event comes through here."""
         if self.stopped:
             self._backlog.append((act, args))
         elif self.alive:
             act(*args)
 
     def after(self, delay: float, act: Callable[..., None], *args: Any) -> None:
-        """In this process, if it lives then."""
+        """Act in this process after the delay, if it lives then."""
         self._engine.after(delay, self.gate, act, *args)
 
     def stop(self) -> None:
         self.stopped = True
 
     def go_on(self) -> None:
-        """What has come meanwhile happens now, sockets and timers in any order; time has passed at once."""
+        """Continue. What arrived meanwhile happens now, sockets and timers in any order."""
         self.stopped = False
         backlog, self._backlog = self._backlog, []
         for act, args in backlog:
@@ -73,14 +73,14 @@ class Party(Generic[C]):
     # --- core --------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, fence: LeaderId | None) -> Any:
-        """Raises MinflinkError: the refusal."""
+        """Give a message to the core. Raises MinflinkError if it is refused."""
         return self.step(self.core.receive, message, fence, self._engine.now)
 
     def answered(self, ask: Ask, outcome: Outcome) -> None:
         self.step(self.core.answered, ask.about, outcome, self._engine.now)
 
     def step(self, act: Callable[..., Any], *args: Any) -> Any:
-        """Something happens to the core; what it commands is carried out, and everything is checked."""
+        """Let something happen to the core, carry out its commands, and check everything."""
         try:
             result = act(*args)
         except (IllegalTransition, InvariantViolated) as error:
@@ -114,10 +114,10 @@ class Party(Generic[C]):
         raise Violation(f"{self.address} does not know the command {command}")
 
     def sends(self, ask: Ask) -> None:
-        """Looks at a request before it is sent. Raises Violation."""
+        """Check a request before it is sent. Raises Violation."""
 
     def checked(self) -> None:
-        """Looks at what a step has made of the core. Raises Violation."""
+        """Check the core after a step. Raises Violation."""
 
     def _plan_tick(self) -> None:
         due = self.core.next_wakeup()
@@ -130,7 +130,7 @@ class Party(Generic[C]):
 
     def _tick(self, planned: float) -> None:
         if planned != self._tick_at:
-            return  # an earlier one took its place
+            return  # an earlier tick was planned in its place
         self._tick_at = None
         due, now = self.core.next_wakeup(), self._engine.now
         if due is None or due > now:

@@ -1,6 +1,6 @@
-"""What a seed stands for: the cluster, the jobs, the network's weather and the faults, all drawn before the run begins.
+"""What a seed stands for: the cluster, the jobs, the network's weather and the faults.
 
-So a failing run can be repeated with some of its faults left out.
+All are drawn before the run begins, so a failing run can be repeated without some of its faults.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ HANGS = frozenset({"stopped", "rm hangs", "jm hangs"})
 
 @dataclass(frozen=True)
 class JobPlan:
-    at: float  # seconds
+    at: float  # in seconds
     groups: tuple[int, ...]  # slots that each slot sharing group wants
-    adaptive: bool = False  # content with fewer
+    adaptive: bool = False  # it accepts fewer
     connected: bool = False  # its tasks exchange data: one region
     exclusive: bool = False
     version: str = ""  # of a library that no session holds twice; empty: it brings none
-    fragile: bool = False  # one restart is all that it survives
-    ends: float | None = None  # cancelled or at the end of its input then; None: at the end of the run
-    bounded: bool = False  # it ends by its input
+    fragile: bool = False  # it survives only one restart
+    ends: float | None = None  # when it is cancelled or its input ends; None: at the end of the run
+    bounded: bool = False  # its input ends
 
 
 @dataclass(frozen=True)
@@ -38,26 +38,27 @@ class Storm:
 
 @dataclass(frozen=True)
 class Cut:
-    """Some pairs of parties do not reach each other for a while. `sides`: which parties, by kind and number."""
+    """Some pairs of parties do not reach each other for a while. `who`, `number` and `whom` say which."""
 
     at: float
     lasts: float
-    who: str  # rm, jm, tm: cut off from ...
+    who: str  # rm, jm or tm: cut off from ...
     number: int
-    whom: str  # rm, jm, tm, all
+    whom: str  # ... rm, jm, tm or all
     noticed: bool
     one_way: bool
 
 
 @dataclass(frozen=True)
 class Crash:
-    """`rm`, `jm`, `daemon` (RM and all JMs), `tm`, `tm+rm`, `session`, `stopped` (a TaskManager by SIGSTOP); `rm hangs`
+    """A crash of one or several processes.
 
-    and `jm hangs`: another one leads at once, and the old one goes on when `lasts` is over.
+    `what` is `rm`, `jm`, `daemon` (RM and all JMs), `tm`, `tm+rm`, `session` or `stopped` (a TaskManager by SIGSTOP).
+    With `rm hangs` and `jm hangs`, another leader begins at once, and the old one continues after `lasts`.
     """
 
     at: float
-    lasts: float  # until it is there again
+    lasts: float  # seconds until it is back
     what: str
     number: int
 
@@ -72,28 +73,28 @@ class Plan:
     min: int = 0
     standby: int = 0
     max: int = 6
-    standalone: int = 0  # TaskManagers that come by themselves
-    can_start: bool = True  # whether there are others
+    standalone: int = 0  # TaskManagers that start by themselves
+    can_start: bool = True  # whether the ResourceManager can start others
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 5.0
     hold_timeout: float = 8.0
     taskmanager_timeout: float = 8.0
-    registration_timeout: float = 0.0  # of TaskManagers that are no standalone ones
-    start_time: tuple[float, float] = (0.5, 3.0)  # seconds until one registers; again until its session is ready
+    registration_timeout: float = 0.0  # of TaskManagers that are not standalone
+    start_time: tuple[float, float] = (0.5, 3.0)  # seconds until one registers, and again until its session is ready
     start_failures: float = 0.0  # chance that a start fails
-    task_time: float = 0.5  # seconds that a task takes to come up or to end, at most
+    task_time: float = 0.5  # most seconds that a task needs to start or to end
     task_failures: float = 0.0  # chance that a task fails after a while, until the calm
-    storage_failures: float = 0.0  # chance that no restore point is found, or a checkpoint fails the job
-    ageing: float = 0.0  # chance that the end of a task leaves its session aged
+    storage_failures: float = 0.0  # chance that no restore point is found, or that a checkpoint fails the job
+    ageing: float = 0.0  # chance that a session counts as aged when a task ends
     unkillable: float = 0.0  # chance that the driver cannot kill a TaskManager
-    tight: bool = False  # there is not room for all jobs at once
+    tight: bool = False  # there is no room for all jobs at once
     encoded: bool = False  # every message is encoded and decoded
     jobs: tuple[JobPlan, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     @property
     def calm_at(self) -> float:
-        """When the last fault is over and the last job has been submitted."""
+        """Return when the last fault is over and the last job has been submitted."""
         over = [fault.at + fault.lasts for fault in self.faults] + [job.at for job in self.jobs]
         return max([*over, *(job.ends for job in self.jobs if job.ends is not None)], default=0.0)
 

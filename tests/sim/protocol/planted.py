@@ -1,4 +1,4 @@
-"""The real code, broken on purpose: the simulation must find each of these. What it cannot find it does not guard."""
+"""The real code, broken on purpose. The simulation must find each of these; it does not guard what it cannot find."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ FAULTS: Mapping[str, Planted] = {
 
 
 def find(name: str, within: int) -> Verdict | None:
-    """The first seed that breaks with it, reduced; None where none does."""
+    """Return the first seed that breaks with this fault, reduced. None if no seed does."""
     fault = FAULTS[name]
     for seed in range(within):
         plan = drawn(seed)

@@ -1,4 +1,4 @@
-"""The ResourceManager's process around its real core; the driver is the simulated host."""
+"""The ResourceManager's process around its real core. The simulated host is its driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sim.protocol.party import Party
 if TYPE_CHECKING:
     from tests.sim.protocol.world import World
 
-START_TIMEOUT = 10.0  # seconds
+START_TIMEOUT = 10.0  # in seconds
 
 
 class ResourceManagerParty(Party[ResourceManagerCore]):
@@ -42,10 +42,10 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         core = ResourceManagerCore(ids=world.ids, options=options, check=True)
         super().__init__(world.universe, RESOURCE_MANAGER, core)
         self.world = world
-        self.zombie = False  # another one leads: the driver does not listen to it
-        self._seen: dict[ResourceId, int] = {}  # the latest version of each one's reports
+        self.zombie = False  # another one leads, and the driver ignores this one
+        self._seen: dict[ResourceId, int] = {}  # the latest version of each TaskManager's reports
         self._before: Resources = core.state
-        self._answers: tuple[ResourceId, AllocationId] | None = None  # what the present step is an answer to
+        self._answers: tuple[ResourceId, AllocationId] | None = None  # the request that the present step answers
         self.universe.note("{} BEGINS as {}", self.address, core.leader_id)
         self.step(core.found, world.host.living(), world.universe.now)
 
@@ -70,7 +70,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         return isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree) and fence != self.core.leader_id
 
     def _unchanged(self, resource_id: ResourceId, before: Resources) -> None:
-        """By a report that is older than one which was taken (R8)."""
+        """Check that a report older than one that was taken changes nothing (R8)."""
         was, now = before.task_managers.get(resource_id), self.core.state.task_managers.get(resource_id)
         if was is None or now is None:
             return
@@ -108,7 +108,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def sends(self, ask: Ask) -> None:
-        """m7: the slots are marked taken for this allocation before they are asked for."""
+        """Check that slots are marked taken for an allocation before they are requested (m7)."""
         allocate = ask.about
         if not isinstance(allocate, SendAllocate):
             return
@@ -137,7 +137,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         self._check_reserved_once(state)
 
     def _check_reserved_once(self, state: Resources) -> None:
-        """R3: slots of one TaskManager for a need."""
+        """Check that the slots of one need are on one TaskManager (R3)."""
         places: dict[AllocationId, ResourceId] = {}
         for resource_id, tm in state.task_managers.items():
             for slot in tm.slots:
@@ -150,7 +150,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                     )
 
     def _check_reservations(self, was: TaskManager, tm: TaskManager) -> None:
-        """R2: what is marked taken stays so until the TaskManager says otherwise, or the mark is too old (R9)."""
+        """Check that a mark stays until the TaskManager contradicts it (R2) or it is too old (R9)."""
         if was.instance_id != tm.instance_id or not tm.registered or tm.report is None:
             return
         told = tm.report.slots

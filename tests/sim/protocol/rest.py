@@ -1,4 +1,4 @@
-"""What must hold when the faults are over and everything has come to rest; each says what is not so, or nothing."""
+"""What must hold after the faults, when everything has settled. Each check returns what is wrong, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def not_ended(job: Job) -> str:
 
 
 def unserved(world: World) -> str:
-    """What is not well yet while there are no faults; empty: every job runs, and all parties agree."""
+    """Return what is not well yet without faults. Empty if every job runs and all parties agree."""
     for job in world.jobs.values():
         if job.ended is not None:
             continue
@@ -46,7 +46,7 @@ def _not_running(world: World, master: JobMasterParty) -> str:
 
 
 def _disagreement(world: World) -> str:
-    """R12: the ResourceManager's view is the TaskManagers' slot tables, and nothing is held that no job has."""
+    """Compare the ResourceManager's view with the TaskManagers' slot tables, and find slots that no job has (R12)."""
     rm = world.resource_manager
     if rm is None:
         return "there is no ResourceManager"
@@ -75,7 +75,7 @@ def _is_wanted(world: World, attempt_id: AttemptId) -> bool:
 
 
 def leaks(world: World) -> str:
-    """What is left of the jobs, and of TaskManagers that nobody needs."""
+    """Return what is left of the jobs, or of TaskManagers that nobody needs."""
     for job in world.jobs.values():
         if job.ended is None:
             status = job.master.core.state.status if job.master is not None else "without JobMaster"
@@ -100,7 +100,7 @@ def leaks(world: World) -> str:
 
 
 def standing(world: World) -> list[str]:
-    """How it stands, for the story."""
+    """Describe the state of all parties, for the story."""
     lines = []
     if world.resource_manager is not None:
         for resource_id, seen in world.resource_manager.core.state.task_managers.items():

@@ -1,4 +1,7 @@
-"""One seed, from its plan to its verdict; a failing one is reduced to the faults that it needs, and told."""
+"""One seed, from its plan to its verdict.
+
+A failing run is reduced to the faults that it needs, and its story is told.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ class Verdict:
     seed: int
     violation: str = ""  # empty: everything held
     story: tuple[str, ...] = ()  # of a violation: settings, journal, what broke
-    virtual: float = 0.0  # seconds that went by in the run
+    virtual: float = 0.0  # seconds that passed in the run
     served_in: float = 0.0  # seconds from the last fault until every job ran
-    gone_in: float = 0.0  # and from the end of the jobs until nothing was left
+    gone_in: float = 0.0  # seconds from the end of the jobs until nothing was left
     messages: int = 0
 
 
 def run(seed: int, planted: Planted = nullcontext) -> Verdict:
-    """Of a violation, the story of the shortest plan that breaks the same rule."""
+    """Run a seed. The story of a violation is that of the smallest plan that breaks the same rule."""
     verdict = attempt(drawn(seed), planted)
     return reduced(drawn(seed), verdict, planted) if verdict.violation else verdict
 
 
 def attempt(plan: Plan, planted: Planted = nullcontext, *, told: bool = False) -> Verdict:
-    """`told`: with the story, also where nothing broke."""
+    """Run a plan. With `told`, the verdict has the story even if nothing broke."""
     violation = ""
     with planted(), _quiet():
         world = World(plan)
@@ -52,7 +55,7 @@ def attempt(plan: Plan, planted: Planted = nullcontext, *, told: bool = False) -
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What the cores log is in the journal."""
+    """Switch logging off. What the cores log is in the journal."""
     configured, before = structlog.is_configured(), structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -78,7 +81,7 @@ def reduced(plan: Plan, verdict: Verdict, planted: Planted = nullcontext) -> Ver
 
 
 def kind(violation: str) -> str:
-    """What a violation of this rule begins with, whoever broke it."""
+    """Return the words with which violations of this rule begin, whoever broke it."""
     return " ".join(word for word in violation.split("\n")[0].split() if not any(map(str.isdigit, word)))[:60]
 
 

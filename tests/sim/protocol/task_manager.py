@@ -1,4 +1,4 @@
-"""A TaskManager's process around its real core: a session and tasks that need random times to come up and to end."""
+"""A TaskManager's process around its real core. Its session and tasks take random times to start and to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.protocol.job_master import JobMasterParty
     from tests.sim.protocol.world import World
 
-STATUS_TIMEOUT = 2.0  # seconds
+STATUS_TIMEOUT = 2.0  # in seconds
 STATUS_PAUSE = 0.5
 STATUS_TRIES = 10
 LIVE = frozenset({m.TaskState.DEPLOYING, m.TaskState.INITIALIZING, m.TaskState.RUNNING, m.TaskState.INPUT_ENDED})
@@ -64,7 +64,7 @@ class _Status:
 
 
 class TaskManagerParty(Party[TaskManagerCore]):
-    """`local`: the host sees its process end, and can kill it. `standalone`: started by nobody here."""
+    """`local`: the host notices the end of its process, and can kill it. `standalone`: it started by itself."""
 
     def __init__(self, world: World, resource_id: ResourceId, *, pid: int, standalone: bool, local: bool) -> None:
         plan = world.plan
@@ -75,9 +75,9 @@ class TaskManagerParty(Party[TaskManagerCore]):
         self.attempts: dict[AttemptId, Attempt] = {}
         self._waiting: list[tuple[frozenset[AttemptId], Later]] = []
         self._generation = 0
-        self._loaded: set[m.Library] = set()  # into the present session
-        self._unwanted: set[AttemptId] = set()  # as JobMasters wanted, and were not refused
-        self._offers: dict[Address, int] = {}  # the version of the last one to each JobMaster
+        self._loaded: set[m.Library] = set()  # libraries in the present session
+        self._unwanted: set[AttemptId] = set()  # attempts that JobMasters have cancelled
+        self._offers: dict[Address, int] = {}  # the version of the last offer to each JobMaster
         address = task_manager(resource_id)
         report = m.TaskManagerReport(resource_id=resource_id, slots=(), session=m.SessionPhase.STARTING)
         hello = m.RegisterTaskManager(
@@ -109,7 +109,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
             self._session(m.SessionPhase.READY)
 
     def lose_session(self, lasts: float) -> None:
-        """Its tasks fail with it; a new child follows."""
+        """Lose the session. Its tasks fail with it, and a new child starts."""
         self.universe.note("{}: its SESSION is lost", self.address)
         self._generation += 1
         self._session(m.SessionPhase.LOST)
@@ -291,7 +291,10 @@ class TaskManagerParty(Party[TaskManagerCore]):
             self.check()
 
     def check(self) -> None:
-        """No slot twice, nothing of others beside an exclusive job, no task where its JobMaster has no slot."""
+        """Check slots and tasks.
+
+        No slot is held twice, an exclusive job is alone, and no task runs where its JobMaster has no slot.
+        """
         bindings = self.core.slots.table.bindings
         held = Counter(slot for binding in bindings.values() for slot in binding.slots)
         if any(count > 1 for count in held.values()):

@@ -1,4 +1,4 @@
-"""The simulation itself: time, processes and the network do what they say."""
+"""The simulation itself: time, processes and the network behave as described."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTICE = m.TaskManagerLost(resource_id=ResourceId("tm-1"), reason="gone")
 
 
 class Toy:
-    """Remembers what happened to it, and when."""
+    """A core that remembers what happened to it, and when."""
 
     def __init__(self) -> None:
         self.commands: list[object] = []
@@ -55,7 +55,7 @@ class Toy:
 
 
 class Two:
-    """Two parties on one wire."""
+    """Two parties on one network."""
 
     def __init__(self, seed: int = 1, **options: bool) -> None:
         self.universe = Universe(seed, **options)
@@ -71,7 +71,7 @@ class Two:
         self.here.settle()
 
     def outcome(self, within: float = 10.0) -> Outcome:
-        """The only one."""
+        """Return the only outcome."""
         self.universe.engine.run_until(self.universe.now + within)
         ((_, about, outcome),) = self.here.core.outcomes
         assert about == "it"
@@ -193,7 +193,7 @@ def test_a_core_is_woken_when_it_wants_to_be_and_not_before() -> None:
     two = Two()
     two.here.core.wake = 7.0
     two.here.settle()
-    two.here.core.wake = 3.0  # earlier now
+    two.here.core.wake = 3.0  # earlier than before
     two.here.settle()
     two.universe.engine.run_until(20.0)
     assert two.here.core.ticks == [3.0]

@@ -1,4 +1,4 @@
-"""The simulation guards what it says it guards: the code, broken on purpose, does not get through."""
+"""The simulation finds real code that is broken on purpose."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ QUICK = (
 
 @pytest.mark.parametrize("fault", QUICK)
 def test_a_planted_fault_is_found_at_once(fault: str) -> None:
-    """R30."""
+    """These faults show in the first few seeds (R30)."""
     assert find(fault, within=60) is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in QUICK])
 def test_a_planted_fault_is_found(fault: str) -> None:
-    """R30."""
+    """These faults need more seeds (R30)."""
     assert find(fault, within=2_000) is not None

@@ -1,4 +1,4 @@
-"""What the faults of resources.md R10 - R15 cost, one at a time, on the real cores without loss of messages."""
+"""What each fault of resources.md R10 - R15 costs by itself, on the real cores and without loss of messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HEARTBEAT_TIMEOUT = 5.0
 
 
 def cluster(*jobs: JobPlan, **changes: Any) -> World:
-    """Its jobs run."""
+    """Return a world whose jobs run."""
     world = World(replace(Plan(seed=1, jobs=jobs or (TWO_GROUPS,), heartbeat_timeout=HEARTBEAT_TIMEOUT), **changes))
     world.begin()
     pass_time(world, 0.5)
     served(world, within=30.0)
-    pass_time(world, 10)  # standbys come up
+    pass_time(world, 10)  # until standbys are ready
     return world
 
 
@@ -58,7 +58,7 @@ def served(world: World, within: float) -> float:
 
 
 def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
-    """R12: afterwards its view is that of the slot tables, and nothing was started."""
+    """Afterwards its view equals the slot tables, and nothing was started (R12)."""
     world = cluster(standby=1)
     before, there = attempts(world), processes(world)
     world.crash_resource_manager(lasts=8.0)
@@ -69,7 +69,7 @@ def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
 
 
 def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes() -> None:
-    """R13."""
+    """After a crash of its JobMaster, a job runs in the same processes as before, as new attempts (R13)."""
     world = cluster()
     before, there = attempts(world), processes(world)
     world.crash_job_master(master(world), lasts=1.0)
@@ -81,7 +81,7 @@ def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes(
 
 
 def test_slots_wait_for_the_next_job_master_and_then_fall_free() -> None:
-    """R13: jobmanager.slot-hold-timeout."""
+    """`jobmanager.slot-hold-timeout` is the limit (R13)."""
     world = cluster()
     world.crash_job_master(master(world), lasts=1_000.0)
     pass_time(world, HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
@@ -92,7 +92,7 @@ def test_slots_wait_for_the_next_job_master_and_then_fall_free() -> None:
 
 
 def test_resource_manager_and_job_master_crash_at_once() -> None:
-    """R14."""
+    """The job runs again, and no TaskManager is started (R14)."""
     world = cluster()
     there = processes(world)
     world.crash_daemon(lasts=2.0)
@@ -102,7 +102,7 @@ def test_resource_manager_and_job_master_crash_at_once() -> None:
 
 
 def test_a_killed_task_manager_is_made_up_for_by_the_standby() -> None:
-    """R11."""
+    """The job runs again within two seconds, and a new standby follows (R11)."""
     world = cluster(JobPlan(at=0.0, groups=(3,)), standby=1)
     there = processes(world)
     victim = busy(world)
@@ -114,7 +114,7 @@ def test_a_killed_task_manager_is_made_up_for_by_the_standby() -> None:
 
 
 def test_task_manager_and_resource_manager_crash_at_once() -> None:
-    """R14."""
+    """The job runs again once there is a ResourceManager (R14)."""
     world = cluster()
     world.kill(busy(world))
     world.crash_resource_manager(lasts=2.0)
@@ -124,7 +124,7 @@ def test_task_manager_and_resource_manager_crash_at_once() -> None:
 
 @pytest.mark.parametrize("unkillable", [0.0, 1.0])
 def test_a_stopped_task_manager_does_no_harm_when_it_goes_on(unkillable: float) -> None:
-    """R15: its job runs elsewhere by then. Where the driver cannot kill it, it becomes an idle one and ends as such."""
+    """By then its job runs elsewhere. If the driver cannot kill it, it becomes idle and ends as such (R15)."""
     world = cluster(unkillable=unkillable)
     zombie = busy(world)
     zombie.stop()
@@ -143,7 +143,7 @@ def runs_without(world: World, tm: TaskManagerParty) -> bool:
 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back_empty(noticed: bool) -> None:
-    """R15."""
+    """Both the cluster and the TaskManager itself give its slots up, so it is empty when the cut heals (R15)."""
     world = cluster(unkillable=1.0, taskmanager_timeout=100.0)
     lost = busy(world)
     ways = [(lost.address, other) for other in (master(world).address, RESOURCE_MANAGER)]
@@ -160,7 +160,7 @@ def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back_empty(noti
 
 
 def test_idle_task_managers_are_kept_for_a_while_and_then_told_to_exit() -> None:
-    """R6: but for `min`, and those whose time is not over yet."""
+    """`min` of them stay, and so do those whose time is not over yet (R6)."""
     world = cluster(min=1)
     assert len(processes(world)) == 2
     master(world).feed(CancelRequested())

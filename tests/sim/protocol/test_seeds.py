@@ -1,4 +1,4 @@
-"""The slot protocol over many seeds: no rule ever breaks, and after the faults everything comes to rest (R30)."""
+"""The slot protocol over many seeds: no rule ever breaks, and after the faults everything settles (R30)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.sim.protocol.planted import FAULTS
 from tests.sim.protocol.run import attempt, kind, reduced, run
 
 CHUNK = 50
-SEEDS = 400  # what `make test` has time for; `python -m tests.sim --seeds 0-9999` does the rest
+SEEDS = 400  # as many as `make test` has time for; `python -m tests.sim --seeds 0-9999` runs more
 REPEATED = (5, 18, 48, 97)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_rule_breaks_in_these_seeds(first: int) -> None:
-    """R30."""
+    """No rule of the slot protocol breaks in any of these seeds (R30)."""
     for seed in range(first, first + CHUNK):
         verdict = run(seed)
         assert not verdict.violation, "\n".join(verdict.story)
@@ -32,7 +32,7 @@ def story_of(seed: int) -> str:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_tells_the_same_story_in_every_process(hash_seed: str) -> None:
-    """R30: a failing seed reproduces the run exactly."""
+    """A failing seed reproduces the run exactly (R30)."""
     told = f"from tests.sim.protocol.test_seeds import story_of; print(*map(story_of, {REPEATED}))"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", told]
@@ -45,7 +45,7 @@ def test_seeds_differ() -> None:
 
 
 def test_a_broken_rule_is_told_with_the_settings_and_without_the_faults_that_it_does_not_need() -> None:
-    """R30: a readable story."""
+    """The story is readable (R30)."""
     fault = FAULTS["the RM marks slots taken after it has asked for them"]
     plan = next(plan for plan in map(drawn, range(100)) if len(plan.faults) > 3)
     broken = attempt(plan, fault)

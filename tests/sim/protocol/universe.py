@@ -1,4 +1,4 @@
-"""What all parties of one run share: virtual time, chance, the network, the story."""
+"""What all parties of one run share: virtual time, randomness, the network and the story."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.protocol.wire import Wire
 
 class Universe:
     def __init__(self, seed: int | str, *, encoded: bool = False) -> None:
-        """`encoded`: every message is encoded and decoded on its way, which costs time and changes nothing."""
+        """With `encoded`, every message is encoded and decoded on its way. That takes time and changes nothing."""
         self.rng = random.Random(seed)
         self.engine = Engine()
         self.journal = Journal()

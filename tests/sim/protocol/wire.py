@@ -1,7 +1,7 @@
-"""The network between the parties: it loses, doubles and delays messages and answers, each on its own, and cuts parties
-off from one another. All from the run's one source of randomness.
+"""The network between the parties. It loses, doubles and delays messages and answers, and cuts parties off.
 
-The sender of a request hears of its outcome once: the first answer that comes through, no way, or a timeout.
+Messages and answers have separate fates. All of them come from the run's one source of randomness. The sender of a
+request hears one outcome: the first answer that arrives, a failed connection, or a timeout.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tests.sim.protocol.engine import Engine
 from tests.sim.protocol.journal import Journal
 from tests.sim.protocol.party import Party
 
-CALM_DELAYS = (0.001, 0.02)  # seconds, of one way
+CALM_DELAYS = (0.001, 0.02)  # seconds, in one direction
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What happens to a message, and apart from it to an answer: chances, and how late a late one is at most."""
+    """What may happen to a message, and separately to an answer: chances, and the longest delay of a late one."""
 
     drop: float = 0.0
     double: float = 0.0
     late: float = 0.0
-    latest: float = 0.0  # seconds
+    latest: float = 0.0  # in seconds
 
 
 CALM = Weather()
@@ -50,10 +50,10 @@ class Call:
 
 @dataclass(eq=False)
 class Later:
-    """What a party returns that answers a request when something has happened: once."""
+    """A party returns this to answer a request later, when something has happened. It is answered once."""
 
     outcome: Outcome | None = None
-    reply: Callable[[Outcome], None] | None = None  # where somebody waits
+    reply: Callable[[Outcome], None] | None = None  # set if somebody waits
 
     def answer(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -64,26 +64,26 @@ class Later:
 class Wire:
     def __init__(self, engine: Engine, rng: random.Random, journal: Journal, *, encoded: bool = False) -> None:
         self.weather = CALM
-        self.sent = 0  # messages, answers not counted
+        self.sent = 0  # number of messages, without answers
         self.parties: dict[Address, Party[Any]] = {}
-        self.silent: set[Address] = set()  # addresses of which nothing says that nobody is there
+        self.silent: set[Address] = set()  # requests to these addresses get no failed connection if nobody is there
         self._engine = engine
         self._rng = rng
         self._journal = journal
         self._codec = Codec() if encoded else None
-        self._cuts: dict[tuple[Address, Address], int] = {}  # one way; how many faults cut it now
-        self._resets: dict[tuple[Address, Address], int] = {}  # of these, those that the sender notices
+        self._cuts: dict[tuple[Address, Address], int] = {}  # in one direction; the number of faults that cut it now
+        self._resets: dict[tuple[Address, Address], int] = {}  # those that the sender notices
 
     # --- cuts --------------------------------------------------------------------------------------------------------
 
     def cut(self, source: Address, target: Address, *, noticed: bool) -> None:
-        """One way. `noticed`: the sender sees its connection fail; else everything is swallowed."""
+        """Cut one direction. With `noticed`, the sender sees its connection fail; otherwise messages just vanish."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         if noticed:
             self._resets[source, target] = self._resets.get((source, target), 0) + 1
 
     def heal(self, source: Address, target: Address, *, noticed: bool) -> None:
-        """As often as it was cut."""
+        """Undo one cut. A direction works again after as many calls as it was cut."""
         for counts in (self._cuts, self._resets) if noticed else (self._cuts,):
             counts[source, target] -= 1
             if not counts[source, target]:
@@ -116,7 +116,7 @@ class Wire:
             self._engine.after(delay, self._drop_off, source.address, tell)
 
     def _fates(self, pair: tuple[Address, Address], number: int, message: object) -> tuple[float, ...]:
-        """The delay of each copy that arrives."""
+        """Return the delay of each copy that arrives."""
         weather, draw = self.weather, self._rng.random
         fate, delays = "", tuple[float, ...]()
         least, most = CALM_DELAYS
@@ -205,7 +205,7 @@ class Wire:
             self._journal.note(self._engine.now, "{} does not take a notice: {}", target.address, str(error))
 
     def _copied(self, message: Any) -> Any:
-        """As it is read on the other side of a socket."""
+        """Return the message as it is read on the other side of a socket."""
         if self._codec is None:
             return message
         return self._codec.decode_message(type(message).__name__, self._codec.encode(message))
@@ -216,5 +216,5 @@ def _unreachable(target: Address) -> Outcome:
 
 
 def _crossed(error: MinflinkError) -> MinflinkError:
-    """As it is known on the other side of a process boundary."""
+    """Return the error as it is known on the other side of a process boundary."""
     return error if isinstance(error, Fenced | Unreachable | RemoteError) else RemoteError(error.info())

@@ -1,6 +1,6 @@
-"""One run: a cluster of real cores, its jobs, its faults; what must hold at the end.
+"""One run: a cluster of real cores, its jobs and its faults, and what must hold at the end.
 
-First the faults; then calm, in which every job comes to run; then the jobs end, and nothing may be left of them.
+The faults come first. Then, in the calm, every job has to run. Then the jobs end, and nothing may be left of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sim.protocol.rest import leaks, not_ended, unserved
 from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
 from tests.sim.protocol.universe import Universe
 
-LOOK = 0.5  # seconds between two looks whether all is well
+LOOK = 0.5  # seconds between two checks whether all is well
 SERVED_WITHIN = 90.0  # seconds from the last fault until every job runs
 GONE_WITHIN = 120.0  # seconds from the end of the jobs until nothing is left of them
 ZOMBIE_LIFE = 5.0  # seconds that a replaced leader goes on before it notices
@@ -52,8 +52,8 @@ class World:
         self.dispatcher = DispatcherParty(self.universe)
         self.host = Host(self)
         self.calm = False  # no more faults
-        self.ending = False  # of the jobs
-        self.served_in = self.gone_in = 0.0  # seconds that the two ends of the run took
+        self.ending = False  # the jobs are ending
+        self.served_in = self.gone_in = 0.0  # seconds that the last two phases of the run took
         self._epoch = 1
         self._task_managers: dict[ResourceId, TaskManagerParty] = {}
 
@@ -69,13 +69,13 @@ class World:
         Chaos(self).schedule(plan.faults)
 
     def run(self) -> None:
-        """Raises Violation."""
+        """Run everything. Raises Violation."""
         self.begin()
         self.universe.engine.run_until(self.plan.calm_at)
         self.universe.note("CALM: no more faults")
         self.calm = True
         if self.plan.tight:
-            # There is not room for all: each gets its turn.
+            # There is no room for all: each gets its turn.
             for job in list(self.jobs.values())[:-1]:
                 self._cancel(job)
                 self.until(partial(not_ended, job), GONE_WITHIN)
@@ -87,7 +87,7 @@ class World:
         self.gone_in = self.until(partial(leaks, self), GONE_WITHIN)
 
     def until(self, wrong: Callable[[], str], within: float) -> float:
-        """Let time pass until nothing is wrong; how long it took. Raises Violation."""
+        """Let time pass until nothing is wrong. Return how many seconds it took. Raises Violation."""
         began = self.universe.now
         while told := wrong():
             if self.universe.now >= began + within:
@@ -133,7 +133,7 @@ class World:
             JobMasterParty(self, job)
 
     def _end(self, job: Job) -> None:
-        """By the end of its input, or by a request to cancel it."""
+        """End a job by the end of its input, or by a cancellation."""
         if job.ended is not None:
             return
         if job.plan.bounded:
@@ -185,7 +185,7 @@ class World:
         self.universe.engine.after(lasts, self._start_job_master, master.job)
 
     def crash_daemon(self, lasts: float) -> None:
-        """ResourceManager, JobMasters and Dispatcher at once; a new process with a later epoch follows."""
+        """Crash ResourceManager, JobMasters and Dispatcher at once. A new process with a later epoch follows."""
         self.crash_resource_manager(lasts)
         for master in self.job_masters():
             self.crash_job_master(master, lasts)
@@ -205,7 +205,7 @@ class World:
                 self.dispatcher.ended(job.job_id, self.ids.leader())
 
     def replace_resource_manager(self, lasts: float) -> None:
-        """It hangs and is replaced; then it goes on as a zombie for a while."""
+        """Let it hang and replace it. Afterwards it continues as a zombie for a while."""
         rm = self.resource_manager
         if rm is not None:
             self.universe.note("{} HANGS and is replaced", rm.address)
@@ -241,7 +241,7 @@ class World:
         self.host.ended(tm, reason)
 
     def connections_failed(self, addresses: list[Address]) -> None:
-        """What a server sees of its clients' sockets: the ResourceManager suspects the TaskManagers among them."""
+        """Tell the ResourceManager, as a server that sees its clients' sockets fail, which TaskManagers to suspect."""
         rm = self.resource_manager
         for address in addresses:
             kind, _, name = address.partition("/")
@@ -251,9 +251,9 @@ class World:
     # --- what must hold always ---------------------------------------------------------------------------------------
 
     def deployed(self, tm: TaskManagerParty, deployment: m.DeployTask) -> None:
-        """No second attempt of a task while its JobMaster still has the slots on which the first one runs.
+        """Check that no second attempt of a task starts while its JobMaster still has the slots of the first one.
 
-        A late one, that the JobMaster has given up meanwhile, may come up anywhere: nothing of it is ever accepted.
+        An attempt that the JobMaster has given up may start late anywhere: nothing of it is ever accepted.
         """
         job = self.jobs[deployment.job.job_id]
         if job.master is None or job.master.core.state.by_attempt(deployment.attempt_id) is None:

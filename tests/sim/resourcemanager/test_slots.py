@@ -25,7 +25,7 @@ def ready(world: World, number: int) -> bool:
 
 
 async def test_a_job_is_served_from_the_standby_at_once_and_the_standby_is_replaced() -> None:
-    """R3, R6: warm slots are there before the job is, and again after it came."""
+    """Warm slots are ready before the job comes, and again afterwards (R3, R6)."""
     async with World(1) as world:
         await world.within(20, lambda: ready(world, 1) and world.agreed())
         job = await world.submit(a=2, b=1)
@@ -35,7 +35,7 @@ async def test_a_job_is_served_from_the_standby_at_once_and_the_standby_is_repla
 
 
 async def test_a_killed_taskmanager_is_made_up_for_by_the_standby_and_replaced() -> None:
-    """R11: the job has slots again within two seconds, long before a new TaskManager is warm."""
+    """The job has slots again within two seconds, long before a new TaskManager is warm (R11)."""
     async with World(2) as world:
         job = await world.submit(a=3)
         await world.within(40, lambda: ready(world, 2) and settled(world))
@@ -47,7 +47,7 @@ async def test_a_killed_taskmanager_is_made_up_for_by_the_standby_and_replaced()
 
 
 async def test_a_taskmanager_that_falls_silent_is_lost_after_the_heartbeat_timeout() -> None:
-    """R10, R11: a partition or a SIGSTOP; no exit is seen."""
+    """The cause is a partition or a SIGSTOP, so no exit is seen (R10, R11)."""
     async with World(3) as world:
         job = await world.submit(a=3)
         await world.within(40, lambda: ready(world, 2) and settled(world))
@@ -59,7 +59,7 @@ async def test_a_taskmanager_that_falls_silent_is_lost_after_the_heartbeat_timeo
 
 
 async def test_idle_taskmanagers_beyond_the_standby_are_stopped() -> None:
-    """R6: after resourcemanager.taskmanager-timeout."""
+    """Idle TaskManagers are stopped after `resourcemanager.taskmanager-timeout` (R6)."""
     async with World(4) as world:
         job = await world.submit(a=4, b=4)
         await world.within(60, lambda: ready(world, 3) and settled(world))
@@ -73,7 +73,7 @@ async def test_idle_taskmanagers_beyond_the_standby_are_stopped() -> None:
 
 
 async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing() -> None:
-    """R7, R12: jobs keep their slots, and nothing is started for TaskManagers that are there already."""
+    """Jobs keep their slots, and no TaskManager is started in addition to those that exist (R7, R12)."""
     async with World(5, standby=2) as world:
         jobs = [await world.submit(a=2, b=2) for _ in range(3)]
         await world.within(120, lambda: settled(world) and ready(world, 5))
@@ -86,7 +86,7 @@ async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing(
 
 
 async def test_a_taskmanager_that_is_found_and_never_registers_is_replaced() -> None:
-    """R7: one that hangs is not counted on for ever."""
+    """A TaskManager that hangs before it registers does not count for ever (R7)."""
     async with World(8) as world:
         await world.within(20, lambda: ready(world, 1) and world.agreed())
         (hanging,) = world.driver.living.values()
@@ -110,7 +110,7 @@ async def test_starts_that_fail_are_tried_again_and_say_why() -> None:
 
 
 async def test_no_more_taskmanagers_than_allowed_and_who_waits_is_served_when_slots_fall_free() -> None:
-    """R5: reaching max-taskmanagers is a reason to wait."""
+    """Jobs wait while max-taskmanagers is reached (R5)."""
     async with World(7, max=2) as world:
         first = [await world.submit(a=4) for _ in range(2)]
         await world.within(60, lambda: settled(world))
@@ -124,7 +124,7 @@ async def test_no_more_taskmanagers_than_allowed_and_who_waits_is_served_when_sl
 
 
 async def misfortune(world: World, rng: random.Random) -> None:
-    """One bad thing, or the end or beginning of a job."""
+    """Cause one fault, or end or begin a job."""
     living = sorted(world.driver.living)
     match rng.randrange(9):
         case 0 if living:
@@ -153,7 +153,10 @@ async def misfortune(world: World, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_after_any_faults_every_job_is_served_and_nothing_leaks(seed: int) -> None:
-    """R30: messages lost, doubled, late and out of order, partitions, crashes; a failing seed repeats exactly."""
+    """Messages are lost, doubled, late and out of order; there are partitions and crashes (R30).
+
+    A failing seed repeats exactly.
+    """
     rng = random.Random(seed)
     async with World(seed, max=10) as world:  # room for all: at most eight allocations at a time, and the standby
         world.wire.faults = Faults(drop=rng.choice([0, 0.1, 0.3]), double=rng.choice([0, 0.2]), most_delay=rng.random())

@@ -1,7 +1,7 @@
 """The ResourceManager and the TaskManagers' cores in their asyncio drivers, on a network and a host that fail.
 
-What the slot protocol itself does under faults is shown in tests/sim/protocol; here, that the drivers carry it out. A
-JobMaster is rewritten in a few lines.
+tests/sim/protocol shows how the slot protocol itself behaves under faults. Here the drivers are tested. A JobMaster is
+imitated in a few lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minflinkd.taskmanager.slot_state import SlotOptions
 from minflinkd.taskmanager.slot_table import SlotTable
 
 SLOTS = 4
-SILENT = 5.0  # seconds
+SILENT = 5.0  # in seconds
 HOLD = 10.0
 
 R = TypeVar("R")
@@ -45,7 +45,7 @@ async def asked(network: FaultyNetwork, target: str, request: m.Request[R], fenc
 
 
 class TaskManager:
-    """The core of one, on which nothing ever runs."""
+    """A TaskManager's core, without any tasks."""
 
     def __init__(self, world: World, resource_id: ResourceId) -> None:
         address = task_manager(resource_id)
@@ -97,13 +97,13 @@ class TaskManager:
 
 
 class Driver:
-    """Starts TaskManagers of this world, some of which never come up."""
+    """Starts TaskManagers of this world. Some of them never become ready."""
 
     def __init__(self, world: World) -> None:
         self.living: dict[ResourceId, TaskManager] = {}
         self.started = 0
         self.failing = 0.0  # probability of a failed start
-        self.most = 0  # processes at a time
+        self.most = 0  # most processes at a time
         self._world = world
 
     async def start(self, resource_id: ResourceId) -> None:
@@ -131,7 +131,7 @@ class Driver:
 
 
 class Job:
-    """A JobMaster that wants slots and does nothing with them."""
+    """A JobMaster that asks for slots and does nothing with them."""
 
     def __init__(self, world: World, job_id: JobId, groups: dict[str, int]) -> None:
         self.job_id = job_id
@@ -149,7 +149,7 @@ class Job:
 
     @property
     def complete(self) -> bool:
-        """It holds all that it wants."""
+        """Whether it holds all slots that it wants."""
         return not self.pool.needs
 
     async def start(self) -> None:
@@ -162,7 +162,7 @@ class Job:
         await self._tasks.aclose()
 
     async def end(self) -> None:
-        """Gives everything back, however often it has to say so."""
+        """Give everything back, and repeat the messages until they are answered."""
         await self.crash()
         for resource_id in {held.resource_id for held in self.pool.held.values()}:
             request = m.FreeSlots(job_id=self.job_id, allocations=self.pool.on(resource_id), job_ended=True)
@@ -278,7 +278,7 @@ class World:
         return job
 
     async def restart_resource_manager(self) -> None:
-        """R12: the new one knows nothing."""
+        """Start a new ResourceManager that knows nothing (R12)."""
         await self.resource_manager.aclose()
         self.resource_manager = self._new_resource_manager()
         await self.resource_manager.start()
@@ -287,7 +287,7 @@ class World:
         return sum(1 for tm in self.driver.living.values() for slot in tm.table.report() if slot.job_id is None)
 
     def served(self) -> bool:
-        """Every job holds what it wants, and the TaskManagers say so too."""
+        """Whether every job holds what it wants, and the TaskManagers agree."""
         return all(
             job.complete
             and all(
@@ -298,7 +298,7 @@ class World:
         )
 
     def agreed(self) -> bool:
-        """R12: the ResourceManager's view is the TaskManagers' slot tables, and nothing is held that no job holds."""
+        """Whether the ResourceManager's view equals the slot tables, and no slot is held that no job holds (R12)."""
         shown = self.resource_manager.snapshot().resources.task_managers
         registered = {key for key, tm in shown.items() if tm.registered}
         if registered != set(self.driver.living):
@@ -312,7 +312,7 @@ class World:
         return True
 
     def story(self) -> list[str]:
-        """How it stands, and the last messages."""
+        """Describe the state of all parties, with the last messages."""
         shown = self.resource_manager.snapshot().resources
         return [
             *(f"{job.job_id} needs {dict(job.pool.needs)}, holds {dict(job.pool.held)}" for job in self.jobs.values()),
@@ -322,7 +322,7 @@ class World:
         ]
 
     async def within(self, seconds: float, condition: Callable[[], bool]) -> float:
-        """How long it took."""
+        """Wait for the condition. Return how many seconds it took."""
         began = clock.monotonic()
         while not condition():
             if clock.monotonic() - began > seconds:

@@ -1,4 +1,4 @@
-"""Work beside a measurement is over with it, and its failure is not lost."""
+"""Work next to a measurement ends with it, and its failure is not lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server on loopback, and a wire to it that can be cut."""
+"""A real server on loopback, and a connection to it that can be cut."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,10 @@ async def client(server: BlobServer) -> AsyncIterator[BlobClient]:
 
 
 class Wire:
-    """Carries bytes to a server; each connection of `cuts` breaks after that many bytes of the answer."""
+    """Carries bytes to a server.
+
+    Each connection for which `cuts` has a number breaks after that many bytes of the answer.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -36,7 +39,7 @@ class Wire:
         self.connections = 0
         self.sent = 0  # bytes from the server
         self.received = 0  # bytes to the server
-        self.damage = 0  # answers of which a byte is going to be changed
+        self.damage = 0  # number of answers in which one byte will be changed
         self.damage_up = 0  # the same for what is sent to the server
         self.url = ""
 

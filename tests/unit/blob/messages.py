@@ -1,4 +1,4 @@
-"""Large messages about one job, and a party that takes them."""
+"""Large messages about one job, and a party that receives them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THERE, MASTER = task_manager(TM), job_master(JOB)
 
 @dataclass
 class Party:
-    """Answers everything, and keeps what it was asked."""
+    """Answers every request and remembers it."""
 
     address: Address
     fence: LeaderId | None = None

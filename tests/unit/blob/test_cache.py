@@ -27,7 +27,7 @@ DATA = os.urandom(100_000)
 
 
 class Downloads(BlobClient):
-    """Counts them, and can hold them up."""
+    """Counts downloads, and can hold them up."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, token=TOKEN, retries=2, pause=0.01)
@@ -53,7 +53,7 @@ def files(directory: Path) -> list[str]:
 
 
 def flip(path: Path) -> None:
-    """One bit, and neither size nor time of change."""
+    """Change one bit, and leave the size and the modification time as they were."""
     before, data = path.stat(), bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -95,7 +95,7 @@ async def key(upload: Upload) -> BlobKey:
 
 
 async def test_a_blob_is_fetched_once_and_counted(cache: BlobCache, downloads: Downloads, key: BlobKey) -> None:
-    """B8: parallel requests share one download. B15: two tasks of a job share the file."""
+    """Parallel requests share one download (B8), and two tasks of a job share the file (B15)."""
     paths = await asyncio.gather(*(cache.get(JOB, key) for _ in range(10)))
     assert len(set(paths)) == 1
     assert paths[0].read_bytes() == DATA
@@ -131,7 +131,7 @@ async def test_a_damaged_file_is_found_and_fetched_again(
     hashed_always: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B8: own file if verified, also one that was verified before; of a large one, whatever touched it is seen."""
+    """A cached file is verified, even if it was verified before. Any change of a large file is noticed (B8)."""
     monkeypatch.setattr(cache_module, "HASHED_ALWAYS", hashed_always)
     damage(await cache.get(JOB, key))
     assert (await cache.get(JOB, key)).read_bytes() == DATA
@@ -141,7 +141,7 @@ async def test_a_damaged_file_is_found_and_fetched_again(
 async def test_what_an_earlier_cache_left_is_not_trusted_and_nothing_outlives_a_cache(
     downloads: Downloads, key: BlobKey, tmp_path: Path
 ) -> None:
-    """B15: at shutdown everything goes; after a crash, at the next start in the same directory."""
+    """At shutdown everything is deleted; after a crash, the next start in the same directory deletes it (B15)."""
     left = tmp_path / "cache" / "incoming" / "left"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"of a cache that was killed")
@@ -167,7 +167,7 @@ async def test_a_blob_that_is_nowhere_is_not_held(cache: BlobCache, tmp_path: Pa
 async def test_one_who_stops_waiting_does_not_stop_the_others(
     cache: BlobCache, downloads: Downloads, key: BlobKey
 ) -> None:
-    """B8: also where it was the one that began the download."""
+    """The download goes on even if the request that began it is cancelled (B8)."""
     downloads.hold.clear()
     impatient, patient = (asyncio.create_task(cache.get(JOB, key)) for _ in range(2))
     await asyncio.wait_for(downloads.begun.wait(), 10)
@@ -198,7 +198,7 @@ async def test_a_download_ends_with_the_last_who_waits_and_the_next_begins_anew(
 async def test_a_download_that_somebody_waits_for_outlives_the_job_that_went_elsewhere_and_came_back(
     cache: BlobCache, downloads: Downloads, key: BlobKey
 ) -> None:
-    """B15: what is held is not taken away."""
+    """A file that is held is not deleted (B15)."""
     downloads.hold.clear()
     waiting = asyncio.create_task(cache.get(JOB, key))
     await asyncio.wait_for(downloads.begun.wait(), 10)
@@ -237,7 +237,7 @@ async def test_a_forgotten_jobs_files_go_but_for_what_is_held(
 
 
 class TestCleanup:
-    """B16, with lists that rotate every 50 ms."""
+    """The cleanup, with lists that rotate every 50 ms (B16)."""
 
     @pytest.fixture
     async def cache(self, downloads: Downloads, tmp_path: Path) -> AsyncIterator[BlobCache]:
@@ -252,7 +252,7 @@ class TestCleanup:
         cache.release(JOB, key)
         cache.release(JOB, other)
         released = asyncio.get_running_loop().time()
-        assert await cache.get(JOB, key) == path  # it leaves the lists
+        assert await cache.get(JOB, key) == path  # this takes the file off the lists
         await until(lambda: not others.exists())
         assert asyncio.get_running_loop().time() - released >= 0.05
         assert path.read_bytes() == DATA
@@ -262,7 +262,7 @@ class TestCleanup:
         assert (await cache.get(JOB, key)).read_bytes() == DATA
 
     async def test_what_nobody_knows_of_goes_too(self, cache: BlobCache, key: BlobKey, tmp_path: Path) -> None:
-        """A file that could not be deleted, or was placed behind the back of one who was cancelled."""
+        """A file may be unknown because it could not be deleted, or was written for a cancelled request."""
         stray = tmp_path / "cache" / JOB / str(key)
         stray.parent.mkdir()
         stray.write_bytes(DATA)
@@ -271,7 +271,7 @@ class TestCleanup:
     async def test_one_who_asks_during_a_deletion_gets_the_file(
         self, cache: BlobCache, downloads: Downloads, key: BlobKey, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The deletion is decided; who asks now must not be given the path of a file that is about to go."""
+        """The request must not get the path of a file whose deletion is already decided."""
         deleting, go_on = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         delete = cache._store.delete
@@ -293,7 +293,7 @@ class TestCleanup:
 
 
 class TestWithHaStore:
-    """B8: the HA store comes before the server, and is only read."""
+    """The HA store is asked before the server, and is only read (B8)."""
 
     @pytest.fixture
     def storages(self) -> Storages:
@@ -402,7 +402,7 @@ class TestWithHaStore:
 async def test_in_any_order_what_is_held_is_there_and_all_else_goes(
     downloads: Downloads, upload: Upload, tmp_path: Path
 ) -> None:
-    """B15, B16: gets, cancellations, releases, cleanup runs, damage and the ends of jobs, as they come."""
+    """Gets, cancellations, releases, cleanups, damage and the ends of jobs come in random order (B15, B16)."""
     import random
 
     rng = random.Random(4)

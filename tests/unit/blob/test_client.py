@@ -70,7 +70,7 @@ async def test_a_set_of_artifacts_is_uploaded_as_one(client: BlobClient, tmp_pat
 async def test_a_set_is_complete_after_its_last_blob_and_not_before(
     client: BlobClient, server: BlobServer, tmp_path: Path
 ) -> None:
-    """B6: what a client leaves that dies, or fails, before the end stays in a set that is not complete."""
+    """If a client dies or fails before the end, its blobs stay in an incomplete set (B6)."""
     with pytest.raises(ObjectNotFound):
         await client.upload_all(JOB, {"a.py": blob(tmp_path, 10, "1"), "b.py": tmp_path / "nowhere"})
     assert {info.state for info in await server.blobs()} <= {"uploaded"}
@@ -97,7 +97,7 @@ async def test_bytes_make_the_round_trip(client: BlobClient, wire: Any, size: in
 
 
 async def test_a_download_may_break_at_any_byte(client: BlobClient, wire: Any, tmp_path: Path) -> None:
-    """B8: in the head of the answer, in its body, at its end."""
+    """The break may be in the head of the answer, in its body, or at its end (B8)."""
     source = blob(tmp_path, 900)
     key = BlobKey.parse((await client.upload(JOB, source)).key)
     async with BlobClient(wire.url, token=TOKEN, retries=3, pause=0.001) as cut:
@@ -105,7 +105,7 @@ async def test_a_download_may_break_at_any_byte(client: BlobClient, wire: Any, t
             wire.cuts = [at, at]
             await cut.download_to(JOB, key, tmp_path / "copy")
             assert same(source, tmp_path / "copy"), at
-            await cut.aclose()  # the next one begins with a new connection
+            await cut.aclose()  # so the next one begins with a new connection
     assert files(tmp_path) == ["blob", "copy", f"server/{JOB}/{key}"]
 
 
@@ -253,7 +253,7 @@ async def test_a_job_is_deleted(client: BlobClient, server: BlobServer, tmp_path
 
 @pytest.mark.slow
 async def test_memory_does_not_grow_with_the_blob(tmp_path: Path) -> None:
-    """B40: up and down, server and client in this process."""
+    """Memory stays bounded for uploads and downloads; server and client are in this process (B40)."""
     size = 200 * 1024 * 1024
 
     def make() -> Path:
@@ -267,7 +267,7 @@ async def test_memory_does_not_grow_with_the_blob(tmp_path: Path) -> None:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
     def forget_the_peak() -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM is that of the whole process so far
+        Path("/proc/self/clear_refs").write_text("5")  # otherwise VmHWM would be the peak of the whole process so far
 
     source = await asyncio.to_thread(make)
     async with (

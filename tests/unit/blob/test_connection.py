@@ -1,4 +1,4 @@
-"""Uploads that stand still, and files that cannot be read while they are sent."""
+"""Uploads that make no progress, and files that cannot be read while they are sent."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As a daemon that is stopped: the system takes what comes, and nobody reads it."""
+    """A server like a stopped daemon: the system accepts the bytes, and nobody reads them."""
 
 
 async def asks_and_stops_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ async def test_an_upload_that_goes_on_may_take_longer_than_the_idle_timeout() ->
 
 
 class FailingFile(BufferedReader):
-    """It can be hashed, and is on a disk that fails then."""
+    """A file that can be hashed and whose disk fails afterwards."""
 
     reads = 0
 

@@ -1,4 +1,4 @@
-"""B2, B3: large messages between a daemon and a TaskManager, over TCP, a real BlobServer, HA store and cache."""
+"""Large messages between a daemon and a TaskManager, over TCP, with a real BlobServer, HA store and cache (B2, B3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minflinkd.storage.registry import Storages
 from tests.unit.blob.messages import FIRST, JOB, MASTER, THERE, Party, acknowledgement, deployment
 
 SECRET = b"s" * 64
-FILES = 200 * 10 * 5  # of a snapshot of 200 partitions of 10 stateful operators
+FILES = 200 * 10 * 5  # in a snapshot of 200 partitions of 10 stateful operators
 
 
 @dataclass
@@ -95,7 +95,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_deployment_is_fetched_from_the_ha_store_and_not_from_the_daemon(world: World) -> None:
-    """B2: so that a hundred TaskManagers that are deployed to do not ask the daemon."""
+    """So a hundred TaskManagers do not ask the daemon when they get their deployments (B2)."""
     request = deployment(files=FILES)
     await world.deploy(request)
     assert world.task_manager.got == [request]
@@ -105,7 +105,7 @@ async def test_a_deployment_is_fetched_from_the_ha_store_and_not_from_the_daemon
 
 
 async def test_a_redeployment_fetches_only_what_is_new(world: World) -> None:
-    """B3: the job's context and graph lie on the TaskManager's disk already."""
+    """The job's context and graph are on the TaskManager's disk already (B3)."""
     first, second = (deployment(n, job=2 << 20, graph=2 << 20, files=FILES) for n in range(2))
     await world.deploy(first)
     assert world.cache.statistics().from_ha == 3
@@ -138,7 +138,7 @@ async def test_a_deployment_that_no_frame_would_hold_arrives(world: World) -> No
 
 
 async def test_an_acknowledgement_leaves_nothing_anywhere(world: World) -> None:
-    """B2: deleted on delivery, and never in the HA store."""
+    """Blobs of an acknowledgement are deleted on delivery, and never written to the HA store (B2)."""
     request = acknowledgement(files=FILES)
     await world.acknowledge(request)
     assert world.master.got == [request]
@@ -148,7 +148,7 @@ async def test_an_acknowledgement_leaves_nothing_anywhere(world: World) -> None:
 
 
 async def test_an_acknowledgement_without_a_blobserver_is_unanswered_until_there_is_one(world: World) -> None:
-    """C12: it is repeated as if it had been lost."""
+    """Without a BlobServer, the acknowledgement is repeated as if it had been lost (C12)."""
     url, world.client.url = world.client.url, "http://127.0.0.1:9"
     request = acknowledgement(files=FILES)
     with pytest.raises(Unreachable):
@@ -159,7 +159,7 @@ async def test_an_acknowledgement_without_a_blobserver_is_unanswered_until_there
 
 
 async def test_what_a_taskmanager_left_before_it_died_goes_after_a_while(tmp_path: Path) -> None:
-    """B16, B18: nobody was told of it."""
+    """Nobody was told about it (B16, B18)."""
     async with running(tmp_path, retention=0.2) as world:
         await TaskManagerExchange(world.client, world.cache).leave(JOB, b"x" * 1000, lasting=False)
         await world.until_kept("t", 0)

@@ -1,4 +1,4 @@
-"""A blob is written in a thread while it comes (B5, B8, B40)."""
+"""A thread writes a blob to disk while it arrives (B5, B8, B40)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECE = 64 * 1024
 
 
 class Threads(ThreadPoolExecutor):
-    """Counts visits, and can be made to wait before each write."""
+    """Counts uses of the threads, and can make each write wait."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -43,7 +43,7 @@ def threads() -> Iterator[Threads]:
 
 
 class Slow(Incoming):
-    """Each write waits until it may go on."""
+    """Each write waits for permission."""
 
     threads: Threads
 
@@ -79,7 +79,7 @@ async def test_all_that_comes_is_written_in_its_order(tmp_path: Path, threads: T
 
 
 async def test_no_more_waits_than_allowed(tmp_path: Path, threads: Threads) -> None:
-    """B40: who sends faster than the disk writes has to wait."""
+    """A sender that is faster than the disk has to wait (B40)."""
     data = os.urandom(4 * MOST_WAITING)
     incoming, came = incoming_of(tmp_path, data, threads), list[int]()
     threads.go_on.clear()
@@ -95,7 +95,7 @@ async def test_no_more_waits_than_allowed(tmp_path: Path, threads: Threads) -> N
 
 
 async def test_what_came_before_a_source_broke_off_is_written(tmp_path: Path, threads: Threads) -> None:
-    """B8: so that the next try can go on behind it."""
+    """So the next try can continue after it (B8)."""
     data = os.urandom(300_000)
     incoming = incoming_of(tmp_path, data, threads)
 
@@ -112,7 +112,7 @@ async def test_what_came_before_a_source_broke_off_is_written(tmp_path: Path, th
 
 
 async def test_nothing_is_being_written_where_it_was_cancelled(tmp_path: Path, threads: Threads) -> None:
-    """B5: what waits is dropped, and the piece that is being written is waited for."""
+    """Waiting data is dropped, and cancellation waits for the piece that is being written (B5)."""
     data = os.urandom(4 * MOST_WAITING)
     incoming = incoming_of(tmp_path, data, threads)
     threads.go_on.clear()
@@ -133,7 +133,7 @@ async def test_nothing_is_being_written_where_it_was_cancelled(tmp_path: Path, t
 
 
 async def test_an_error_of_the_disk_ends_it_and_nothing_is_written_behind_it(tmp_path: Path, threads: Threads) -> None:
-    """B5: the size says how much there is."""
+    """`size` still says how much there is (B5)."""
     data = os.urandom(1_000_000)
     incoming = incoming_of(tmp_path, data, threads, max_size=5 * PIECE)
     with pytest.raises(BlobTooLarge):
@@ -148,7 +148,7 @@ async def test_an_error_of_the_disk_ends_it_and_nothing_is_written_behind_it(tmp
 
 
 async def test_many_fill_at_once_with_few_threads(tmp_path: Path, threads: Threads) -> None:
-    """B9: who waits for its sender holds no thread."""
+    """Waiting for a sender takes no thread (B9)."""
     held, data = asyncio.Event(), os.urandom(1_000_000)
 
     async def waits_in_the_middle() -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ SHA256 = hashlib.sha256(b"content").hexdigest()
 
 @pytest.mark.parametrize("kind", BlobKind)
 def test_a_key_survives_its_text(kind: BlobKind) -> None:
-    """B1: the kind, the SHA-256 and 16 random bytes."""
+    """A key consists of the kind, the SHA-256 and 16 random bytes (B1)."""
     key = BlobKey.new(kind, SHA256)
     assert BlobKey.parse(str(key)) == key
     assert len(bytes.fromhex(key.unique)) == 16

@@ -1,4 +1,4 @@
-"""What the BlobServer keeps and what goes (B2, B6, B16, B17, B19, B20), decided without I/O."""
+"""What the BlobServer keeps and what it deletes, decided without I/O (B2, B6, B16, B17, B19, B20)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_set_that_is_not_completed_is_staged_as_a_whole() -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_set_does_not_expire_while_one_of_its_blobs_is_received(broken: bool) -> None:
-    """B6: else the job would miss what came first, however slowly the rest comes."""
+    """Otherwise the job would lack the blobs that came first, however slowly the rest comes (B6)."""
     lifecycle = leading()
     first, second = store(lifecycle, new_blob(text="1"), 0, SET), new_blob(text="2")
     lifecycle.receive(second, SET, 10)
@@ -99,7 +99,7 @@ def test_a_set_does_not_expire_while_one_of_its_blobs_is_received(broken: bool) 
 
 
 def test_a_deletion_counts_once() -> None:
-    """Two runs of the cleanup may be at the same blob."""
+    """Two runs of the cleanup may work on the same blob."""
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.rotate(100)
@@ -108,7 +108,7 @@ def test_a_deletion_counts_once() -> None:
 
 
 def test_known_content_that_is_offered_joins_the_set() -> None:
-    """B1, B6: what was about to go is as good as new."""
+    """Blobs that were about to be deleted count as new (B1, B6)."""
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.rotate(100)
@@ -121,7 +121,7 @@ def test_known_content_that_is_offered_joins_the_set() -> None:
 
 
 def test_a_job_that_is_submitted_in_time_finds_its_artifacts() -> None:
-    """B6, B17: one reference for each."""
+    """Each artifact gets one reference (B6, B17)."""
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.rotate(100)
@@ -176,7 +176,7 @@ def test_the_end_of_a_job_takes_all_of_it_whatever_the_counts_say() -> None:
 
 
 def test_nothing_goes_before_the_jobs_are_known() -> None:
-    """B19: files of jobs that were not read yet look like nobody's."""
+    """Until jobs are read, their files look like nobody's (B19)."""
     lifecycle = BlobLifecycle(retention=R, now=0.0)
     blob, mine = new_blob(), new_blob(OTHER)
     lifecycle.found([blob, mine], 0)
@@ -188,7 +188,7 @@ def test_nothing_goes_before_the_jobs_are_known() -> None:
 
 
 def test_nothing_of_a_job_that_cannot_be_read_goes() -> None:
-    """B17: never for "could not be recovered"."""
+    """A job that could not be recovered is no reason to delete its blobs (B17)."""
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.keep(JOB)
@@ -218,7 +218,7 @@ def test_a_transient_blob_lives_from_its_last_use() -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Every event in every order; a shadow keeps, in the plainest way, what must not go."""
+    """Every event in every order. A simple shadow model records what must not be deleted."""
 
     jobs = st.sampled_from([JOB, OTHER])
     kinds = st.sampled_from(list(BlobKind))
@@ -229,7 +229,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.lifecycle = BlobLifecycle(retention=R, now=0.0)
         self.now = 0.0
         self.known = False
-        self.stored: list[Blob] = []  # whose files lie there
+        self.stored: list[Blob] = []  # blobs with files
         self.receiving: list[tuple[Blob, str | None]] = []
         self.held: dict[JobId, set[BlobKey]] = {}
         self.kept: set[JobId] = set()
@@ -336,7 +336,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert self.lifecycle.references((job, key)) >= 1
 
     def teardown(self) -> None:
-        """Once nobody needs anything, two rotations leave nothing."""
+        """Once nobody needs anything, two rotations delete everything."""
         self.lifecycle.jobs_known()
         for blob, _ in self.receiving:
             self.lifecycle.not_received(blob)

@@ -1,6 +1,6 @@
-"""B20 on real directories: a BlobServer, its HA store and a TaskManager's cache, and all that can happen to them.
+"""A BlobServer, its HA store and a TaskManager's cache on real directories, and all that can happen to them (B20).
 
-Time is the event loop's, and is moved on by hand; everything else is real.
+Only time is not real: the event loop's time is moved on by hand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minflinkd.runtime.ids import JobId
 from minflinkd.storage.registry import Storages
 
 T = TypeVar("T")
-R = 1000.0  # seconds
+R = 1000.0  # in seconds
 JOBS = [JobId(digit * 32) for digit in "ab"]
 
 
@@ -45,7 +45,7 @@ class MovedLoop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Job:
-    """As the daemon's job store has it."""
+    """A job as the daemon's job store has it."""
 
     keys: set[BlobKey]
     content: dict[BlobKey, bytes]
@@ -97,7 +97,7 @@ class OnDisk(RuleBasedStateMachine):
 
     @rule(orderly=st.booleans(), junk=st.booleans())
     def restart_server(self, orderly: bool, junk: bool) -> None:
-        """A crash leaves what was being written, and a copy whose local file was not placed yet."""
+        """Restart the server. A crash leaves a half-written blob, and a copy without a local file."""
 
         async def restart() -> None:
             if not orderly:
@@ -118,7 +118,7 @@ class OnDisk(RuleBasedStateMachine):
         steps=st.sampled_from([0, 1, 2, 3, 5, 8, 13, 30, 100, 300]),
     )
     def crash_during(self, job: JobId, data: bytes, what: str, steps: int) -> None:
-        """What was going on is not done, and its client not told that it is; it may be done in part."""
+        """Crash the server during an operation. It may be half done, and its client gets no answer."""
         if what == "hold" and job in self.submitted:
             return
 
@@ -127,7 +127,7 @@ class OnDisk(RuleBasedStateMachine):
             match what:
                 case "upload":
                     doing = self.upload(job, data)
-                case "hold":  # by a submission that is not stored
+                case "hold":  # for a submission that is not stored
                     doing = self.server.hold(job, [await self.upload(job, data)])
                 case "clean up":
                     self.loop.ahead += R
@@ -172,7 +172,7 @@ class OnDisk(RuleBasedStateMachine):
 
     @rule(job=jobs, data=contents)
     def upload_breaks_off(self, job: JobId, data: bytes) -> None:
-        """A client that dies in the middle."""
+        """Begin an upload whose client dies in the middle."""
 
         async def body() -> AsyncIterator[bytes]:
             yield data
@@ -188,7 +188,7 @@ class OnDisk(RuleBasedStateMachine):
 
     @rule(job=jobs, data=contents, complete=st.booleans())
     def upload_set(self, job: JobId, data: bytes, complete: bool) -> None:
-        """B6: by a client that dies before the last one of the set, or before the submission."""
+        """Upload part of a set, or a whole set. The client dies before the rest, or before the submission (B6)."""
 
         async def put() -> None:
             url, params = (
@@ -213,7 +213,7 @@ class OnDisk(RuleBasedStateMachine):
         cleaning=st.sampled_from([None, "first", "last"]),
     )
     def submit(self, job: JobId, contents: list[bytes], pause: float, cleaning: str | None) -> None:
-        """After less than the retention, perhaps while the cleanup runs."""
+        """Submit a job before the retention ends, perhaps while the cleanup runs."""
         if job in self.submitted:
             return
         paths = {}
@@ -235,7 +235,7 @@ class OnDisk(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted)
     @rule(data=st.data(), clean=st.booleans(), late=st.booleans())
     def fail_and_recover(self, data: st.DataObject, clean: bool, late: bool) -> None:
-        """A recovery that takes long still finds all that has a copy."""
+        """Fail and recover a job. A late recovery still finds every blob that has a copy."""
         job_id = data.draw(st.sampled_from(sorted(self.submitted)))
         self.server.failed(job_id)
         for _ in range(3 if late else 0):
@@ -246,7 +246,7 @@ class OnDisk(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted)
     @rule(data=st.data(), more=st.booleans())
     def finish(self, data: st.DataObject, more: bool) -> None:
-        """Perhaps while somebody uploads something for that job again."""
+        """End a job, perhaps while somebody uploads something for it again."""
         job_id = data.draw(st.sampled_from(sorted(self.submitted)))
         job = self.submitted.pop(job_id)
         for key in job.in_use:
@@ -263,7 +263,7 @@ class OnDisk(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted)
     @rule(data=st.data(), lost=st.sampled_from(["nothing", "local", "flipped", "copy"]))
     def deploy(self, data: st.DataObject, lost: str) -> None:
-        """A task takes the job's artifacts; one of their two files may be damaged before."""
+        """Let a task take the job's artifacts. One of the two files of each may be lost or damaged before."""
         job_id = data.draw(st.sampled_from(sorted(self.submitted)))
         job = self.submitted[job_id]
         for key in sorted(job.keys):
@@ -277,14 +277,14 @@ class OnDisk(RuleBasedStateMachine):
             assert self.run(self.cache.get(job_id, key)).read_bytes() == job.content[key]
             assert self.run(self.server.read(job_id, key)) == job.content[key]
             job.in_use.append(key)
-        if lost == "copy":  # a cache asked the server, which has a look at the copy then
+        if lost == "copy":  # the cache has asked the server, which now checks the copy
             self.run(self.until_mended(job_id, job))
 
     async def until_mended(self, job_id: JobId, job: Job) -> None:
         for key in job.keys:
             copy = self.root / "ha" / job_id / str(key)
             if copy.read_bytes() != job.content[key]:
-                await self.server._depot.mend_copy(job_id, key)  # what it does once in every cleanup interval
+                await self.server._depot.mend_copy(job_id, key)  # the server does this once in every cleanup interval
             assert copy.read_bytes() == job.content[key]
 
     @precondition(lambda self: any(job.in_use for job in self.submitted.values()))
@@ -310,9 +310,9 @@ class OnDisk(RuleBasedStateMachine):
                 assert (self.root / "cache" / job_id / str(key)).read_bytes() == job.content[key]
 
     def teardown(self) -> None:
-        """Everything else is gone, and no temporary file survives."""
+        """At the end, everything that no job needs is gone, and no temporary file is left."""
         try:
-            self.clean_up(1.01 * R)  # sets that were never completed end, and what nobody knew of is found
+            self.clean_up(1.01 * R)  # incomplete sets end, and files that nobody knows are found
             for _ in range(2):
                 self.clean_up(1.01 * R)
             wanted = {f"{job_id}/{key}" for job_id, job in self.submitted.items() for key in job.keys}
@@ -351,7 +351,7 @@ _QUICK = settings(
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes minutes, with real files
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes with real files
 )
 TestOnDisk.settings = _QUICK
 

@@ -1,4 +1,4 @@
-"""B2, B3: large control messages travel as blobs; who decides never hears of it."""
+"""Large control messages travel as blobs, and the parties that decide do not notice (B2, B3)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.looptime
 
 
 class Blobs:
-    """The BlobServer's decisions about references, on blobs that are kept in memory."""
+    """The BlobServer's decisions about references, with blobs in memory."""
 
     def __init__(self) -> None:
         self.lifecycle = BlobLifecycle(retention=3600.0, now=0.0)
         self.data: dict[Blob, bytes] = {}
-        self.stored: list[BlobKey] = []  # new content, in its order
-        self.fault: Callable[[], Awaitable[None]] | None = None  # before anything is done
+        self.stored: list[BlobKey] = []  # new content, in order of arrival
+        self.fault: Callable[[], Awaitable[None]] | None = None  # called before anything is done
 
     async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
         key = await self.upload(job_id, data, kind)
@@ -89,7 +89,7 @@ class Blobs:
 
 @dataclass
 class Uploads:
-    """A TaskManager's way to them."""
+    """The TaskManager's access to the blobs."""
 
     blobs: Blobs
 
@@ -107,7 +107,7 @@ class Uploads:
 
 
 class World:
-    """A daemon with one JobMaster after another, and a TaskManager, with a wire that may lose messages."""
+    """A daemon with one JobMaster after another, and a TaskManager, on a network that may lose messages."""
 
     def __init__(self, minsize: int = MINSIZE, seed: int = 0) -> None:
         self.wire = FaultyWire(random.Random(seed))
@@ -130,7 +130,7 @@ class World:
         return await self.there.ask(MASTER, request, timeout=5.0, fence=leader)
 
     async def settled(self) -> None:
-        """Until references that were given up have arrived."""
+        """Wait until the releases of references have arrived."""
         for _ in range(1000):
             if len(self.daemon.tasks) + len(self.there.tasks) + len(self.wire.tasks) == 0:
                 return
@@ -166,7 +166,7 @@ async def test_a_message_below_the_limit_travels_as_it_is() -> None:
 
 
 async def test_of_a_larger_one_no_more_than_the_limit_goes_by_message() -> None:
-    """B2, B3: its largest fields are PERMANENT blobs; what arrives is the same message."""
+    """The largest fields of a large message are PERMANENT blobs, and the message that arrives is the same (B2, B3)."""
     async with world() as w:
         sizes: list[int] = []
 
@@ -202,7 +202,7 @@ async def test_what_a_taskmanager_sends_is_transient_and_deleted_on_delivery() -
 
 
 async def test_a_large_answer_comes_as_a_blob_that_is_gone_when_it_is_read() -> None:
-    """B3: also to a request that is small."""
+    """The request may be small (B3)."""
     async with world() as w:
         w.task_manager.answer = m.Analysis(schemas={VertexId("t"): "x" * 10_000})
         request = m.AnalyzeJob(job=context(), tasks=())
@@ -213,7 +213,7 @@ async def test_a_large_answer_comes_as_a_blob_that_is_gone_when_it_is_read() -> 
 
 
 async def test_an_answer_that_cannot_be_uploaded_is_sent_as_it_is() -> None:
-    """What user code has taken minutes for is not done again."""
+    """User code may have worked for minutes on the answer, so it is not computed again."""
     async with world() as w:
         w.task_manager.answer = m.Analysis(schemas={VertexId("t"): "x" * 10_000})
         w.blobs.fault = _unreachable
@@ -223,7 +223,7 @@ async def test_an_answer_that_cannot_be_uploaded_is_sent_as_it_is() -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), kind=st.sampled_from(sorted(RULES, key=lambda k: k.__name__)), minsize=st.integers(0, 400))
 def test_every_message_and_answer_comes_out_as_it_went_in(data: st.DataObject, kind: type[Any], minsize: int) -> None:
-    """B3, with any limit. Nothing is left of it but what its sender may send again."""
+    """With any limit, messages arrive unchanged. Nothing is left but blobs that the sender may send again (B3)."""
     request = data.draw(instances(kind))
     job_id = RULES[kind].job(request)
     answer = data.draw(instances(m.Analysis)) if kind is m.AnalyzeJob else m.Done()
@@ -265,7 +265,7 @@ async def test_a_body_that_is_no_message_is_refused_and_reaches_nobody(body: byt
 
 
 async def test_a_redeployment_sends_only_what_is_new() -> None:
-    """B3: the job's part and the graph are blobs of their own, stored once; what it restores is the attempt's."""
+    """The job's part and the graph are separate blobs, stored once. Only the restored state is the attempt's (B3)."""
     async with world() as w:
         await w.deploy(deployment(0))
         first = list(w.blobs.stored)
@@ -281,7 +281,7 @@ async def test_a_redeployment_sends_only_what_is_new() -> None:
 
 
 async def test_what_a_later_deployment_replaces_is_given_up() -> None:
-    """B2: the count falls when no attempt can need it, as after a rescale."""
+    """The references are dropped when no attempt can need the blobs, as after a rescale (B2)."""
     async with world() as w:
         await w.deploy(deployment(0, graph=10_000))
         await w.deploy(deployment(1, graph=12_000))
@@ -322,7 +322,7 @@ async def test_a_successor_that_comes_before_the_other_has_left_keeps_what_is_it
 
 @pytest.mark.parametrize("moment", [0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.0055, 0.5])
 async def test_a_jobmaster_that_crashes_at_any_moment_of_a_deployment_leaves_no_reference(moment: float) -> None:
-    """B17: while it uploads, while the message is on its way, while it waits for the answer."""
+    """The JobMaster may be uploading, the message may be on its way, or the answer may be due (B17)."""
     async with world() as w:
         w.wire.faults = Faults(least_delay=0.001, most_delay=0.001)
         deploying = asyncio.create_task(w.deploy(deployment()))
@@ -361,7 +361,7 @@ async def _hang() -> None:
 async def test_a_transfer_that_fails_is_a_lost_message_which_may_be_repeated(
     fault: Callable[[], Awaitable[None]], where: str
 ) -> None:
-    """B3: the outcome is unknown to the sender, within its timeout, and the repetition gets through."""
+    """The sender does not know the outcome, at the latest after its timeout. A repetition arrives (B3)."""
     async with world() as w:
         if where == "upload":
             w.blobs.fault = fault
@@ -389,7 +389,7 @@ async def test_a_transfer_that_fails_is_a_lost_message_which_may_be_repeated(
 
 
 async def test_a_repetition_finds_what_a_slow_store_has_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B3: however slow it is, a deployment gets through; each try is as short as a message's."""
+    """A deployment arrives, however slow the store is. Each try is as short as that of a message (B3)."""
     async with world() as w:
         puts: list[int] = []
 
@@ -416,7 +416,7 @@ async def test_a_repetition_finds_what_a_slow_store_has_taken_meanwhile(monkeypa
 
 
 async def test_a_hanging_store_holds_up_no_other_message() -> None:
-    """B3: the JobMaster's other messages, and other jobs."""
+    """Other messages of the JobMaster, and of other jobs, pass it (B3)."""
     async with world() as w:
         w.blobs.fault = _hang
         stuck = asyncio.create_task(w.deploy(deployment()))
@@ -431,7 +431,7 @@ async def test_a_hanging_store_holds_up_no_other_message() -> None:
 
 
 async def test_a_repeated_acknowledgement_is_delivered_again_and_leaves_nothing() -> None:
-    """C12, B3: its answer was lost, so that its blob has gone already."""
+    """The first answer was lost, and the blob is deleted already (C12, B3)."""
     async with world() as w:
         lost = iter([False, True])  # the request arrives, its answer does not
         w.wire.faults = Faults(drop_if=lambda *_: next(lost, False))
@@ -469,8 +469,10 @@ async def test_an_acknowledgement_that_is_refused_leaves_nothing() -> None:
 def test_lost_doubled_and_late_messages_leak_no_reference(
     seed: int, drop: float, double: float, steps: list[str]
 ) -> None:
-    """B2, B17: repeated until they are answered, all arrive; at the end only what the present JobMaster may send again
-    is referenced, and without it nothing."""
+    """Messages are repeated until they are answered, and all arrive (B2, B17).
+
+    At the end only blobs that the present JobMaster may send again are referenced. Without a JobMaster, none is.
+    """
 
     async def run() -> None:
         async with world(seed=seed) as w:
@@ -518,7 +520,7 @@ def test_lost_doubled_and_late_messages_leak_no_reference(
 
 
 def _run(story: Coroutine[Any, Any, None]) -> None:
-    """In virtual time."""
+    """Run the story in virtual time."""
     with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
         runner.run(story)
 

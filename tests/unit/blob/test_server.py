@@ -67,7 +67,7 @@ async def test_what_is_uploaded_is_served(http: aiohttp.ClientSession, tmp_path:
 
 
 async def test_the_same_content_is_stored_once_for_a_job(http: aiohttp.ClientSession, tmp_path: Path) -> None:
-    """B1; B5: concurrent uploads of one content end in one file."""
+    """Concurrent uploads of one content end in one file (B1, B5)."""
     keys = await asyncio.gather(*(put(http) for _ in range(10)))
     assert len(set(keys)) == 1
     assert await put(http, job=OTHER) != keys[0]
@@ -185,7 +185,7 @@ async def test_a_jobs_blobs_are_deleted(server: BlobServer, http: aiohttp.Client
 
 
 async def test_a_broken_upload_leaves_nothing(server: BlobServer, tmp_path: Path) -> None:
-    """B5: after its connection ended."""
+    """A broken upload leaves nothing after its connection has ended (B5)."""
     host, port = server.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"PUT /blobs/{JOB}?sha256={'0' * 64} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -275,7 +275,7 @@ async def copies(ha: Location) -> list[str]:
 
 
 async def test_permanent_blobs_are_copied_to_the_ha_store(safe: BlobServer, ha: Location) -> None:
-    """B2, B5: before the answer."""
+    """Permanent blobs are copied before the answer (B2, B5)."""
     async with aiohttp.ClientSession(safe.url) as http:
         key = await put(http)
         await put(http, kind="t")
@@ -307,7 +307,7 @@ async def test_a_lost_or_corrupt_local_file_comes_back_from_the_ha_store(
 
 
 async def test_a_blob_without_its_copy_is_not_accepted(tmp_path: Path) -> None:
-    """B5: both must be done before the answer."""
+    """Both files must be written before the answer (B5)."""
     await asyncio.to_thread((tmp_path / "ha").write_bytes, b"no directory")
     ha = Storages().at(str(tmp_path / "ha"))
     options = BlobOptions(directory=tmp_path / "server")
@@ -320,7 +320,7 @@ async def test_a_blob_without_its_copy_is_not_accepted(tmp_path: Path) -> None:
 
 
 async def test_who_asks_a_server_that_has_ended_is_told_so(tmp_path: Path) -> None:
-    """Parts of the daemon may outlive it by a moment."""
+    """Parts of the daemon may outlive the server by a moment."""
     server = BlobServer(options=BlobOptions(directory=tmp_path))
     async with server:
         key = await server.put(JOB, b"x", BlobKind.PERMANENT)

@@ -1,4 +1,4 @@
-"""B7: a byte that changed, in whichever copy: never delivered, healed where there is a good one, reported otherwise."""
+"""A changed byte in either copy is never delivered. A good copy repairs it; otherwise it is reported (B7)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files(directory: Path) -> list[str]:
 
 
 def flip(path: Path, at: int = -1, *, hide: bool = False) -> None:
-    """Change one byte in place; `hide`: the file's time of change says nothing of it."""
+    """Change one byte in place. With `hide`, the file's modification time stays as it was."""
     before = path.stat()
     with path.open("r+b") as file:
         at %= before.st_size
@@ -95,7 +95,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest.mark.parametrize("hide", [False, True], ids=["in the open", "with the old time"])
 @pytest.mark.parametrize("served", [False, True], ids=["fresh", "served before"])
 async def test_a_damaged_local_file_is_replaced_by_the_copy(cluster: Cluster, hide: bool, served: bool) -> None:
-    """B7: also right after it was written, when its times cannot tell."""
+    """Damage is found even right after the file was written, when its times cannot show a change (B7)."""
     key = await cluster.put()
     if served:
         assert await cluster.get(key) == (200, DATA)
@@ -107,7 +107,7 @@ async def test_a_damaged_local_file_is_replaced_by_the_copy(cluster: Cluster, hi
 
 
 async def test_a_damaged_blob_without_a_copy_is_reported_and_not_served(cluster: Cluster) -> None:
-    """B7: transient ones have none."""
+    """Transient blobs have no copy (B7)."""
     key = await cluster.put(kind="t")
     flip(cluster.local(key))
     with capture_logs() as logs:
@@ -120,7 +120,7 @@ async def test_a_damaged_blob_without_a_copy_is_reported_and_not_served(cluster:
 
 @pytest.mark.parametrize("served", [False, True], ids=["fresh", "served before"])
 async def test_a_file_damaged_while_it_is_sent_does_not_arrive(cluster: Cluster, served: bool) -> None:
-    """B7: the last piece is kept back, and the next try gets the good one; also where it is not hashed once more."""
+    """The last piece is held back, and the next try gets good content, even if the file is not hashed again (B7)."""
     data = os.urandom(16 * MIB)
     key = await cluster.put(data)
     if served:
@@ -153,7 +153,7 @@ async def test_a_client_gets_the_good_content_in_the_end(cluster: Cluster, tmp_p
 
 @pytest.mark.parametrize("how", ["file", "bytes"])
 async def test_a_client_that_got_bad_content_has_the_file_verified(cluster: Cluster, tmp_path: Path, how: str) -> None:
-    """B7: also where a disk damaged it without a trace after it was verified."""
+    """A client's report finds damage that a disk did without a trace after the file was verified (B7)."""
     key = await cluster.put()
     flip(cluster.local(key))
     store = cluster.server._store
@@ -169,7 +169,7 @@ async def test_a_client_that_got_bad_content_has_the_file_verified(cluster: Clus
 
 
 async def test_what_was_verified_long_ago_is_hashed_while_it_is_sent(cluster: Cluster) -> None:
-    """B7: a disk damages what lies there without a trace."""
+    """A disk may damage a file without a trace (B7)."""
     key = await cluster.put()
     flip(cluster.local(key))
     store, identity = cluster.server._store, Identity.of(cluster.local(key).stat())
@@ -186,7 +186,7 @@ async def test_what_was_verified_long_ago_is_hashed_while_it_is_sent(cluster: Cl
 
 @pytest.mark.parametrize("damage", ["flipped", "lost"])
 async def test_a_bad_copy_is_replaced_by_the_local_file(cluster: Cluster, damage: str) -> None:
-    """Caches ask the HA store first: one that asks here has found no good copy there."""
+    """Caches ask the HA store first, so a cache that asks the server has found no good copy there."""
     key = await cluster.put()
     flip(cluster.copy(key)) if damage == "flipped" else cluster.copy(key).unlink()
     assert await cluster.get(key) == (200, DATA)
@@ -196,7 +196,7 @@ async def test_a_bad_copy_is_replaced_by_the_local_file(cluster: Cluster, damage
 async def test_a_disk_that_cannot_be_read_is_an_error_of_the_storage(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B7: nothing ends with it, neither who reads a blob nor the task that mends copies."""
+    """A disk that cannot be read ends neither the reader nor the task that repairs copies (B7)."""
 
     class Broken(FileIO):
         def readall(self) -> bytes:
@@ -220,7 +220,7 @@ async def test_a_disk_that_cannot_be_read_is_an_error_of_the_storage(
 
 
 async def test_the_cleanup_puts_back_the_lost_copy_of_a_job_that_runs(cluster: Cluster) -> None:
-    """B20: else the job could not be recovered."""
+    """Otherwise the job could not be recovered (B20)."""
     key = await cluster.put()
     await cluster.server.hold(JOB, [key])
     cluster.copy(key).unlink()
@@ -232,7 +232,7 @@ async def test_a_lost_blob_does_not_keep_others_from_being_mended(cluster: Clust
     """B20"""
     lost, other = await cluster.put(b"lost"), await cluster.put()
     await cluster.server.hold(JOB, [lost, other])
-    await cluster.server.hold(OTHER, [BlobKey.parse(f"p-{'0' * 64}-{'1' * 32}")])  # never was there
+    await cluster.server.hold(OTHER, [BlobKey.parse(f"p-{'0' * 64}-{'1' * 32}")])  # it never existed
     for path in (cluster.local(lost), cluster.copy(lost), cluster.copy(other)):
         path.unlink()
     with capture_logs() as logs:
@@ -243,7 +243,7 @@ async def test_a_lost_blob_does_not_keep_others_from_being_mended(cluster: Clust
 
 
 async def test_the_cleanup_mends_a_copy_of_another_size(cluster: Cluster) -> None:
-    """B20: what the listing shows is enough for that."""
+    """The size in the listing shows the damage (B20)."""
     key = await cluster.put()
     await cluster.server.hold(JOB, [key])
     cluster.copy(key).write_bytes(DATA[:-1])
@@ -252,7 +252,7 @@ async def test_the_cleanup_mends_a_copy_of_another_size(cluster: Cluster) -> Non
 
 
 async def test_two_bad_copies_are_reported_and_left_alone(cluster: Cluster) -> None:
-    """B17: never deleted for that."""
+    """If both copies are bad, neither is deleted because of the damage (B17)."""
     key = await cluster.put()
     await cluster.server.hold(JOB, [key])
     flip(cluster.copy(key))
@@ -272,7 +272,7 @@ async def test_two_bad_copies_are_reported_and_left_alone(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it worked", "after it worked"])
 async def test_an_upload_whose_copy_fails_fails_and_leaves_nothing(tmp_path: Path, after: bool) -> None:
-    """B5: whichever request of the storage it is, and the next upload succeeds."""
+    """Whichever request of the storage fails, the upload fails and leaves nothing, and the next one succeeds (B5)."""
     failed = 0
     for number in range(1, 6):
         storage = FaultyStorage(LocalStorage(), number, after=after)
@@ -282,7 +282,7 @@ async def test_an_upload_whose_copy_fails_fails_and_leaves_nothing(tmp_path: Pat
             cluster = Cluster(root, server)
             params = {"sha256": hashlib.sha256(DATA).hexdigest()}
             async with aiohttp.request("PUT", f"{server.url}/blobs/{JOB}", params=params, data=DATA) as response:
-                if response.status == 201:  # beyond the last one, or one without an answer that could be lost
+                if response.status == 201:  # after the last request, or a lost answer did no harm
                     continue
                 failed += 1
                 assert (response.status, (await response.json())["code"]) == (503, "storage-transient")
@@ -294,7 +294,7 @@ async def test_an_upload_whose_copy_fails_fails_and_leaves_nothing(tmp_path: Pat
 
 
 async def test_whether_there_is_a_copy_is_not_known_while_the_storage_is_away(tmp_path: Path) -> None:
-    """A blob that cannot be asked for now is not one that does not exist."""
+    """While the storage cannot be asked, a blob does not count as missing."""
     storage = FaultyStorage(LocalStorage())
     options = BlobOptions(directory=tmp_path / "server")
     async with BlobServer(options=options, ha_store=Location(storage, "file", str(tmp_path / "ha"))) as server:
@@ -310,7 +310,7 @@ async def test_whether_there_is_a_copy_is_not_known_while_the_storage_is_away(tm
 
 
 async def test_an_orderly_exit_leaves_the_copies_of_jobs_only(tmp_path: Path) -> None:
-    """B17: and what a job needs and has no copy of, as there is no HA store."""
+    """If there is no HA store, the local files that jobs need stay too (B17)."""
     ha = Location(LocalStorage(), "file", str(tmp_path / "ha"))
     async with BlobServer(options=BlobOptions(directory=tmp_path / "server"), ha_store=ha) as server:
         cluster = Cluster(tmp_path, server)
@@ -335,7 +335,7 @@ async def test_an_orderly_exit_leaves_the_copies_of_jobs_only(tmp_path: Path) ->
 async def test_an_orderly_exit_keeps_what_has_no_copy_known_to_be_good(
     tmp_path: Path, copy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B17: a copy that was only listed may be damaged; the job is recovered from the local file then."""
+    """A copy that was only listed may be damaged. Then the job is recovered from the local file (B17)."""
     ha = Location(LocalStorage(), "file", str(tmp_path / "ha"))
     options = BlobOptions(directory=tmp_path / "server")
     async with BlobServer(options=options, ha_store=ha) as server:
@@ -363,13 +363,13 @@ async def test_an_orderly_exit_keeps_what_has_no_copy_known_to_be_good(
 
 
 async def test_the_cleanup_finishes_a_deletion_that_met_an_error(tmp_path: Path) -> None:
-    """B17: nobody need ask again, and the job's id can be used again."""
+    """Nobody need ask again, and the job's id can be used again (B17)."""
     storage = FaultyStorage(LocalStorage())
     options = BlobOptions(directory=tmp_path / "server")
     async with BlobServer(options=options, ha_store=Location(storage, "file", str(tmp_path / "ha"))) as server:
         cluster = Cluster(tmp_path, server)
         await cluster.put()
-        storage.fail_at = storage.requests + 1  # nothing else uses it: nothing is cleaned up before `take_stock`
+        storage.fail_at = storage.requests + 1  # nothing is cleaned up before `take_stock`
         async with aiohttp.request("DELETE", f"{server.url}/blobs/{JOB}") as response:
             assert response.status == 503
         await server.clean_up()
@@ -395,7 +395,7 @@ async def test_a_deletion_is_finished_where_its_client_leaves(
     writer.write(f"DELETE /blobs/{JOB} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     await began.wait()
     writer.transport.abort()
-    async with aiohttp.request("GET", f"{cluster.server.url}/blobs") as response:  # it has seen that
+    async with aiohttp.request("GET", f"{cluster.server.url}/blobs") as response:  # the server has seen that
         assert response.status == 200
     go_on.set()
     await until(lambda: files(cluster.root) == [])
@@ -404,7 +404,7 @@ async def test_a_deletion_is_finished_where_its_client_leaves(
 
 
 async def test_only_the_leader_deletes_in_the_ha_store(tmp_path: Path) -> None:
-    """B20: the blob stays condemned, and goes when it leads."""
+    """The blob stays marked for deletion, and is deleted when the server leads (B20)."""
     leads = True
     ha = Location(LocalStorage(), "file", str(tmp_path / "ha"))
     options = BlobOptions(directory=tmp_path / "server", retention=0.05)

@@ -1,4 +1,4 @@
-"""What the BlobServer gives to many, to the slow, to those who leave, and when there is no room (B5, B9, B40)."""
+"""The BlobServer with many clients, slow ones and those that leave, and without space (B5, B9, B40)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_fifty_download_at_once(tmp_path: Path, many: int, size: int, noth
 async def test_more_than_may_wait_come_again(
     tmp_path: Path, running: int, waiting: int, asking: int, nothing_leaks: None
 ) -> None:
-    """B9: some are served, some wait, the rest is told when to come again; nobody is forgotten."""
+    """Some are served, some wait, and the rest are told when to come again. Nobody is forgotten (B9)."""
     options = BlobOptions(directory=tmp_path, transfers=running, backlog=waiting)
     async with BlobServer(options=options) as server:
         data = os.urandom(8 * MIB)
@@ -169,7 +169,7 @@ async def test_who_waits_and_leaves_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_who_waits_to_upload_takes_no_memory(tmp_path: Path) -> None:
-    """B40: what is not its turn yet stays in its sender's machine."""
+    """The body of an upload that waits stays on its sender's machine (B40)."""
     options = BlobOptions(directory=tmp_path, transfers=1)
     async with BlobServer(options=options) as server:
         key = await put(server, os.urandom(8 * MIB))
@@ -207,7 +207,7 @@ async def test_a_client_that_does_not_read_loses_its_place(tmp_path: Path, nothi
 async def test_a_client_that_reads_a_little_now_and_then_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty of them could hold the server for ever: none of them is ever idle."""
+    """A client that reads slowly is never idle, so fifty of them could hold the server for ever."""
     options = BlobOptions(directory=tmp_path, transfers=1, idle_timeout=0.3)
     async with BlobServer(options=options) as server:
         key = await put(server, os.urandom(32 * MIB))
@@ -284,7 +284,7 @@ async def test_an_upload_that_waits_and_leaves_gives_its_place_in_the_backlog_to
 
 
 async def test_what_has_left_the_cache_is_read_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B9: the loop never waits for a disk; a trusted file is sent by the kernel, from memory."""
+    """The event loop never waits for a disk. The kernel sends a trusted file from memory (B9)."""
     reads, read = list[str](), delivery._read
 
     def seen(file: FileIO, at: int, size: int, hasher: hashlib._Hash | None) -> bytes:
@@ -318,7 +318,7 @@ async def test_what_has_left_the_cache_is_read_in_threads(tmp_path: Path, monkey
 async def test_what_was_hashed_to_be_opened_is_not_hashed_again_to_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B9: also where the file is so young that the next one who asks may not trust it."""
+    """One request hashes a file once, even if the file is so young that the next request may not trust it (B9)."""
     hashed, digest = list[str](), hashlib.file_digest
 
     def seen(file: FileIO, name: str) -> hashlib._Hash:
@@ -343,7 +343,7 @@ async def test_what_was_hashed_to_be_opened_is_not_hashed_again_to_be_sent(
 async def test_a_disk_that_hangs_holds_none_of_the_threads_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_leaks: None
 ) -> None:
-    """B9: with which TaskManagers are started; nor does it hold up what needs no disk."""
+    """TaskManagers are started with those threads. Requests that need no disk are served too (B9)."""
     many, data = 12, os.urandom(MIB)
     go_on, pwrite = threading.Event(), os.pwrite
     writing = list[str]()
@@ -373,7 +373,7 @@ async def test_a_disk_that_hangs_holds_none_of_the_threads_of_the_loop(
 async def test_files_that_are_hashed_leave_the_threads_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """B9: they take places of transfers, and each is hashed once however many ask."""
+    """Hashing takes a place among the transfers. Each file is hashed once, however many ask for it (B9)."""
     many, asked, hashed = 12, 3, list[str]()
     go_on = threading.Event()
     digest = hashlib.file_digest
@@ -423,7 +423,7 @@ async def test_files_that_are_hashed_leave_the_threads_to_others(
 
 
 async def test_a_body_that_is_announced_too_large_is_refused_at_once(tmp_path: Path) -> None:
-    """B5: before a byte of it was read."""
+    """A body that is announced as too large is refused before a byte of it is read (B5)."""
     async with BlobServer(options=BlobOptions(directory=tmp_path, max_size=1000)) as server:
         async with wire(server) as (reader, writer):
             writer.write(head("PUT", f"/blobs/{JOB}?sha256={'0' * 64}", "Content-Length: 1001"))
@@ -445,7 +445,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_at_once(tmp_path: P
 
 @contextlib.contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """A real error of the operating system in the middle of a write (EFBIG), where no disk can be filled."""
+    """Make the operating system fail in the middle of a write (EFBIG), in place of a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = (
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN) if threading.current_thread() is threading.main_thread() else 0
@@ -473,7 +473,7 @@ async def test_a_write_that_fails_in_the_middle_leaves_nothing(tmp_path: Path, n
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """2 MiB, all of it."""
+    """A disk of 2 MiB."""
     directory = tmp_path / "disk"
     directory.mkdir()
     mount = subprocess.run(
@@ -489,7 +489,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("full", ["server", "ha"])
 async def test_a_full_disk_is_an_error_that_leaves_nothing(small_disk: Path, tmp_path: Path, full: str) -> None:
-    """B5: whichever of the two stores lies on it; with room again the same upload succeeds."""
+    """Either of the two stores may be full. When there is space again, the same upload succeeds (B5)."""
     places = {"server": tmp_path / "server", "ha": tmp_path / "ha"} | {full: small_disk / full}
     storages = Storages()
     options = BlobOptions(directory=places["server"])

@@ -1,4 +1,4 @@
-"""Sets, deletion, the list of blobs, `Expect`, and every way out of the directory (B1, B2, B6, B41)."""
+"""Sets, deletion, the list of blobs, `Expect`, and attempts to leave the directory (B1, B2, B6, B41)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def states(server: BlobServer) -> dict[str, str]:
 
 
 async def exchange(server: BlobServer, request: bytes) -> bytes:
-    """Raw bytes to the server, and all that it answers before it closes or stays silent."""
+    """Send raw bytes to the server. Return everything that it answers before it closes or stays silent."""
     address = urlsplit(server.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     answer = b""
@@ -79,7 +79,7 @@ async def exchange(server: BlobServer, request: bytes) -> bytes:
 
 
 async def test_a_set_is_staged_when_it_is_complete(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """B6: also content that was there already."""
+    """Content that was there already is part of the set too (B6)."""
     first = await put(http, b"1", set=SET)
     known = await put(http, b"2")
     params = {"kind": "p", "sha256": sha256(b"2"), "set": SET}
@@ -105,7 +105,7 @@ async def test_a_set_has_a_plain_name(http: aiohttp.ClientSession, name: str) ->
 
 
 async def test_known_content_is_answered_without_its_body(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """B1: 100 only where the body is wanted."""
+    """The server answers 100 only if it wants the body (B1)."""
     line = f"PUT /blobs/{JOB}?sha256={sha256()}&set={SET} HTTP/1.1\r\nHost: x\r\n"
     wanted = f"{line}Content-Length: {len(DATA)}\r\nExpect: 100-continue\r\n\r\n".encode()
     address = urlsplit(server.url)
@@ -130,7 +130,7 @@ async def test_known_content_is_answered_without_its_body(server: BlobServer, ht
 
 
 async def test_a_transient_blob_goes_when_it_was_delivered(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """B2: all of it; not after a part."""
+    """The whole blob has to be delivered, not a part (B2)."""
     data = os.urandom(2 * MIB)
     key = await put(http, data, "none", kind="t")
     where = f"/blobs/none/{key}?delete=true"
@@ -150,7 +150,7 @@ async def test_a_transient_blob_goes_when_it_was_delivered(server: BlobServer, h
 async def test_a_transient_blob_goes_where_its_client_leaves_with_the_last_byte(
     server: BlobServer, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B2: by which its request is cancelled, at whatever it waits for next."""
+    """The client's leaving cancels its request, wherever that waits next (B2)."""
     deliver, seen = Delivery.run, asyncio.Event()
 
     async def and_leave(delivery: Delivery) -> web.StreamResponse:
@@ -200,7 +200,7 @@ async def test_only_transient_blobs_are_deleted_by_hand(server: BlobServer, http
 
 
 async def test_a_job_that_has_not_ended_keeps_its_blobs(server: BlobServer, http: aiohttp.ClientSession) -> None:
-    """B20: whoever asks over HTTP."""
+    """The blobs of a running job cannot be deleted over HTTP, whoever asks (B20)."""
     code = await put(http)
     await server.hold(JOB, [code])
     async with http.delete(f"/blobs/{JOB}") as response:
@@ -234,7 +234,7 @@ async def test_a_long_list_comes_whole(server: BlobServer, http: aiohttp.ClientS
     made.mkdir()
     for i in range(1100):
         (made / f"t-{i:064x}-{i:032x}").touch()
-    made.rename(tmp_path / "store" / "blobs" / JOB)  # at once: the cleanup deletes what is empty
+    made.rename(tmp_path / "store" / "blobs" / JOB)  # at once, because the cleanup deletes empty directories
     async with http.get("/blobs") as response:
         assert [blob["key"][2:66] for blob in await response.json()] == [f"{i:064x}" for i in range(1100)]
 
@@ -325,7 +325,7 @@ NAMES = {
 async def test_no_name_leads_out_of_the_store(
     server: BlobServer, http: aiohttp.ClientSession, tmp_path: Path, name: str
 ) -> None:
-    """B41: as a job, as a key, as a set; read, written, deleted. The client gets 400, or no such route."""
+    """Job, key and set are checked for reads, writes and deletions. The client gets 400, or no such route (B41)."""
     outside = tmp_path / "store" / KEY
     outside.write_bytes(b"secret")
     mine = await put(http)
@@ -360,7 +360,7 @@ async def test_no_name_leads_out_of_the_store(
 async def test_nothing_planted_in_the_store_leads_out(
     server: BlobServer, http: aiohttp.ClientSession, tmp_path: Path, planted: str
 ) -> None:
-    """B41: not read through, not written through, not deleted through."""
+    """Nothing is read, written or deleted through it (B41)."""
     store, outside = tmp_path / "store" / "blobs", tmp_path / "outside"
     outside.mkdir()
     key = BlobKey.new(BlobKind.TRANSIENT, sha256())
@@ -396,7 +396,7 @@ async def test_nothing_planted_in_the_store_leads_out(
 
 
 async def test_a_secret_of_any_bytes_is_compared(tmp_path: Path) -> None:
-    """B40: an answer, and not an error of the server."""
+    """The server answers, and does not fail (B40)."""
     async with BlobServer(options=BlobOptions(directory=tmp_path), token="secret") as server:
         address = urlsplit(server.url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)

@@ -1,4 +1,4 @@
-"""B16: staged cleanup, as arithmetic."""
+"""Staged cleanup as arithmetic (B16)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_staging_twice_does_not_prolong_a_life() -> None:
 def test_a_life_is_one_to_two_intervals_however_often_the_cleanup_runs(
     staged: list[float], ticks: list[float], interval: float
 ) -> None:
-    """B16: never less than one; never more than two, where somebody looks in time."""
+    """A life is never shorter than one interval, and never longer than two if the cleanup runs in time (B16)."""
     lists: StagedLists[int] = StagedLists(interval, 0.0)
     now, waiting, lateness = 0.0, dict(enumerate(sorted(staged))), 0.0
     born: dict[int, float] = {}

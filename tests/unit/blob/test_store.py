@@ -114,7 +114,7 @@ def test_a_small_blob_is_no_larger_than_allowed(store: BlobStore) -> None:
 
 
 def full_after(size: int) -> Callable[[int, memoryview, int], int]:
-    """Of a disk, `os.pwrite`: what does not fit is written in part first."""
+    """Return an `os.pwrite` for a full disk: of what does not fit, a part is written first."""
     pwrite = os.pwrite
 
     def write(fd: int, data: memoryview, at: int) -> int:
@@ -132,7 +132,7 @@ def full_after(size: int) -> Callable[[int, memoryview, int], int]:
 def test_a_disk_that_failed_once_does_not_lose_what_waited(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """B5: with room again it is written, all of it."""
+    """When there is space again, all of it is written (B5)."""
     incoming = store.incoming(JOB, new_key())
     assert incoming.keep(DATA)
     with monkeypatch.context() as disk:
@@ -148,7 +148,7 @@ def test_a_disk_that_failed_once_does_not_lose_what_waited(
 def test_what_is_left_of_a_piece_that_did_not_fit_is_no_part_of_the_blob(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, more: bytes
 ) -> None:
-    """B5: the next try goes on where the last whole piece has ended, and may have nothing to write."""
+    """The next try continues after the last whole piece, and may have nothing to write (B5)."""
     incoming = store.incoming(JOB, new_key(DATA + more))
     incoming.write(DATA)
     with monkeypatch.context() as disk:
@@ -163,7 +163,7 @@ def test_what_is_left_of_a_piece_that_did_not_fit_is_no_part_of_the_blob(
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is made durable, and when files get their names."""
+    """Record which files are made durable, and when files get their names."""
     seen, fsync, rename = list[str](), os.fsync, os.rename
 
     def synced(fd: int) -> None:
@@ -181,7 +181,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_blob_is_durable_before_it_has_its_name(store: BlobStore, steps: list[str], prepared: bool) -> None:
-    """B5: and so are its directory's name, before, and its own, in the end."""
+    """The name of its directory is durable before, and its own name at the end (B5)."""
     incoming = store.incoming(JOB, new_key())
     name = incoming.temporary.name
     incoming.write(DATA)
@@ -196,7 +196,7 @@ def test_a_blob_is_durable_before_it_has_its_name(store: BlobStore, steps: list[
 def test_what_nobody_looks_for_after_a_crash_is_not_made_durable(
     tmp_path: Path, steps: list[str], kind: BlobKind
 ) -> None:
-    """B2: a TRANSIENT blob is never recovered; nor is anything of a cache."""
+    """A TRANSIENT blob is never recovered, nor is anything in a cache (B2)."""
     store = BlobStore(tmp_path, durable=kind is BlobKind.TRANSIENT)
     store.open()
     incoming = store.incoming(JOB, BlobKey.new(kind, new_key().sha256))
@@ -225,7 +225,7 @@ def test_a_restarted_blob_forgets_what_came(store: BlobStore) -> None:
 
 
 def test_a_corrupt_file_is_moved_aside(store: BlobStore) -> None:
-    """B7: reported, never served; also when it was good before."""
+    """A corrupt file is reported and never served, even if it was good before (B7)."""
     key = put(store)
     path = store.get(JOB, key)
     path.write_bytes(b"some cOntent")
@@ -299,7 +299,7 @@ def test_a_cleanup_between_directory_and_file_does_not_break_an_upload(
 def test_a_cleanup_while_the_directory_is_made_does_not_break_an_upload(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It takes two calls: one makes the directory, one opens it."""
+    """Making a directory takes two calls: one creates it, one opens it."""
     mkdir, cleanups = os.mkdir, 0
 
     def made(path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_cleanup_while_the_directory_is_made_does_not_break_an_upload(
 def test_a_good_file_that_took_the_place_of_a_corrupt_one_stays(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B7: what was hashed is what is moved aside, not what has its name now."""
+    """The file that was hashed is moved aside, not the file that has its name now (B7)."""
     key = put(store)
     path = store.path(JOB, key)
     path.write_bytes(b"damaged")
@@ -346,7 +346,7 @@ def test_a_good_file_that_took_the_place_of_a_corrupt_one_stays(
 def test_a_job_is_deleted_as_a_whole_while_others_delete_parts_of_it(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B17: it never reports what it did not do."""
+    """The deletion never reports what it did not do (B17)."""
     keys = [put(store, bytes([i])) for i in range(5)]
     unlink = os.unlink
     others = 3

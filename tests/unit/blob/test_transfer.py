@@ -47,7 +47,7 @@ async def test_who_gives_up_waiting_leaves_room() -> None:
 
 
 async def test_who_has_waited_for_long_is_told_to_come_again() -> None:
-    """B9: before it gives up a server that says nothing."""
+    """A transfer is told to come again before it would give up a silent server (B9)."""
     gate = TransferGate(limit=1, backlog=1, longest_wait=0.01)
     async with gate.transfer():
         with pytest.raises(BlobServerBusy, match="none ended for long"):
@@ -59,7 +59,7 @@ async def test_who_has_waited_for_long_is_told_to_come_again() -> None:
 
 
 async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
-    """B40: also one with chunks of the transfer encoding, whose ends are no end of the stream."""
+    """With chunked transfer encoding, the end of a chunk is not the end of the stream (B40)."""
     loop = asyncio.get_running_loop()
     protocol = BaseProtocol(loop)
     protocol.connection_made(asyncio.Transport())
@@ -73,7 +73,7 @@ async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
     for chunk in data:
         stream.begin_http_chunk_receiving()
         stream.feed_data(chunk)
-        for _ in range(10):  # the end of the chunk is seen after its data was read
+        for _ in range(10):  # the end of a chunk is read after its data
             await asyncio.sleep(0)
         stream.end_http_chunk_receiving()
     stream.feed_eof()
@@ -83,7 +83,7 @@ async def test_a_stream_comes_in_pieces_however_it_was_cut() -> None:
 
 
 async def test_what_came_before_a_stream_broke_off_is_written() -> None:
-    """B8: so that the next try can go on behind it."""
+    """So the next try can continue after it (B8)."""
     written = list[bytes]()
 
     async def source() -> AsyncIterator[bytes]:

@@ -22,7 +22,7 @@ A2, B2 = AttemptId("a" * 31 + "2"), AttemptId("b" * 31 + "2")
 TASKS = {A: A1, B: B1}
 ERROR = ErrorInfo(code="user-code", message="it broke")
 REPORTS = e.Report | e.ReportSetUpFailure | e.ReportPublished
-NOON = 1_700_000_000_000  # ms
+NOON = 1_700_000_000_000  # in ms
 
 
 def name(checkpoint_id: int, attempt: AttemptId, number: int = 0, *, epoch: int = 1) -> str:
@@ -41,9 +41,9 @@ def snapshot(
     uploaded: int = 10,
     digest: str | None = None,
 ) -> TaskSnapshot:
-    """Writes one physical file of its own, unless told otherwise, and refers to all of `reuses`: one segment a file,
+    """Return a snapshot that refers to all of `reuses` and, unless told otherwise, writes one physical file of its own.
 
-    each of a content of its own unless `digest` is given.
+    Each file has one segment. Segments differ in content unless `digest` is given.
     """
     written = (name(checkpoint_id, attempt),) if writes is None else writes
     files = tuple(
@@ -80,14 +80,14 @@ def completed(checkpoint_id: int, *tasks: TaskSnapshot, epoch: int = 1) -> Compl
 
 
 class Story:
-    """A coordinator's machine, told one event after the other; invariants are checked after each."""
+    """A coordinator's machine that receives one event after the other. Its invariants are checked after each."""
 
     def __init__(self, store: tuple[CompletedCheckpoint, ...] = (), **options: object) -> None:
         self.state: State = coordinator.initial(JOB, CheckpointOptions(**options), store)  # type: ignore[arg-type]
         self.now = 0.0
 
     def tell(self, *events: e.Event) -> list[e.Command]:
-        """What is wanted after these, without what is only for the statistics."""
+        """Feed the events. Return the commands, without those for the statistics."""
         wanted: list[e.Command] = []
         for event in events:
             self.state, commands = coordinator.step(self.state, event, self.now)
@@ -104,17 +104,17 @@ class Story:
         return self
 
     def acknowledged(self, checkpoint_id: int) -> list[e.Command]:
-        """By all tasks."""
+        """Let all tasks acknowledge."""
         return self.tell(*(e.Acknowledged(snapshot(checkpoint_id, task, a)) for task, a in TASKS.items()))
 
     def pending(self, checkpoint_id: int, request: int | None = None) -> Story:
-        """Up to the triggers."""
+        """Trigger a checkpoint, up to the triggers to the tasks."""
         number = checkpoint_id if request is None else request
         self.tell(e.TriggerRequested(number), e.SetUpDone(number, checkpoint_id, NOON))
         return self
 
     def completed(self, checkpoint_id: int) -> Story:
-        """Up to the confirmation by all tasks."""
+        """Complete a checkpoint, up to the confirmation by all tasks."""
         self.pending(checkpoint_id)
         for task, attempt in TASKS.items():
             self.tell(e.Acknowledged(snapshot(checkpoint_id, task, attempt)))

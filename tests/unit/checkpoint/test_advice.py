@@ -1,4 +1,4 @@
-"""What a checkpoint says that took longer than the interval (C42)."""
+"""What the advice says about a checkpoint that took longer than the interval (C42)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record(ms: int = 3000, metadata_ms: float = 0.0, **of_the_last: float) -> Ch
     ],
 )
 def test_the_largest_part_is_named_with_what_to_change(slow: dict[str, float], said: list[str]) -> None:
-    """C42: interval, incremental, local recovery."""
+    """The advice concerns the interval, incremental checkpoints or local recovery (C42)."""
     text = advice(record(**slow), 1000)
     assert "it took 3.0 s, longer than the interval of 1 s" in text
     assert "2.9 s of it" in text or "2.8 s of it" in text

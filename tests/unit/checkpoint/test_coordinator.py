@@ -1,4 +1,4 @@
-"""The coordinator's decisions, told as lists of events with the exact commands that they lead to."""
+"""The coordinator's decisions, tested with lists of events and the exact commands that follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.checkpoint.builders import A1, A2, B1, B2, ERROR, NOON, TASKS, A
 
 
 def test_a_checkpoint_goes_from_the_request_to_the_confirmed_publication() -> None:
-    """C20 - C22: every step waits for the result of the one before it, in this order."""
+    """Every step waits for the result of the one before it, in this order (C20 - C22)."""
     story = Story().running()
     assert story.tell(e.TriggerRequested(1)) == [e.SetUp(1)]
     assert story.tell(e.SetUpDone(1, 7, NOON)) == [e.SendTrigger(A1, 7), e.SendTrigger(B1, 7)]
@@ -38,7 +38,7 @@ def test_a_checkpoint_goes_from_the_request_to_the_confirmed_publication() -> No
 
 
 def test_periodic_checkpoints_come_every_interval_without_anybody_asking() -> None:
-    """C20: one own request an interval; the next wake-up says when."""
+    """The coordinator makes one request of its own in each interval. The next wake-up says when (C20)."""
     story = Story(interval=10.0).running()
     assert next_wakeup(story.state, 0.0) == 10.0
     assert story.at(9.9) == []
@@ -48,7 +48,7 @@ def test_periodic_checkpoints_come_every_interval_without_anybody_asking() -> No
 
 
 def test_tasks_that_run_without_periodic_checkpoints_take_those_that_are_asked_for() -> None:
-    """H7: a version on trial is checkpointed when somebody says so, until checkpoints begin by themselves."""
+    """A version on trial is checkpointed only on request, until periodic checkpoints begin (H7)."""
     story = Story(interval=10.0)
     assert story.tell(e.TasksRunning(TASKS, periodic=False)) == []
     assert story.at(50.0) == []
@@ -63,7 +63,7 @@ def test_tasks_that_run_without_periodic_checkpoints_take_those_that_are_asked_f
 
 
 def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never() -> None:
-    """C20."""
+    """Periodic checkpoints need running tasks and an interval (C20)."""
     story = Story(interval=10.0)
     story.tell(e.PeriodicBegins())
     assert story.state.next_trigger is None, "no task runs"
@@ -73,7 +73,7 @@ def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never(
 
 
 def test_periodic_checkpoints_stop_with_the_tasks() -> None:
-    """C20: nothing is triggered while the tasks are not running."""
+    """Nothing is triggered while the tasks are not running (C20)."""
     story = Story(interval=10.0).running()
     assert story.at(5.0, e.TasksStopped()) == []
     assert story.at(50.0) == []
@@ -96,7 +96,7 @@ def test_periodic_checkpoints_stop_with_the_tasks() -> None:
 def test_a_request_is_refused_for_a_named_reason(
     prepare: tuple[e.Event, ...], kind: CheckpointKind, reason: Refusal
 ) -> None:
-    """C20: a refusal has a name, and counts as no failure."""
+    """A refusal has a name, and does not count as a failure (C20)."""
     story = Story()
     story.tell(*prepare)
     assert story.tell(e.TriggerRequested(9, kind)) == [e.Refuse(9, reason)]
@@ -104,7 +104,7 @@ def test_a_request_is_refused_for_a_named_reason(
 
 
 def test_one_request_waits_in_the_queue_until_the_checkpoint_in_flight_ends() -> None:
-    """C20: looked at again whenever a pending one completes, expires or is aborted."""
+    """The queue is checked whenever a pending checkpoint completes, expires or is aborted (C20)."""
     story = Story().running().pending(1)
     assert story.tell(e.TriggerRequested(2)) == []
     commands = story.tell(e.Declined(1, A1, ERROR))
@@ -112,7 +112,7 @@ def test_one_request_waits_in_the_queue_until_the_checkpoint_in_flight_ends() ->
 
 
 def test_a_queued_periodic_request_gives_way_to_one_that_somebody_made() -> None:
-    """C20: one further request is kept; the one made by hand serves the period too."""
+    """The queue holds one request. The manual one also serves the period (C20)."""
     story = Story(interval=1.0).running()
     story.at(1.0)
     story.at(2.0)
@@ -122,7 +122,7 @@ def test_a_queued_periodic_request_gives_way_to_one_that_somebody_made() -> None
 
 
 def test_min_pause_counts_from_the_end_of_the_last_checkpoint() -> None:
-    """C20: too soon; the request waits, and the wake-up is when the pause ends."""
+    """The request comes too soon and waits. The wake-up is when the pause ends (C20)."""
     story = Story(min_pause=5.0).running()
     story.now = 3.0
     story.completed(1)
@@ -133,7 +133,7 @@ def test_min_pause_counts_from_the_end_of_the_last_checkpoint() -> None:
 
 
 def test_a_forced_request_skips_three_checks_and_no_other() -> None:
-    """C20: already queued, too many in flight, too soon are skipped; not running is not."""
+    """A forced request skips the checks for a queued one, too many in flight and too soon, but no other (C20)."""
     story = Story(min_pause=100.0).running().pending(1)
     story.tell(e.TriggerRequested(2))
     assert story.tell(e.TriggerRequested(3, forced=True)) == [e.SetUp(3)]
@@ -151,7 +151,7 @@ def test_a_forced_request_skips_three_checks_and_no_other() -> None:
     ],
 )
 def test_a_set_up_that_the_world_overtook_leads_to_nothing(meanwhile: e.Event, answer: e.Command) -> None:
-    """C20: its id is spent, and no task hears of it."""
+    """The id of such a set-up is spent, and no task hears of it (C20)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1))
     assert story.tell(meanwhile) == [answer]
@@ -161,7 +161,7 @@ def test_a_set_up_that_the_world_overtook_leads_to_nothing(meanwhile: e.Event, a
 
 
 def test_the_checks_are_made_again_after_the_set_up() -> None:
-    """C20: a final checkpoint was wished for meanwhile, so the periodic one is off."""
+    """A final checkpoint was requested meanwhile, so the periodic one is dropped (C20)."""
     story = Story(interval=1.0).running()
     story.at(1.0)
     story.tell(e.FinalRequested())
@@ -169,7 +169,7 @@ def test_the_checks_are_made_again_after_the_set_up() -> None:
 
 
 def test_a_failed_set_up_counts_as_a_failed_trigger_until_one_succeeds() -> None:
-    """C23: counted apart, consecutively, and no reason to fail the job."""
+    """Failed set-ups are counted separately and consecutively, and do not fail the job (C23)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1))
     assert story.tell(e.SetUpFailed(1, ERROR)) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, ERROR)]
@@ -183,7 +183,7 @@ def test_a_failed_set_up_counts_as_a_failed_trigger_until_one_succeeds() -> None
 
 
 def test_a_set_up_without_an_end_expires() -> None:
-    """A5: the wait for an id has a timeout."""
+    """The wait for an id has a timeout (A5)."""
     story = Story(timeout=60.0).running()
     story.tell(e.TriggerRequested(1))
     assert next_wakeup(story.state, 0.0) == 60.0
@@ -194,7 +194,7 @@ def test_a_set_up_without_an_end_expires() -> None:
 
 
 def test_a_checkpoint_expires_and_what_it_wrote_is_deleted() -> None:
-    """C21, C22: tasks are told, files of this checkpoint alone go, the caller learns why."""
+    """The tasks are told, only files of this checkpoint are deleted, and the caller hears the cause (C21, C22)."""
     story = Story(timeout=60.0, tolerable_failed=1).running().pending(1)
     story.tell(e.Acknowledged(snapshot(1, A, A1)))
     *aborts, failed, deleted = story.at(60.0)
@@ -206,7 +206,7 @@ def test_a_checkpoint_expires_and_what_it_wrote_is_deleted() -> None:
 
 
 def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
-    """C23: counted once a checkpoint; a completed one sets the count back."""
+    """Each failed checkpoint counts once. A completed one resets the count (C23)."""
     story = Story(tolerable_failed=1).running()
     story.pending(1).tell(e.Declined(1, A1, ERROR), e.Declined(1, B1, ERROR))
     assert story.state.failures == 1
@@ -218,7 +218,10 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
 
 
 def test_a_late_or_doubled_acknowledgement_changes_nothing() -> None:
-    """C21: of another attempt, of a task that has acknowledged, of a checkpoint that is gone; its files go."""
+    """An acknowledgement may come from another attempt, repeat one, or belong to a checkpoint that is gone.
+
+    Its files are deleted (C21).
+    """
     story = Story().running().pending(1)
     story.tell(e.Acknowledged(snapshot(1, A, A1)))
     before = story.state.pending
@@ -232,14 +235,14 @@ def test_a_late_or_doubled_acknowledgement_changes_nothing() -> None:
 
 
 def test_a_repeated_acknowledgement_of_a_completed_checkpoint_deletes_none_of_its_files() -> None:
-    """C21, F5: the answer to the first one may have been lost."""
+    """The answer to the first acknowledgement may have been lost (C21, F5)."""
     story = Story().running().completed(1)
     assert story.tell(e.Acknowledged(snapshot(1, A, A1))) == []
     assert story.state.doomed == ()
 
 
 def test_an_old_attempt_can_neither_decline_nor_fail_a_checkpoint() -> None:
-    """C21: a message of an older attempt changes nothing."""
+    """A message of an older attempt changes nothing (C21)."""
     story = Story().running().pending(1)
     assert story.tell(e.Declined(1, A2, ERROR), e.TriggerFailed(1, A2, ERROR)) == []
     story.tell(e.Acknowledged(snapshot(1, A, A1)))
@@ -247,23 +250,23 @@ def test_an_old_attempt_can_neither_decline_nor_fail_a_checkpoint() -> None:
 
 
 def told(number: int) -> tuple[e.Event, ...]:
-    """All tasks have published the checkpoint, and so know it."""
+    """Return the events that say that all tasks have published the checkpoint."""
     return e.TaskNotified(number, A1), e.TaskNotified(number, B1)
 
 
 def test_files_of_a_subsumed_checkpoint_go_after_its_metadata_and_only_if_no_later_one_uses_them() -> None:
-    """C22, F5: metadata first, then physical files, without those that the next checkpoint refers to."""
+    """The metadata is deleted first, then the physical files that the next checkpoint does not refer to (C22, F5)."""
     story = Story().running().completed(1).pending(2)
     story.tell(e.Acknowledged(snapshot(2, A, A1, reuses=(name(1, A1),))), e.Acknowledged(snapshot(2, B, B1)))
     commands = story.tell(e.MetadataWritten(2))
     assert commands[:2] == [e.NotifyComplete(A1, 2), e.NotifyComplete(B1, 2)]
-    assert story.tell(e.TaskNotified(2, A1)) == []  # task B still takes the files of 1 for granted
+    assert story.tell(e.TaskNotified(2, A1)) == []  # task B may still refer to the files of 1
     assert story.tell(e.TaskNotified(2, B1)) == [e.DiscardMetadata(1)]
     assert story.tell(e.MetadataDiscarded(1)) == [e.DeleteFiles(frozenset({name(1, B1)}))]
 
 
 def test_files_that_a_checkpoint_in_flight_may_refer_to_wait_for_its_end() -> None:
-    """F5: never while a pending checkpoint, triggered before, may still refer to the file."""
+    """A pending checkpoint that was triggered before may still refer to them (F5)."""
     story = Story(max_concurrent=2).running().completed(1)
     story.pending(2).pending(3)
     for task, attempt in TASKS.items():
@@ -277,7 +280,7 @@ def test_files_that_a_checkpoint_in_flight_may_refer_to_wait_for_its_end() -> No
 
 
 def test_a_snapshot_that_refers_to_a_file_nobody_retains_is_declined() -> None:
-    """F4: what cannot be restored never completes."""
+    """A checkpoint that cannot be restored never completes (F4)."""
     story = Story().running().pending(1)
     commands = story.tell(e.Acknowledged(snapshot(1, A, A1, reuses=(name(9, A2),))))
     [answer] = [command for command in commands if isinstance(command, e.Fail)]
@@ -288,7 +291,7 @@ def test_a_snapshot_that_refers_to_a_file_nobody_retains_is_declined() -> None:
 
 
 def test_a_checkpoint_is_retained_until_its_tasks_have_published_it() -> None:
-    """C22: its metadata is the only proof of what is owed; a later one subsumes it when nothing is."""
+    """A checkpoint's metadata is the only proof of what is owed. A later one subsumes it when nothing is owed (C22)."""
     story = Story().running().pending(1)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(1, task, attempt)))
@@ -299,7 +302,7 @@ def test_a_checkpoint_is_retained_until_its_tasks_have_published_it() -> None:
 
 
 def test_too_many_old_checkpoints_stop_the_making_of_new_ones() -> None:
-    """C20: a storage that deletes too slowly is not given more to delete."""
+    """A storage that deletes too slowly is not given more to delete (C20)."""
     story = Story(max_concurrent=1).running()
     for number in range(1, MAX_CLEANING + 2):
         story.completed(number)
@@ -312,7 +315,7 @@ def test_too_many_old_checkpoints_stop_the_making_of_new_ones() -> None:
 
 
 def test_metadata_that_could_not_be_written_is_deleted_before_anything_else_may_happen() -> None:
-    """C22: after a failed write the outcome is unknown, so no restore until the deletion is certain."""
+    """After a failed write the outcome is unknown, so nothing is restored until the deletion is certain (C22)."""
     story = Story(tolerable_failed=1).running().pending(1)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(1, task, attempt)))
@@ -329,7 +332,7 @@ def test_metadata_that_could_not_be_written_is_deleted_before_anything_else_may_
 
 
 def test_a_failover_aborts_what_is_pending_but_waits_for_what_is_being_finalised() -> None:
-    """C21, C22: once the metadata may be there, only the write itself decides."""
+    """Once the metadata may be in the storage, only the outcome of the write decides (C21, C22)."""
     story = Story(max_concurrent=2).running().pending(1).pending(2)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(1, task, attempt)))
@@ -338,12 +341,12 @@ def test_a_failover_aborts_what_is_pending_but_waits_for_what_is_being_finalised
     with pytest.raises(InvariantViolated):
         story.tell(e.TasksRunning({A: A2, B: B2}))
     commands = story.tell(e.MetadataWritten(1))
-    assert [type(command) for command in commands] == [e.Complete]  # nobody is there to be notified
+    assert [type(command) for command in commands] == [e.Complete]  # no task is there to be notified
     assert may_restore(story.state)
 
 
 def test_attempts_restored_from_a_checkpoint_have_published_it() -> None:
-    """C22, J12: a restored attempt publishes what is owed before it runs, so it is not asked again."""
+    """A restored attempt publishes what is owed before it runs, so it is not asked again (C22, J12)."""
     story = Story(store=(completed(3), completed(4)))
     assert sorted(story.state.unconfirmed) == [3, 4]
     assert story.tell(e.RestorePointTaken(4), e.TasksRunning({A: A2, B: B2})) == [e.DiscardMetadata(3)]
@@ -351,20 +354,23 @@ def test_attempts_restored_from_a_checkpoint_have_published_it() -> None:
 
 
 def test_a_task_that_the_version_does_not_have_is_not_waited_for() -> None:
-    """C22, H3: what it owed went with its vertices; else no later checkpoint would ever count as published (C4)."""
+    """What it owed is gone with its vertices.
+
+    If it counted, no later checkpoint would ever be published (C4, C22, H3).
+    """
     story = Story(store=(completed(3), completed(4)))
     assert story.tell(e.RestorePointTaken(4), e.TasksRunning({A: A2})) == [e.DiscardMetadata(3)]
     assert story.state.unconfirmed == {}
 
 
 def test_attempts_that_were_not_restored_are_told_what_is_owed() -> None:
-    """C22: a notification is repeated until it is confirmed."""
+    """A notification is repeated until it is confirmed (C22)."""
     story = Story(store=(completed(4),))
     assert story.tell(e.TasksRunning(TASKS)) == [e.NotifyComplete(A1, 4), e.NotifyComplete(B1, 4)]
 
 
 def test_an_older_checkpoint_ends_when_a_later_one_is_complete() -> None:
-    """C22: it could never become the latest."""
+    """An older checkpoint could never become the latest (C22)."""
     story = Story(max_concurrent=2).running().pending(1).pending(2)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(2, task, attempt)))
@@ -373,7 +379,7 @@ def test_an_older_checkpoint_ends_when_a_later_one_is_complete() -> None:
 
 
 def test_a_final_checkpoint_waits_for_the_one_in_flight_and_the_job_for_its_publication() -> None:
-    """C4: FINISHED only when a final checkpoint is complete and its sinks have committed."""
+    """A job is FINISHED only when a final checkpoint is complete and its sinks have committed (C4)."""
     story = Story(interval=10.0).running().pending(1)
     assert story.tell(e.FinalRequested()) == []
     for task, attempt in TASKS.items():
@@ -387,11 +393,11 @@ def test_a_final_checkpoint_waits_for_the_one_in_flight_and_the_job_for_its_publ
     assert not all_published(story.state)
     story.tell(e.TaskNotified(2, B1))
     assert all_published(story.state)
-    assert story.at(100.0) == []  # and no periodic one after it
+    assert story.at(100.0) == []  # and no periodic one follows it
 
 
 def test_a_final_checkpoint_that_failed_is_tried_again() -> None:
-    """C4: until it succeeds, or too many failures fail the job."""
+    """A failed final checkpoint is repeated until it succeeds, or until too many failures fail the job (C4)."""
     story = Story(tolerable_failed=1).running()
     assert story.tell(e.FinalRequested()) == [e.SetUp(-1)]
     story.tell(e.SetUpDone(-1, 1, NOON), e.Declined(1, A1, ERROR))
@@ -400,7 +406,7 @@ def test_a_final_checkpoint_that_failed_is_tried_again() -> None:
 
 
 def test_a_file_that_a_younger_checkpoint_has_taken_up_again_stays() -> None:
-    """F5: it lost its last reference, was held for one checkpoint in flight, and another one refers to it meanwhile."""
+    """The file had lost its last reference, and was kept only for a checkpoint in flight (F5)."""
     story = Story(max_concurrent=3, tolerable_failed=5).running().completed(1).pending(2).pending(3)
     for task, attempt in TASKS.items():
         story.tell(e.Acknowledged(snapshot(2, task, attempt)))
@@ -411,7 +417,7 @@ def test_a_file_that_a_younger_checkpoint_has_taken_up_again_stays() -> None:
 
 
 def test_a_file_of_two_checkpoints_goes_with_the_metadata_of_the_second() -> None:
-    """F5: whoever reads a metadata file that is still there finds all that it names."""
+    """Every file that a metadata file names exists as long as that metadata file (F5)."""
     story = Story().running().completed(1).pending(2)
     story.tell(e.Acknowledged(snapshot(2, A, A1, reuses=(name(1, A1),))), e.Acknowledged(snapshot(2, B, B1)))
     story.tell(e.MetadataWritten(2), e.TaskNotified(2, A1), e.TaskNotified(2, B1))
@@ -430,7 +436,7 @@ def with_an_unpublished_checkpoint() -> Story:
 
 
 def test_a_survivor_of_a_failover_is_told_of_what_was_aborted_and_still_publishes_itself() -> None:
-    """R16, C13, C22: B was restored, so that 1 was published for it before it runs; A runs on, and owes it still."""
+    """B was restored, so 1 was published for it before it ran. A runs on and still owes 1 (R16, C13, C22)."""
     story = with_an_unpublished_checkpoint().pending(2)
     commands = story.tell(e.TasksStopped(frozenset({A1})))
     assert [c for c in commands if isinstance(c, e.NotifyAborted)] == [e.NotifyAborted(A1, 2)]
@@ -442,7 +448,7 @@ def test_a_survivor_of_a_failover_is_told_of_what_was_aborted_and_still_publishe
 
 
 def test_a_survivor_that_fails_before_all_tasks_run_is_none() -> None:
-    """R16: nor is one that came up meanwhile, which was restored itself."""
+    """A task that came up meanwhile is no survivor either, because it was restored itself (R16)."""
     story = with_an_unpublished_checkpoint()
     story.tell(e.TasksStopped(frozenset({A1})), e.RestorePointTaken(1))
     story.tell(e.TasksStopped(frozenset({B2})), e.RestorePointTaken(1))
@@ -451,7 +457,7 @@ def test_a_survivor_that_fails_before_all_tasks_run_is_none() -> None:
 
 
 def test_a_pause_that_began_during_the_set_up_refuses_the_request() -> None:
-    """C20: checked again, since another checkpoint in flight has ended meanwhile; the id is spent."""
+    """The check is repeated, because another checkpoint in flight has ended meanwhile. The id is spent (C20)."""
     story = Story(max_concurrent=2, min_pause=5.0, tolerable_failed=1).running().pending(1)
     story.tell(e.TriggerRequested(2), e.Declined(1, A1, ERROR))
     assert story.tell(e.SetUpDone(2, 2, NOON)) == [e.Refuse(2, Refusal.TOO_SOON)]
@@ -468,7 +474,7 @@ def test_a_pause_that_began_during_the_set_up_refuses_the_request() -> None:
 def test_a_request_that_waits_is_refused_where_waiting_helps_no_more(
     prepare: tuple[e.Event, ...], reason: Refusal
 ) -> None:
-    """C20: looked at again, and answered; nobody waits for ever."""
+    """The queue is checked again and the request is answered, so nobody waits for ever (C20)."""
     story = Story().running().pending(1)
     story.tell(e.TriggerRequested(2))
     assert e.Refuse(2, reason) in story.tell(*prepare)
@@ -477,7 +483,7 @@ def test_a_request_that_waits_is_refused_where_waiting_helps_no_more(
 
 @pytest.mark.parametrize("ending", ["completes", "expires", "is declined", "cannot be told", "cannot be written"])
 def test_the_queue_is_looked_at_however_a_pending_checkpoint_ends(ending: str) -> None:
-    """C20: whenever a pending one completes, expires or is aborted."""
+    """The checkpoint may complete, expire or be aborted (C20)."""
     story = Story(timeout=60.0, tolerable_failed=1).running().pending(1)
     story.tell(e.TriggerRequested(2))
     match ending:
@@ -497,14 +503,14 @@ def test_the_queue_is_looked_at_however_a_pending_checkpoint_ends(ending: str) -
 
 
 def test_as_many_checkpoints_as_allowed_are_in_flight_and_no_more() -> None:
-    """C20: max-concurrent-checkpoints."""
+    """`max-concurrent-checkpoints` is the limit (C20)."""
     story = Story(max_concurrent=2).running().pending(1).pending(2)
     assert story.tell(e.TriggerRequested(3)) == []
     assert story.tell(e.Declined(1, A1, ERROR))[-1] == e.SetUp(3)
 
 
 def test_one_set_up_at_a_time() -> None:
-    """C20: also for forced requests, which are the first in the queue."""
+    """Forced requests, which are first in the queue, wait for the set-up under way too (C20)."""
     story = Story(max_concurrent=9).running()
     story.tell(e.TriggerRequested(1), e.TriggerRequested(2), e.TriggerRequested(3, forced=True))
     assert story.tell(e.SetUpDone(1, 1, NOON))[-1] == e.SetUp(3)
@@ -513,9 +519,9 @@ def test_one_set_up_at_a_time() -> None:
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_what_no_waiting_cures_is_never_skipped(forced: bool) -> None:
-    """C20: a forced request skips already queued, too many in flight and too soon; shut down, periodic off, not running
+    """A forced request skips a queued request, too many in flight and too soon (C20).
 
-    and too many to clean hold for it, too.
+    It does not skip shut down, periodic off, not running and too many to clean.
     """
     story = Story(num_retained=1)
     assert story.tell(e.TriggerRequested(1, forced=forced)) == [e.Refuse(1, Refusal.NOT_ALL_TASKS_RUNNING)]
@@ -530,7 +536,7 @@ def test_what_no_waiting_cures_is_never_skipped(forced: bool) -> None:
 
 
 def test_a_checkpoint_is_counted_once_whatever_is_said_of_it() -> None:
-    """C23: two tasks decline, the time runs out, the metadata fails: one failure each."""
+    """If two tasks decline, the time runs out or the metadata fails, that is one failure each time (C23)."""
     story = Story(timeout=60.0, tolerable_failed=9).running().pending(1)
     story.tell(e.Declined(1, A1, ERROR), e.Declined(1, B1, ERROR), e.TriggerFailed(1, A1, ERROR))
     story.at(60.0)
@@ -550,14 +556,17 @@ def test_a_checkpoint_is_counted_once_whatever_is_said_of_it() -> None:
     ],
 )
 def test_what_says_nothing_of_checkpointing_is_no_counted_failure(event: e.Event, cause: FailureCause) -> None:
-    """C23: the tasks have failed, or the coordinator shuts down; both are shown by name."""
+    """Failed tasks and a coordinator that shuts down do not count as failed checkpoints.
+
+    Both are shown by name (C23).
+    """
     story = Story().running().pending(1)
     assert e.Fail(1, 1, cause, None) in story.tell(event)
     assert (story.state.failures, story.state.trigger_failures) == (0, 0)
 
 
 def test_a_refused_request_leaves_the_failed_triggers_as_they_are() -> None:
-    """C23: failed triggers are counted consecutively, without the refusals."""
+    """Failed triggers are counted consecutively. Refusals neither count nor reset them (C23)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1), e.SetUpFailed(1, ERROR))
     story.tell(e.TriggerRequested(2, CheckpointKind.PERIODIC))
@@ -565,7 +574,7 @@ def test_a_refused_request_leaves_the_failed_triggers_as_they_are() -> None:
 
 
 def test_a_failure_of_an_older_checkpoint_counts_nothing_when_a_later_one_is_complete() -> None:
-    """C23: in a row; the later one has shown that checkpoints work."""
+    """Failures count in a row, and the later checkpoint has shown that checkpoints work (C23)."""
     story = Story(max_concurrent=2).running().pending(1).pending(2)
     story.acknowledged(1)
     story.acknowledged(2)
@@ -575,7 +584,7 @@ def test_a_failure_of_an_older_checkpoint_counts_nothing_when_a_later_one_is_com
 
 
 def test_a_restarted_job_is_given_as_many_failures_again() -> None:
-    """C23: more than tolerated in a row fail the job, once."""
+    """More failures in a row than tolerated fail the job once, and the count begins anew (C23)."""
     story = Story(tolerable_failed=1).running()
     for number in range(1, 5):
         story.pending(number)
@@ -585,7 +594,7 @@ def test_a_restarted_job_is_given_as_many_failures_again() -> None:
 
 @pytest.mark.parametrize("attempt", [A1, A2])
 def test_what_a_late_acknowledgement_wrote_is_deleted_only_where_nobody_refers_to_it(attempt: AttemptId) -> None:
-    """C21, F5: of an aborted checkpoint, by the present attempt or an older one; a file of a retained one stays."""
+    """The checkpoint was aborted. The attempt is the present or an older one. A retained file stays (C21, F5)."""
     story = Story(tolerable_failed=1).running().completed(1).pending(2)
     story.tell(e.Declined(2, B1, ERROR))
     late = snapshot(2, A, attempt, writes=(name(2, attempt), name(1, A1)))
@@ -594,7 +603,7 @@ def test_what_a_late_acknowledgement_wrote_is_deleted_only_where_nobody_refers_t
 
 
 def test_the_survivors_of_a_failover_are_told_of_the_abort_and_nobody_else() -> None:
-    """C13: every task that runs on and has heard of the checkpoint."""
+    """Survivors are the tasks that run on and have heard of the checkpoint (C13)."""
     story = Story(tolerable_failed=1).running().pending(1)
     assert story.tell(e.TasksStopped(frozenset({B1})))[0] == e.NotifyAborted(B1, 1)
 
@@ -603,7 +612,7 @@ def test_the_survivors_of_a_failover_are_told_of_the_abort_and_nobody_else() -> 
 
 
 def test_hooks_are_called_before_the_tasks_and_their_states_are_stored() -> None:
-    """C27: no task hears of the checkpoint before all hooks have answered."""
+    """No task hears of the checkpoint before all hooks have answered (C27)."""
     story = Story(hooks=("one", "two")).running()
     story.tell(e.TriggerRequested(1))
     assert story.tell(e.SetUpDone(1, 7, NOON)) == [e.CallHook("one", 7), e.CallHook("two", 7)]
@@ -617,7 +626,7 @@ def test_hooks_are_called_before_the_tasks_and_their_states_are_stored() -> None
 
 
 def test_a_hook_that_fails_aborts_the_checkpoint_before_any_task_has_heard_of_it() -> None:
-    """C27, C23: a named cause, counted with the failed triggers."""
+    """The cause has a name and counts with the failed triggers (C27, C23)."""
     story = Story(hooks=("one", "two")).running().pending(1)
     assert story.tell(e.HookFailed(1, ERROR)) == [e.CancelHooks(1), e.Fail(1, 1, FailureCause.MASTER_HOOK, ERROR)]
     assert (story.state.failures, story.state.trigger_failures) == (0, 1)
@@ -625,7 +634,7 @@ def test_a_hook_that_fails_aborts_the_checkpoint_before_any_task_has_heard_of_it
 
 
 def test_a_hook_that_overruns_aborts_the_checkpoint_and_is_named() -> None:
-    """C27: within the checkpoint's timeout, which is one for hooks and tasks together."""
+    """One timeout covers hooks and tasks together (C27)."""
     story = Story(hooks=("one", "two"), timeout=60.0).running().pending(1)
     story.at(20.0, e.HookAnswered(1, "one", b""))
     cancel, failed = story.at(60.0)
@@ -641,7 +650,7 @@ def test_a_hook_that_overruns_aborts_the_checkpoint_and_is_named() -> None:
 
 
 def test_a_task_that_declines_since_its_session_is_gone_is_no_counted_failure() -> None:
-    """C23: its failure is told soon; until then every trigger would count."""
+    """The task's failure is reported soon. Until then every trigger would count (C23)."""
     story = Story(tolerable_failed=0).running().pending(1)
     lost = ErrorInfo(code="session-lost", message="the session child ended")
     assert e.Fail(1, 1, FailureCause.TASK_FAILURE, lost) in story.tell(e.Declined(1, A1, lost))

@@ -1,4 +1,4 @@
-"""Random histories of a coordinator, its tasks and its storage: what holds after every step, and once it is quiet."""
+"""Random histories of a coordinator, its tasks and its storage: what holds after every step and at the end."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot
 OPTIONS = CheckpointOptions(interval=10.0, timeout=60.0, tolerable_failed=3)
 _FOR_OTHERS = (
     e.Report | e.ReportSetUpFailure | e.ReportPublished | e.CancelHooks | e.Refuse | e.Fail | e.Complete | e.FailJob
-)  # neither storage nor tasks have to do with them
+)  # these concern neither storage nor tasks
 RARELY = st.integers(0, 7)
 
 
 class CoordinatorModel(RuleBasedStateMachine):
-    """The machine for real; storage, tasks and the way between them as simple as can be, and unreliable."""
+    """The real machine. Storage, tasks and the messages between them are unreliable and as simple as possible."""
 
     def __init__(self) -> None:
         super().__init__()
         self.metadata: dict[int, CompletedCheckpoint] = {}  # in the storage
         self.files: set[str] = set()  # in the storage
         self.files_ever: set[str] = set()
-        self.ids: list[int] = []  # ever given away
+        self.ids: list[int] = []  # every id ever assigned
         self.generation = 0
         self.now = 0.0
         self.options = OPTIONS
@@ -47,15 +47,15 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        """A coordinator that knows nothing but the storage."""
+        """Start a coordinator that knows only the storage."""
         stored = tuple(self.metadata[number] for number in sorted(self.metadata))
         self.state = coordinator.initial(JOB, self.options, stored, last_id=max(self.ids, default=0))
         self.todo: list[e.Command] = []
         self.attempts: dict[TaskId, AttemptId] = {}
-        self.survivors: dict[TaskId, AttemptId] = {}  # run on while others are restarted
+        self.survivors: dict[TaskId, AttemptId] = {}  # these run on while others are restarted
         self.triggered: list[tuple[TaskId, AttemptId, int]] = []
         self.sent: list[TaskSnapshot] = []
-        self.suspects = frozenset[str]()  # unreferenced when they were looked at last
+        self.suspects = frozenset[str]()  # unreferenced at the last sweep
         self.confirmed: dict[TaskId, frozenset[str]] = {A: frozenset(), B: frozenset()}
 
     def tell(self, event: e.Event) -> None:
@@ -131,7 +131,7 @@ class CoordinatorModel(RuleBasedStateMachine):
                         self.confirmed[task.task_id] = frozenset(file.handle.file for file in task.files)
                     self.tell(e.TaskNotified(number, attempt))
                 if owed_to(self.state, attempt) is not None:
-                    self.todo.append(command)  # repeated
+                    self.todo.append(command)  # repeated later
             case e.NotifyAborted(attempt, number):
                 self.triggered = [t for t in self.triggered if t[1:] != (attempt, number)]
             case e.DiscardMetadata(number):
@@ -148,7 +148,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), steps=st.integers(3, 15))
     def all_goes_well_for_a_while(self, data: st.DataObject, steps: int) -> None:
-        """Else the random walk hardly ever sees two checkpoints completed."""
+        """Otherwise the random walk hardly ever completes two checkpoints."""
         for _ in range(steps):
             if self.todo and (not self.triggered or data.draw(st.booleans())):
                 command = self.todo.pop(data.draw(st.integers(0, len(self.todo) - 1)))
@@ -166,7 +166,7 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.acknowledge(data)
 
     def acknowledge(self, data: st.DataObject) -> None:
-        """With some files of the checkpoint confirmed last; a faulty task also with any that ever was."""
+        """A task reuses files of the checkpoint confirmed last. A faulty task may name any file that ever existed."""
         task, attempt, number = self.triggered.pop(data.draw(st.integers(0, len(self.triggered) - 1)))
         faulty = data.draw(RARELY) == 5
         known = sorted(self.files_ever if faulty else self.confirmed[task])
@@ -180,7 +180,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @rule()
     def orphans_are_swept(self) -> None:
-        """At any moment, also while checkpoints are in flight; what was an orphan stays one."""
+        """A sweep may come at any moment, also while checkpoints are in flight. An orphan stays one."""
         found = orphans(self.state, {file: parse_physical_file(file) for file in self.files})
         assert self.suspects & self.files <= found
         gone = found & self.suspects
@@ -207,7 +207,7 @@ class CoordinatorModel(RuleBasedStateMachine):
             self.failover(survivor)
 
     def failover(self, survivor: TaskId | None = None) -> None:
-        """Of all tasks, or (R16) of one region, while the other runs on."""
+        """Stop all tasks, or only one region while the other runs on (R16)."""
         running = self.attempts or self.survivors
         self.attempts, self.survivors = {}, {t: a for t, a in running.items() if t == survivor}
         self.triggered = [t for t in self.triggered if t[1] in self.survivors.values()]
@@ -237,7 +237,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), luck=RARELY)
     def the_coordinator_is_killed(self, data: st.DataObject, luck: int) -> None:
-        """Whatever was under way may or may not have been done; then the orphans are swept."""
+        """Work that was under way may or may not have been done. Then the orphans are swept."""
         if luck != 5:
             return
         for command in self.todo:
@@ -263,7 +263,7 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     @invariant()
     def the_registry_is_what_it_would_be_after_a_crash(self) -> None:
-        """F4: it counts what the checkpoints refer to that are there, or are still taken for granted."""
+        """It counts what existing checkpoints refer to, and those that tasks may still refer to (F4)."""
         lingering = [d.checkpoint for d in self.state.doomed if d.checkpoint is not None]
         anew = Registry.of([*self.state.completed, *self.state.leaving.values(), *lingering])
         assert self.state.registry.live == anew.live
@@ -290,7 +290,7 @@ class CoordinatorModel(RuleBasedStateMachine):
             assert max(self.metadata, default=None) == known
 
     def teardown(self) -> None:
-        """Once quiet, nothing is left but what the retained checkpoints refer to."""
+        """At the end nothing is left but what the retained checkpoints refer to."""
         self.attempts = {}
         self.triggered = []
         self.tell(e.TasksStopped())

@@ -1,4 +1,4 @@
-"""What the coordinator decides of savepoints, and of jobs that end with one."""
+"""The coordinator's decisions about savepoints, and about jobs that end with one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def confirm(story: Story, checkpoint_id: int) -> list[e.Command]:
 
 
 def test_a_savepoints_checkpoint_stays_while_it_is_copied() -> None:
-    """C24: later checkpoints subsume it only when it is unpinned."""
+    """Later checkpoints subsume it only when it is unpinned (C24)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True), e.SetUpDone(1, 1, NOON))
     complete(story, 1, 1)
@@ -35,13 +35,13 @@ def test_a_savepoints_checkpoint_stays_while_it_is_copied() -> None:
 
 
 def test_a_savepoint_waits_for_no_other_checkpoint() -> None:
-    """C20, C24."""
+    """A savepoint is forced, so another checkpoint in flight does not delay it (C20, C24)."""
     story = Story().running().pending(1)
     assert story.tell(e.TriggerRequested(2, SAVEPOINT, forced=True)) == [e.SetUp(2)]
 
 
 def test_a_failed_savepoint_does_not_count() -> None:
-    """C23."""
+    """A failed savepoint does not count towards the tolerated failures (C23)."""
     story = Story(tolerable_failed=0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True), e.SetUpDone(1, 1, NOON))
     commands = story.tell(e.Declined(1, A1, ERROR))
@@ -51,7 +51,7 @@ def test_a_failed_savepoint_does_not_count() -> None:
 
 
 def test_tasks_that_are_to_stop_are_told_with_the_trigger_and_nothing_is_triggered_behind_it() -> None:
-    """C24: stop with savepoint."""
+    """In a stop with savepoint, the trigger tells the tasks to stop, and no other checkpoint follows (C24)."""
     story = Story(interval=10.0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True))
     assert story.tell(e.SetUpDone(1, 1, NOON)) == [e.SendTrigger(A1, 1, stop=True), e.SendTrigger(B1, 1, stop=True)]
@@ -61,7 +61,7 @@ def test_tasks_that_are_to_stop_are_told_with_the_trigger_and_nothing_is_trigger
 
 
 def test_a_stop_that_fails_lets_the_job_be_checkpointed_again() -> None:
-    """C24."""
+    """The tasks are told of the abort, and the next periodic checkpoint is taken (C24)."""
     story = Story(interval=10.0).running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True), e.SetUpDone(1, 1, NOON))
     aborted = story.tell(e.Declined(1, A1, ERROR))
@@ -70,7 +70,7 @@ def test_a_stop_that_fails_lets_the_job_be_checkpointed_again() -> None:
 
 
 def test_a_stop_that_is_not_set_up_lets_the_job_be_checkpointed_again() -> None:
-    """C24."""
+    """A stop that was not set up has told no task anything, so checkpoints go on (C24)."""
     story = Story().running()
     story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True, stop=True))
     story.tell(e.SetUpFailed(1, ErrorInfo(code="storage", message="away")))
@@ -78,7 +78,7 @@ def test_a_stop_that_is_not_set_up_lets_the_job_be_checkpointed_again() -> None:
 
 
 def test_a_draining_job_takes_the_final_checkpoint_and_no_other() -> None:
-    """C24: a cut with the end of time in it must be the last one."""
+    """A cut that contains the end of time must be the last one (C24)."""
     story = Story(interval=10.0).running().pending(1)
     commands = story.tell(e.DrainBegun())
     assert {e.NotifyAborted(A1, 1), e.NotifyAborted(B1, 1)} <= set(commands)
@@ -89,7 +89,7 @@ def test_a_draining_job_takes_the_final_checkpoint_and_no_other() -> None:
 
 
 def test_a_drain_ends_with_the_tasks() -> None:
-    """C24: a job that failed meanwhile goes on as if it had not been asked."""
+    """A job that failed meanwhile goes on as if the drain had not been requested (C24)."""
     story = Story().running()
     story.tell(e.DrainBegun(), e.TasksStopped(), e.TasksRunning(TASKS))
     assert story.tell(e.TriggerRequested(2)) == [e.SetUp(2)]

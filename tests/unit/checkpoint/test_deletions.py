@@ -31,7 +31,7 @@ class Story:
 
 
 def test_files_of_several_deletions_go_in_one_request_and_those_of_a_large_one_in_several() -> None:
-    """F5: batched."""
+    """Deletions are batched (F5)."""
     story = Story()
     assert story.tell(d.WriteBegun(), Wanted(1, ("a",)), Wanted(2, ("b", "c")), Wanted(3, ("d", "e", "f", "g"))) == []
     assert story.tell(d.WriteEnded()) == [Delete(1, ("a", "b", "c"))]
@@ -41,7 +41,7 @@ def test_files_of_several_deletions_go_in_one_request_and_those_of_a_large_one_i
 
 
 def test_no_file_is_deleted_while_a_checkpoint_writes() -> None:
-    """F5: never ahead of checkpointing; what has begun goes on."""
+    """Deletions give way to checkpointing. One that has begun goes on (F5)."""
     story = Story()
     assert story.tell(d.WriteBegun(), d.WriteBegun(), Wanted(1, ("a",)), d.WriteEnded()) == []
     assert next_wakeup(story.queue, 0.0) is None
@@ -49,28 +49,28 @@ def test_no_file_is_deleted_while_a_checkpoint_writes() -> None:
 
 
 def test_not_more_is_deleted_at_a_time_and_in_a_time_than_allowed() -> None:
-    """F5: limited in flight and in rate."""
+    """Deletions are limited in flight and in rate (F5)."""
     story = Story(Limits(batch=2, in_flight=3, rate=1.0))
     assert story.tell(Wanted(1, ("a", "b")), Wanted(2, ("c", "d")), Wanted(3, ("e",))) == [Delete(1, ("a", "b"))]
     assert next_wakeup(story.queue, 0.0) == 2.0
     assert story.at(2) == [Delete(2, ("c", "d"))]
-    assert story.at(9) == []  # one request is left to metadata
+    assert story.at(9) == []  # one request is reserved for metadata
     assert story.tell(d.Done(1)) == [Ended(1, True), Delete(3, ("e",))]
 
 
 def test_metadata_waits_for_no_files_nor_for_a_write() -> None:
-    """C22: a restart waits until the metadata of a failed checkpoint is gone."""
+    """A restart waits until the metadata of a failed checkpoint is gone (C22)."""
     story = Story()
     story.tell(Wanted(1, ("a", "b", "c")), Wanted(2, ("d",)), d.WriteBegun())
     assert story.tell(Wanted(3, ("chk-1/_metadata",), insists=True)) == [Delete(2, ("chk-1/_metadata",), insists=True)]
 
 
 def test_what_fails_is_tried_again_by_itself_after_a_growing_pause() -> None:
-    """F5: one object that cannot be deleted does not hold the others up for good."""
+    """One object that cannot be deleted does not hold up the others for good (F5)."""
     story = Story()
     story.tell(d.WriteBegun(), Wanted(1, ("a",)), Wanted(2, ("b",)), d.WriteEnded())
     assert story.tell(d.Failed(1)) == []
-    assert next_wakeup(story.queue, 0.0) == 2.0  # by the rate; the pause is over before
+    assert next_wakeup(story.queue, 0.0) == 2.0  # because of the rate; the pause ends before
     assert story.at(2) == [Delete(2, ("a",))]
     assert story.tell(d.Failed(2)) == []
     assert story.at(3) == [Delete(3, ("b",))]
@@ -78,7 +78,7 @@ def test_what_fails_is_tried_again_by_itself_after_a_growing_pause() -> None:
 
 
 def test_files_are_given_up_in_the_end_and_metadata_never() -> None:
-    """F7: the sweep of orphans finds them. C22: metadata that is still there would be restored from."""
+    """The sweep of orphans finds such files (F7). Metadata that is left would be restored from (C22)."""
     story = Story()
     story.tell(Wanted(1, ("a",)), Wanted(2, ("chk-1/_metadata",), insists=True))
     answers = []
@@ -92,7 +92,7 @@ def test_files_are_given_up_in_the_end_and_metadata_never() -> None:
 
 
 class DeletionModel(RuleBasedStateMachine):
-    """A storage that fails at random, from which a checkpoint's files are deleted."""
+    """A storage that fails at random, and deletions of checkpoints' files."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
 
 
 def plan(*parts: str) -> tuple[PlanNode, ...]:
-    """`vertex:Kind[:fingerprint[:route]]` in the plan's order; a kind in small letters is a source's format."""
+    """Return a plan of nodes `vertex:Kind[:fingerprint[:route]]` in order. A lower-case kind is a source's format."""
     found: list[PlanNode] = []
     for part in parts:
         vertex, kind, fingerprint, route = [*part.split(":"), "", ""][:4]
@@ -38,13 +38,13 @@ def test_the_same_plan_stays_in_place() -> None:
 
 
 def test_two_vertices_that_exchange_their_places_keep_their_state() -> None:
-    """C25."""
+    """State follows its vertex by name, not by its place in the plan (C25)."""
     new = plan("db:Deduplicate", "b:json", "da:Deduplicate", "a:json")
     assert match_nodes(plan(*UNION), new) == Placement({0: 1, 1: 0}, {0: 1, 1: 0}, in_place=False)
 
 
 def test_a_new_stateful_vertex_is_refused_even_if_state_may_be_left_behind() -> None:
-    """C25: Spark has no empty state in the middle of a query."""
+    """Spark has no empty state in the middle of a query (C25)."""
     new = plan("dc:Deduplicate", "c:json", *UNION)
     assert "vertex dc has state (Deduplicate), for which there is no state" in refusal(plan(*UNION), new, allow=True)
 
@@ -56,7 +56,7 @@ def test_a_new_source_is_read_from_its_beginning() -> None:
 
 
 def test_a_removed_vertex_is_refused_unless_its_state_may_be_left_behind() -> None:
-    """C25: state that has no vertex is an error unless allowed."""
+    """State that has no vertex is an error unless it is allowed (C25)."""
     new = plan("db:Deduplicate", "b:json")
     text = refusal(plan(*UNION), new)
     assert "vertex da had state (Deduplicate), and has none any more" in text
@@ -67,13 +67,13 @@ def test_a_removed_vertex_is_refused_unless_its_state_may_be_left_behind() -> No
 
 
 def test_the_last_vertex_removed_moves_nothing_and_is_not_in_place() -> None:
-    """C25: what is left behind has to go."""
+    """The state that is left behind has to be removed (C25)."""
     new = plan("da:Deduplicate", "a:json")
     assert not match_nodes(plan(*UNION), new, allow_non_restored=True).in_place
 
 
 def test_state_of_other_types_is_refused() -> None:
-    """C25: the fingerprint."""
+    """The fingerprint of the types tells (C25)."""
     text = refusal(plan("w:Aggregate:1", "a:json"), plan("w:Aggregate:2", "a:json"), allow=True)
     assert "the state of vertex w (Aggregate) has other types than it had" in text
 
@@ -86,13 +86,13 @@ def test_another_kind_of_state_in_a_vertex_is_refused() -> None:
 
 
 def test_another_number_of_operators_in_a_vertex_is_refused() -> None:
-    """C25: which of them is which cannot be told."""
+    """Nobody can tell which of them is which (C25)."""
     text = refusal(plan("w:Aggregate", "w:Aggregate", "a:json"), plan("w:Aggregate", "a:json"), allow=True)
     assert "vertex w has 1 x Aggregate, and had 2" in text
 
 
 def test_a_vertex_read_twice_is_told_apart_by_its_readers() -> None:
-    """C25: its state is there once for each way to the sink."""
+    """The state of a vertex that is read twice exists once for each way to the sink (C25)."""
     old = plan("d:Deduplicate::x/u", "a:json", "d:Deduplicate::y/u")
     new = plan("d:Deduplicate::y/u", "a:json", "d:Deduplicate::x/u")
     assert match_nodes(old, new).operators == {0: 1, 1: 0}
@@ -121,7 +121,7 @@ def tasks(**vertices: str) -> dict[TaskId, list[VertexId]]:
 
 
 def test_a_task_that_only_passes_on_what_another_yields_may_go() -> None:
-    """C25: unless its snapshot holds what it had not read yet."""
+    """Such a task may not go if its snapshot holds rows that it had not read yet (C25)."""
     passing = replace(snapshot("apart", "minutes:exchange"), inputs={VertexId("minutes"): 7})
     assert match_tasks([passing], tasks(events="events minutes out")) == {}
     with pytest.raises(StateNotMatched, match="there is state of apart"):
@@ -129,19 +129,19 @@ def test_a_task_that_only_passes_on_what_another_yields_may_go() -> None:
 
 
 def test_a_task_is_found_by_the_vertices_that_hold_its_state() -> None:
-    """C25: the id of its first vertex may have changed."""
+    """The id of its first vertex may have changed (C25)."""
     old = snapshot("a", "d:Deduplicate", "a:json")
     assert match_tasks([old], tasks(new="new a d out")) == {"new": old}
 
 
 def test_a_snapshot_of_before_the_record_is_found_by_its_task() -> None:
-    """C25."""
+    """An older snapshot without a record of its operators is matched by the task's id (C25)."""
     old = snapshot("a")
     assert match_tasks([old], tasks(a="a d out", b="b out2")) == {"a": old}
 
 
 def test_a_task_divided_or_joined_is_refused() -> None:
-    """C25."""
+    """State is neither divided nor joined, even if some of it may be left behind (C25)."""
     old = snapshot("a", "d:Deduplicate", "a:json")
     with pytest.raises(StateNotMatched, match="state is not divided"):
         match_tasks([old], tasks(a="a", d="d out"), allow_non_restored=True)
@@ -150,7 +150,7 @@ def test_a_task_divided_or_joined_is_refused() -> None:
 
 
 def test_a_task_that_is_gone_is_refused_unless_allowed() -> None:
-    """C25; one that had read nothing yet is not missed."""
+    """A task that had read nothing yet is not missed (C25)."""
     old = snapshot("b", "b:json")
     with pytest.raises(StateNotMatched, match="there is state of b, and no such vertex"):
         match_tasks([old], tasks(a="a out"))
@@ -159,7 +159,7 @@ def test_a_task_that_is_gone_is_refused_unless_allowed() -> None:
 
 
 def test_where_spark_has_spoken_of_types_its_word_counts() -> None:
-    """C25: by its own rules other types may do, and the same ones of a result may not."""
+    """By its own rules other types may fit, and the same types of a result may not (C25)."""
     old, new = plan("w:Aggregate:long", "a:json"), plan("w:Aggregate:double", "a:json")
     assert match_nodes(old, new, verdicts={0: ""}) == Placement({0: 0}, {0: 0}, in_place=True)
     assert "has other types than it had" in refusal(old, new)
@@ -169,7 +169,10 @@ def test_where_spark_has_spoken_of_types_its_word_counts() -> None:
 
 
 def test_a_join_of_other_sides_or_of_another_kind_is_refused_whatever_its_types() -> None:
-    """C25: Spark does not tell one side from the other; of a checkpoint that does not know them it is not asked."""
+    """Spark does not tell one side from the other.
+
+    If the checkpoint does not record the sides, none is refused (C25).
+    """
 
     def join(sides: str) -> tuple[PlanNode, ...]:
         return (PlanNode(number=0, stateful=True, vertex="j", kind="Join", sides=sides),)

@@ -1,4 +1,4 @@
-"""Whether state that is gone on with still means the same."""
+"""Whether state that a new version takes over still means the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.rpc.snapshot import Meant, PlanNode, Role
 
 
 def meant(*parts: str) -> tuple[Meant, ...]:
-    """`text[|exact[|form]]`; an aggregate has a parenthesis in its form, and a key that has one begins with `by `."""
+    """Parse `text[|exact[|form]]`. An aggregate has a parenthesis in its form; a key that has one begins with `by `."""
     found = []
     for part in parts:
         text, *more = part.removeprefix("by ").split("|")
@@ -98,7 +98,7 @@ def test_another_meaning_is_refused_with_a_code_of_its_own_unless_it_is_allowed(
 
 
 def test_types_that_do_not_fit_are_told_before_what_they_mean() -> None:
-    """C25: they cannot be allowed."""
+    """Types that do not fit cannot be allowed (C25)."""
     old = PlanNode(number=0, stateful=True, vertex="w", kind="Aggregate", fingerprint="1", meaning=meant("sum(v)"))
     new = replace(old, meaning=meant("avg(v)"), fingerprint="2")
     with pytest.raises(StateNotMatched, match="other types") as caught:

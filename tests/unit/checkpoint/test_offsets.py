@@ -1,4 +1,4 @@
-"""The plain record of where the sources of a job stand."""
+"""The record of where a job's sources are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def published(offset: str) -> CompletedCheckpoint:
 
 
 def test_a_sink_that_publishes_with_checkpoints_begins_again_at_what_is_published() -> None:
-    """C26, J12: what was only processed is lost with the state."""
+    """Rows that were only processed are lost with the state (C26, J12)."""
     record = advanced(
         Offsets(job_id=JOB), {TASK: {"flights": '{"offset":9}'}}, published('{"offset":5}'), SOURCES, {TASK: True}, 7
     )
@@ -48,14 +48,14 @@ def test_a_sink_that_publishes_with_checkpoints_begins_again_at_what_is_publishe
 
 
 def test_other_sinks_begin_again_at_what_is_processed_also_without_any_checkpoint() -> None:
-    """C26: also while checkpoints fail."""
+    """Other sinks restart from the processed offsets, also while checkpoints fail (C26)."""
     record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
     assert record.latest() == {"flights": {"flights": {"0": 17}}}
     assert text(record.latest()["flights"]) == KAFKA
 
 
 def test_a_restarted_task_that_has_not_reported_yet_takes_nothing_back() -> None:
-    """C26."""
+    """A restarted task that has not reported yet does not reset the recorded offsets (C26)."""
     record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
     assert advanced(record, {TASK: {}}, None, SOURCES, {TASK: False}, 8) is record
 

@@ -25,7 +25,7 @@ OTHER = JobId("0" * 31 + "2")
 
 
 class Root:
-    """Checkpoints of two jobs. Everything is old, unless it is written anew."""
+    """Checkpoints of two jobs. Every file is old unless it is written anew."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class Root:
         return path
 
     def checkpoint(self, job: JobId, number: int) -> CompletedCheckpoint:
-        """A retained one, of one segment."""
+        """Write a retained checkpoint with one segment."""
         data = f"state {number}".encode()
         handle = StateHandle(name(number, A1), 0, len(data), checksum(data))
         snapshot = TaskSnapshot(
@@ -87,13 +87,13 @@ def root(tmp_path: Path) -> Root:
 
 
 async def test_what_no_metadata_names_goes_and_retained_checkpoints_stay(root: Root) -> None:
-    """F7: of a job that has ended, too, whose user retained its checkpoints."""
+    """Retained checkpoints of an ended job stay too (F7)."""
     root.checkpoint(JOB, 7)
     root.put(JOB, "offsets.json")
     root.put(JOB, "ids/000000000001")
     before = root.files()
     orphan = root.put(JOB, name(6, A1)).name
-    left = root.put(OTHER, name(1, A1)).name  # of a job whose checkpoints were deleted
+    left = root.put(OTHER, name(1, A1)).name  # the checkpoints of this job were deleted
     dry = await root.sweep(dry_run=True)
     assert dry[JOB] == JobOrphans(job_id=JOB, files=(OrphanFile(orphan, 1, OLD * 1000),), kept=1)
     assert [file.name for file in dry[OTHER].files] == [left]
@@ -111,7 +111,7 @@ async def test_only_the_job_that_was_named_is_looked_at(root: Root) -> None:
 
 
 async def test_a_savepoint_is_never_touched_wherever_it_lies(root: Root) -> None:
-    """F7, C24: also one that was moved to where a job's files would be."""
+    """Savepoints stay even if they were moved to where a job's files would be (F7, C24)."""
     checkpoint = root.checkpoint(JOB, 7)
     here = root.location.child(JOB)
     for directory in (root.location, root.location.child("savepoints"), root.location.child(OTHER)):
@@ -127,7 +127,7 @@ async def test_a_savepoint_is_never_touched_wherever_it_lies(root: Root) -> None
 
 
 async def test_a_directory_in_which_somebody_works_is_left_alone(root: Root) -> None:
-    """F7, A11: another cluster may run a job there."""
+    """Another cluster may run a job there (F7, A11)."""
     root.put(JOB, name(6, A1))
     root.put(JOB, name(7, A1), at=NEW)
     assert (await root.sweep())[JOB].skipped == RECENT
@@ -135,7 +135,7 @@ async def test_a_directory_in_which_somebody_works_is_left_alone(root: Root) -> 
 
 
 async def test_a_directory_with_metadata_that_cannot_be_read_is_left_alone(root: Root) -> None:
-    """A12: it may refer to anything. The other jobs' orphans go."""
+    """Unreadable metadata may refer to any file of its directory. The other jobs' orphans are deleted (A12)."""
     root.checkpoint(JOB, 7)
     root.put(JOB, name(6, A1))
     root.put(JOB, layout.metadata_file(8), b"torn")
@@ -147,7 +147,7 @@ async def test_a_directory_with_metadata_that_cannot_be_read_is_left_alone(root:
 
 
 async def test_a_directory_whose_checkpoints_change_meanwhile_is_left_alone(root: Root) -> None:
-    """F7: a job that nobody here knows of goes on, and refers to what was found."""
+    """A job that nobody here knows goes on, and now refers to files that were found before (F7)."""
     root.checkpoint(JOB, 7)
     root.put(JOB, name(6, A1))
     listed = (await list_jobs(root.location))[JOB]
@@ -162,7 +162,7 @@ async def test_a_directory_whose_checkpoints_change_meanwhile_is_left_alone(root
 
 
 async def test_a_running_jobs_coordinator_answers_for_it(root: Root) -> None:
-    """F7: it knows what is in flight, which no metadata names yet."""
+    """Only the coordinator of a running job knows what is in flight; no metadata names that yet (F7)."""
     root.put(JOB, name(6, A1))
     root.put(JOB, name(7, A1), at=NEW)
     answer = JobOrphans(job_id=JOB, files=(OrphanFile(name(6, A1), 1, OLD * 1000),), kept=1)
@@ -172,7 +172,7 @@ async def test_a_running_jobs_coordinator_answers_for_it(root: Root) -> None:
 
 @pytest.mark.parametrize("asked", [0, 1])
 async def test_nothing_is_deleted_while_leadership_is_in_doubt(root: Root, asked: int) -> None:
-    """F7, A11: asked before anything is read, and again before anything is deleted."""
+    """Leadership is checked before anything is read, and again before anything is deleted (F7, A11)."""
     root.put(JOB, name(6, A1))
     answers = [True] * asked + [False]
     with pytest.raises(NotLeading):
@@ -183,7 +183,7 @@ async def test_nothing_is_deleted_while_leadership_is_in_doubt(root: Root, asked
 async def test_files_go_in_batches_and_it_is_asked_again_who_leads_before_each(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7"""
+    """Files are deleted in batches, and leadership is checked before each batch (F7)."""
     monkeypatch.setattr(orphans, "BATCH", 2)
     for number in range(5):
         root.put(JOB, name(6, A1, number))
@@ -194,7 +194,7 @@ async def test_files_go_in_batches_and_it_is_asked_again_who_leads_before_each(
 
 
 async def test_names_that_only_look_like_files_of_checkpoints_are_not_touched(root: Root) -> None:
-    """F7: what is not ours stays."""
+    """Files of others stay (F7)."""
     for file in ("notes.seg", f"sub/{name(6, A1)}", f"{name(6, A1)}.bak", "chk-1/_metadata.tmp"):
         root.put(JOB, file)
     root.put(JobId("not-a-job"), name(6, A1))

@@ -1,4 +1,4 @@
-"""Which segments are live, and when a physical file may go (F4 - F6)."""
+"""Which segments are live, and when a physical file may be deleted (F4 - F6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def taken(
     attempt: AttemptId = A1,
     rewritten: tuple[str, ...] = (),
 ) -> TaskSnapshot:
-    """State files `0`, `1`, ... at these handles; what lies in this checkpoint's own file was written for it."""
+    """Return a snapshot with state files `0`, `1`, ... at these handles.
+
+    Segments in this checkpoint's own file count as written for it.
+    """
     own = name(checkpoint_id, attempt)
     files = tuple(StateFile(f"state/{number}", handle) for number, handle in enumerate(handles))
     written = (own,) if any(handle.file == own for handle in handles) else ()
@@ -47,7 +50,7 @@ F1, F2, F3 = name(1, A1), name(2, A1), name(3, A1)
 
 
 def pending_with(story: Story, *snapshots: TaskSnapshot) -> list[e.Command]:
-    """The other task acknowledges as well."""
+    """Acknowledge these snapshots, and let the other task acknowledge as well."""
     wanted: list[e.Command] = []
     for one in snapshots:
         wanted += story.tell(e.Acknowledged(one), e.Acknowledged(snapshot(one.checkpoint_id, B, B1)))
@@ -75,7 +78,7 @@ def confirmed(story: Story, checkpoint_id: int) -> list[e.Command]:
 
 
 def two_with_a_common_segment() -> tuple[Story, CompletedCheckpoint, list[e.Command]]:
-    """Checkpoints 2 and 3 at once; both wrote "x", and 3 then "y" into the same file. 2 is complete first."""
+    """Take checkpoints 2 and 3 at once. Both wrote "x", and 3 then wrote "y" to its file. 2 completes first."""
     story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
     pending_with(story, taken(2, segment(F2, "x")))
     story.tell(e.MetadataWritten(2))
@@ -87,9 +90,10 @@ def two_with_a_common_segment() -> tuple[Story, CompletedCheckpoint, list[e.Comm
 
 
 def test_a_file_whose_first_segment_was_dropped_stays_for_the_next_one() -> None:
-    """F5: checkpoint 3 drops its copy of a segment that checkpoint 2 registered, and then registers another segment of
+    """Between two segments nothing refers to the file, and it must still stay (F5).
 
-    the same physical file: between the two nothing refers to that file, and still it must not go.
+    Checkpoint 3 drops its copy of a segment that checkpoint 2 registered. Then it registers another segment of the same
+    physical file.
     """
     story, third, commands = two_with_a_common_segment()
     assert handles_of(third) == [segment(F2, "x"), segment(F3, "y", 9)]
@@ -100,7 +104,7 @@ def test_a_file_whose_first_segment_was_dropped_stays_for_the_next_one() -> None
 
 
 def test_a_registered_segment_takes_the_place_of_the_newcomers_copy() -> None:
-    """F4: in the new checkpoint's metadata; a file with nothing but copies goes when it is complete, not before."""
+    """The new checkpoint's metadata names it. A file with only such copies is deleted once that is complete (F4)."""
     story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
     pending_with(story, taken(2, segment(F2, "x"), segment(F2, "y", 9)))
     story.tell(e.MetadataWritten(2))
@@ -113,7 +117,7 @@ def test_a_registered_segment_takes_the_place_of_the_newcomers_copy() -> None:
 
 
 def test_a_task_may_go_on_naming_its_own_copy_of_a_segment() -> None:
-    """F4: nobody tells it that the copy was dropped; what it means is the registered one."""
+    """Nobody tells the task that its copy was dropped. The name stands for the registered segment (F4)."""
     story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
     pending_with(story, taken(2, segment(F2, "x")))
     story.tell(e.MetadataWritten(2))
@@ -126,7 +130,7 @@ def test_a_task_may_go_on_naming_its_own_copy_of_a_segment() -> None:
 
 
 def test_a_copy_that_a_checkpoint_in_flight_takes_for_granted_is_still_found_behind_its_end() -> None:
-    """F5: 3 has dropped its copy and is subsumed by 4; 5 was begun when 3 was the latest."""
+    """3 dropped its copy and was subsumed by 4. When 5 began, 3 was the latest (F5)."""
     story = Story(max_concurrent=3, num_retained=1).running().pending(2).pending(3)
     pending_with(story, taken(2, segment(F2, "x")))
     story.tell(e.MetadataWritten(2))
@@ -145,7 +149,7 @@ def test_a_copy_that_a_checkpoint_in_flight_takes_for_granted_is_still_found_beh
 
 
 def test_a_segment_of_another_task_is_not_the_same() -> None:
-    """F4: files of different TaskManagers do not keep each other alive."""
+    """Files of different TaskManagers do not keep each other alive (F4)."""
     registry = Registry.of([completed(1, taken(1, segment(F1, "x")))])
     mine, other = segment(F2, "x"), segment(name(2, B1), "x")
     assert handles_of(completed(2, registry.registered(taken(2, mine)))) == [segment(F1, "x")]
@@ -153,7 +157,7 @@ def test_a_segment_of_another_task_is_not_the_same() -> None:
 
 
 def test_a_file_that_tasks_share_stays_for_the_one_that_needs_it() -> None:
-    """F1, F5: what one of them wrote into it was known already; it is one file in the statistics, too."""
+    """What one of them wrote into it was known already. It is one file in the statistics too (F1, F5)."""
     story = Story(max_concurrent=2, num_retained=1).running().pending(2).pending(3)
     pending_with(story, taken(2, segment(F2, "x")))
     story.tell(e.MetadataWritten(2))
@@ -172,7 +176,10 @@ def test_a_file_that_tasks_share_stays_for_the_one_that_needs_it() -> None:
 
 
 def test_what_a_task_has_rewritten_takes_the_place_of_what_is_registered() -> None:
-    """F6: from the checkpoint on that says so; the old file goes with the last checkpoint that refers to it."""
+    """A rewritten segment counts from its checkpoint on.
+
+    The old file goes with the last one that refers to it (F6).
+    """
     story = Story(num_retained=1).running().pending(1)
     pending_with(story, taken(1, segment(F1, "x")))
     story.tell(e.MetadataWritten(1))
@@ -188,7 +195,7 @@ def test_what_a_task_has_rewritten_takes_the_place_of_what_is_registered() -> No
 
 
 def test_rewritten_segments_of_a_failed_checkpoint_leave_the_old_ones_registered() -> None:
-    """F6: nothing has referred to the new file, so it goes; the old one stays."""
+    """Nothing refers to the new file, so it is deleted. The old one stays (F6)."""
     story = Story(num_retained=1, tolerable_failed=5).running().pending(1)
     pending_with(story, taken(1, segment(F1, "x")))
     story.tell(e.MetadataWritten(1))
@@ -204,7 +211,7 @@ def test_rewritten_segments_of_a_failed_checkpoint_leave_the_old_ones_registered
 
 
 def test_files_are_counted_by_their_live_segments() -> None:
-    """F4, F10: a segment of several state files, or checkpoints, is one."""
+    """A segment of several state files or checkpoints counts once (F4, F10)."""
     first = completed(1, taken(1, segment(F1, "x"), segment(F1, "x"), segment(F1, "yy", 9)))
     second = completed(2, taken(2, segment(F1, "yy", 9), segment(F2, "zzz")))
     registry = Registry.of([first, second])
@@ -224,7 +231,7 @@ CHECKPOINTS = st.lists(st.lists(HANDLES, max_size=4), max_size=6).map(
 def test_the_registry_is_what_the_checkpoints_make_it(
     checkpoints: list[CompletedCheckpoint], data: st.DataObject
 ) -> None:
-    """F4: whatever came and went, in whatever order; so it need not be stored."""
+    """The order of checkpoints that came and went does not matter, so the registry need not be stored (F4)."""
     gone = data.draw(st.lists(st.sampled_from(checkpoints), unique_by=id)) if checkpoints else []
     registry = Registry.of(checkpoints)
     for checkpoint in gone:

@@ -52,7 +52,7 @@ def test_the_same_version_goes_on_with_its_counts() -> None:
 
 
 def test_rows_of_sources_and_sinks_stay_when_two_tasks_become_one() -> None:
-    """What went through the exchange that is gone is nobody's any more."""
+    """Rows of the exchange that is gone count for nobody."""
     (found,) = row_counts(APART, tasks(graph(exchange=False))).values()
     assert found == RowCounts(read={"events": 100}, written={"out": 9})
 
@@ -71,7 +71,7 @@ def test_a_sink_that_is_gone_takes_its_rows_with_it() -> None:
 
 
 def test_rows_of_an_exchange_are_neither_a_sources_nor_a_sinks() -> None:
-    """Else a job of several tasks counts what it reads as often as it passes it on."""
+    """Otherwise a job of several tasks would count its rows again in every task that they pass through."""
     first, second = chain(graph(exchange=True))
     assert (source_rows(first, APART[0].rows), sink_rows(first, APART[0].rows)) == (100, 0)
     assert (source_rows(second, APART[1].rows), sink_rows(second, APART[1].rows)) == (0, 9)

@@ -30,7 +30,7 @@ async def storages() -> AsyncIterator[Storages]:
 
 
 async def checkpoint(storages: Storages, root: Path, number: int = 7) -> CompletedCheckpoint:
-    """One task's, with two physical files, as it lies in the storage."""
+    """Write a checkpoint of one task with two physical files to the storage."""
     place = storages.at(str(root))
     async with PhysicalFileWriter(place, lambda n: name(number, A1, n), max_file_size=64) as writer:
         files = tuple([StateFile(path, await writer.append(data)) for path, data in CONTENTS.items()])
@@ -42,7 +42,7 @@ async def checkpoint(storages: Storages, root: Path, number: int = 7) -> Complet
 
 
 async def test_a_savepoint_stands_for_itself_wherever_it_is_moved(storages: Storages, tmp_path: Path) -> None:
-    """C24: it has all the files of the checkpoint, and none of them is the checkpoint's."""
+    """A savepoint has all files of its checkpoint, and shares none with it (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
     Path(target.path).rename(tmp_path / "moved")
@@ -58,7 +58,7 @@ async def test_a_savepoint_stands_for_itself_wherever_it_is_moved(storages: Stor
 
 
 async def test_a_savepoint_of_a_damaged_checkpoint_is_not_written(storages: Storages, tmp_path: Path) -> None:
-    """C24: what is copied is what was written; a failed copy leaves nothing."""
+    """A copy must equal what was written. A failed copy leaves nothing (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     file = tmp_path / "job" / found.tasks[0].files[1].handle.file
     file.write_bytes(file.read_bytes().replace(b"zz", b"xx"))
@@ -68,7 +68,7 @@ async def test_a_savepoint_of_a_damaged_checkpoint_is_not_written(storages: Stor
 
 
 async def test_a_damaged_savepoint_is_found_out(storages: Storages, tmp_path: Path) -> None:
-    """C24: inspect --verify."""
+    """`inspect --verify` finds it (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path)))
     (directory,) = tmp_path.glob("savepoint-*")
@@ -80,7 +80,7 @@ async def test_a_damaged_savepoint_is_found_out(storages: Storages, tmp_path: Pa
 
 
 async def test_a_savepoint_is_deleted_with_its_directory(storages: Storages, tmp_path: Path) -> None:
-    """C24: disposal."""
+    """Disposing of a savepoint deletes its directory (C24)."""
     found = await checkpoint(storages, tmp_path / "job")
     target = await write_savepoint(storages.at(str(tmp_path / "job")), found, storages.at(str(tmp_path / "saved")))
     await discard_external(await read_external(storages, target.uri))
@@ -91,7 +91,7 @@ async def test_a_savepoint_is_deleted_with_its_directory(storages: Storages, tmp
 
 
 async def test_a_checkpoint_is_deleted_without_what_others_refer_to(storages: Storages, tmp_path: Path) -> None:
-    """C24: a claimed one leaves the retained ones beside it whole."""
+    """When a claimed checkpoint is deleted, the retained ones next to it stay whole (C24)."""
     first = await checkpoint(storages, tmp_path / "job", 7)
     second = completed(8, replace(snapshot(8, A, A1), files=first.tasks[0].files[:1], physical_files=()))
     await storages.at(str(tmp_path / "job")).child("chk-8/_metadata").write_bytes(encode(second))

@@ -1,4 +1,4 @@
-"""Counting, summing up, and Flink's JSON."""
+"""Counts, summaries, and Flink's JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def after(*records: s.CheckpointRecord) -> s.CheckpointStatistics:
 
 
 def test_a_checkpoint_is_counted_once_however_often_it_is_reported() -> None:
-    """C30: in progress, then ended."""
+    """A checkpoint is counted as in progress first, then as ended (C30)."""
     statistics = after(record(1, s.CheckpointStatus.IN_PROGRESS), record(1, s.CheckpointStatus.IN_PROGRESS), record(1))
     assert to_flink_json(statistics)["counts"] == {
         "restored": 0,
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_counted_once_however_often_it_is_reported() -> None:
 
 
 def test_failures_are_counted_by_cause_and_the_last_one_is_shown() -> None:
-    """C23, C30: causes are shown and counted."""
+    """Causes are shown and counted (C23, C30)."""
     statistics = after(record(1, s.CheckpointStatus.FAILED), record(2, s.CheckpointStatus.FAILED), record(3))
     assert statistics.failed_by_cause == {FailureCause.DECLINED: 2}
     failed = to_flink_json(statistics)["latest"]["failed"]
@@ -75,14 +75,14 @@ def test_failures_are_counted_by_cause_and_the_last_one_is_shown() -> None:
 
 
 def test_the_history_is_bounded_and_newest_first() -> None:
-    """C30: the last ten; what runs comes on top."""
+    """The last ten are kept, and those in progress come first (C30)."""
     statistics = after(*(record(n) for n in range(1, 21)), record(21, s.CheckpointStatus.IN_PROGRESS))
     assert [shown["id"] for shown in to_flink_json(statistics)["history"]] == list(range(21, 10, -1))
     assert len(statistics.durations_ms) == 20
 
 
 def test_the_summary_has_flinks_quantiles() -> None:
-    """C30: min, avg, max, p50, p95, p99 of duration and bytes."""
+    """The summary has min, avg, max, p50, p95 and p99 of duration and bytes (C30)."""
     shown = to_flink_json(after(*(record(n, ms=n * 10) for n in range(1, 102))))["summary"]
     duration = shown["end_to_end_duration"]
     assert (duration["min"], duration["avg"], duration["max"]) == (10, 510, 1010)
@@ -93,7 +93,7 @@ def test_the_summary_has_flinks_quantiles() -> None:
 
 
 def test_details_show_every_task() -> None:
-    """C30: per checkpoint and task."""
+    """Details are shown for each checkpoint and task (C30)."""
     shown = details_to_flink_json(after(record(1)), 1)
     assert shown["external_path"] == "file:///c/chk-1/_metadata"
     assert shown["tasks"]["a"]["minflinkd"] == {
@@ -116,7 +116,7 @@ def test_details_show_every_task() -> None:
 
 
 def test_a_task_that_has_not_acknowledged_is_shown_as_well() -> None:
-    """C30: whoever looks at a checkpoint that hangs sees for whom it waits."""
+    """Whoever looks at a hanging checkpoint sees for which task it waits (C30)."""
     statistics = after(record(1, s.CheckpointStatus.IN_PROGRESS))
     shown = details_to_flink_json(statistics, 1)["tasks"]
     assert [(task, shown[task]["num_acknowledged_subtasks"]) for task in shown] == [("a", 1), ("b", 0)]
@@ -126,7 +126,7 @@ def test_a_task_that_has_not_acknowledged_is_shown_as_well() -> None:
 
 
 def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
-    """C30: sync, async, alignment, start delay."""
+    """The fields are sync, async, alignment and start delay (C30)."""
     shown = subtasks_to_flink_json(after(record(1)), 1)["tasks"]["a"]
     assert shown["subtasks"] == [
         {
@@ -150,7 +150,7 @@ def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
 
 
 def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
-    """C23, C30: failures by cause, failures in a row, refusals, failures before a checkpoint had an id."""
+    """Other fields are failures by cause and in a row, refusals, and failures before there was an id (C23, C30)."""
     statistics = s.set_up_failed(after(record(1, s.CheckpointStatus.FAILED)), FailureCause.TRIGGER_FAILURE)
     statistics = s.refused(s.refused(statistics, Refusal.TOO_SOON), Refusal.TOO_SOON)
     statistics = structs.replace(statistics, consecutive_failures=1, consecutive_trigger_failures=2, interval_ms=5000)
@@ -167,7 +167,7 @@ def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
 
 
 def test_files_and_calls_to_the_storage_are_shown() -> None:
-    """F10: of the job and of a checkpoint, with the TaskManagers' part of it where they measured it."""
+    """The figures are those of the job and each checkpoint, with the TaskManagers' part if they measured it (F10)."""
     one = record(1)
     merging = MergingFigures(creates=2, create_ms=10.0, closes=2, close_ms=40.0, compactions=1, bytes_rewritten=77)
     tasks = (structs.replace(one.tasks[0], merging=merging), one.tasks[1])
@@ -193,7 +193,7 @@ def test_files_and_calls_to_the_storage_are_shown() -> None:
 
 
 def test_how_long_the_publication_took_is_added_when_it_is_over() -> None:
-    """C30: a checkpoint is complete before its sinks have committed."""
+    """A checkpoint is complete before its sinks have committed (C30)."""
     statistics = after(record(1), record(2))
     assert to_flink_json(statistics)["latest"]["completed"]["minflinkd"]["notify"] == -1
     shown = to_flink_json(s.published(statistics, 2, 12.5))
@@ -202,7 +202,7 @@ def test_how_long_the_publication_took_is_added_when_it_is_over() -> None:
 
 
 def test_statistics_that_an_earlier_version_stored_are_read() -> None:
-    """F9: the results of ended jobs hold them."""
+    """The results of ended jobs contain them (F9)."""
     task = {"task_id": "a", "acknowledged_ms": NOON, "sync_ms": 1, "async_ms": 1, "segments": 1, "physical_files": 1}
     sizes = {"bytes_full": 1, "bytes_uploaded": 1}
     ended = {"checkpoint_id": 1, "kind": "final", "status": "COMPLETED", "triggered_ms": NOON, "num_tasks": 1}
@@ -212,7 +212,7 @@ def test_statistics_that_an_earlier_version_stored_are_read() -> None:
 
 
 def test_the_last_restore_is_shown() -> None:
-    """C30: counted, with where it came from."""
+    """A restore is counted, and its source is shown (C30)."""
     restore = s.RestoreRecord(checkpoint_id=4, restored_ms=NOON, path="file:///c/chk-4/_metadata")
     shown = to_flink_json(s.restored(after(), restore))
     assert shown["counts"]["restored"] == 1
@@ -225,7 +225,7 @@ def test_the_last_restore_is_shown() -> None:
 
 
 def test_the_configuration_is_shown_in_milliseconds() -> None:
-    """C30: an interval that is off is Flink's largest long."""
+    """A switched-off interval is Flink's largest long (C30)."""
     shown = config_to_flink_json(CheckpointOptions(interval=1.5, tolerable_failed=2, alignment_timeout=4.0))
     assert (shown["unaligned_checkpoints"], shown["aligned_checkpoint_timeout"]) == (True, 4000)
     assert (shown["mode"], shown["interval"], shown["timeout"]) == ("exactly_once", 1500, 600_000)
@@ -234,7 +234,7 @@ def test_the_configuration_is_shown_in_milliseconds() -> None:
 
 
 def test_a_savepoint_is_shown_as_one_and_the_last_one_by_itself() -> None:
-    """C24, C30: Flink's `is_savepoint`, `checkpoint_type` and `latest.savepoint`."""
+    """Flink's fields are `is_savepoint`, `checkpoint_type` and `latest.savepoint` (C24, C30)."""
     savepoint = structs.replace(record(1), kind=CheckpointKind.SAVEPOINT)
     shown = to_flink_json(after(savepoint, record(2)))
     assert [(c["id"], c["is_savepoint"], c["checkpoint_type"]) for c in shown["history"]] == [

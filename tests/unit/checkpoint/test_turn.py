@@ -1,4 +1,4 @@
-"""Work in a job's storage that outlives the JobMaster that began it."""
+"""Work in a job's storage that may outlive the JobMaster that began it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_what_has_begun_keeps_the_turn_though_nobody_waits_for_it_any_more() -> None:
-    """R13: a thread in a system call cannot be stopped."""
+    """A thread in a system call cannot be stopped (R13)."""
     turn, go, order = StorageTurn("job 1"), asyncio.Event(), list[str]()
 
     async def slow() -> None:
@@ -56,7 +56,7 @@ async def test_work_that_fails_says_so_and_gives_the_turn_on() -> None:
 
 
 async def test_work_beside_the_others_makes_nobody_wait_but_a_successor() -> None:
-    """F5: a deletion delays no write; R13: nor does it outlive its JobMaster unseen."""
+    """A deletion delays no write (F5), but a successor waits for it (R13)."""
     turn, go = StorageTurn("job 1"), asyncio.Event()
     deletion = asyncio.create_task(turn.beside(go.wait))
     await asyncio.sleep(1)

@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 
 class RunningDaemon:
-    """A real RestServer and BlobServer with stand-ins behind them, on a loop of its own: commands run their own."""
+    """A real RestServer and BlobServer over stand-ins.
+
+    They have an event loop of their own, because commands run their own.
+    """
 
     def __init__(self, blobs: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -56,7 +59,7 @@ class RunningDaemon:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     def stored(self) -> list[Path]:
-        """Every file that the BlobServer holds."""
+        """Return every file that the BlobServer holds."""
         return [path for path in self.blob_directory.rglob("*") if path.is_file()]
 
     def close(self) -> None:
@@ -69,7 +72,7 @@ class RunningDaemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
-    with structlog.testing.capture_logs():  # a daemon logs to a stderr of its own
+    with structlog.testing.capture_logs():  # a real daemon logs to a stderr of its own
         daemon = RunningDaemon(tmp_path / "blobs")
         yield daemon
         daemon.close()
@@ -80,7 +83,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def command(daemon: RunningDaemon) -> Command:
-    """Runs `minflinkd` with these arguments against the daemon."""
+    """Run `minflinkd` with these arguments against the daemon."""
 
     def invoke(*arguments: str) -> Result:
         return CliRunner().invoke(main, list(arguments), env={"MINFLINKD_URL": daemon.url})

@@ -1,4 +1,4 @@
-"""E10: `minflinkd blobs`."""
+"""`minflinkd blobs` (E10)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed(command: Command, *arguments: str) -> dict[str, object]:
 
 
 def test_files_are_uploaded_and_listed_by_job(command: Command, files: list[str]) -> None:
-    """B6: those of a job are one set, complete when the command ends."""
+    """The files of a job are one set, which is complete when the command ends (B6)."""
     sent = command("blobs", "upload", *files, "--job", "carrier-delays")
     assert sent.exit_code == 0, sent.output
     keys = [line.split()[0] for line in sent.stdout.splitlines()]
@@ -75,7 +75,7 @@ def test_a_permanent_blob_needs_a_job(
 def test_a_transient_blob_is_deleted_by_the_beginning_of_its_key(
     command: Command, daemon: RunningDaemon, files: list[str]
 ) -> None:
-    """B2: its user's to delete."""
+    """A transient blob's user may delete it (B2)."""
     (stored,) = json.loads(command("blobs", "upload", files[0], "--transient", "--json").stdout)
     shown = command("blobs", "delete", stored["key"][:10])
     assert (shown.exit_code, shown.output) == (0, f"{stored['key']} is deleted.\n")
@@ -83,7 +83,7 @@ def test_a_transient_blob_is_deleted_by_the_beginning_of_its_key(
 
 
 def test_what_cannot_be_deleted_says_why(command: Command, daemon: RunningDaemon, files: list[str]) -> None:
-    """E10: exit codes are documented."""
+    """Exit codes are documented (E10)."""
     key = command("blobs", "upload", files[0], "--job", OTHER).stdout.split()[0]
     refused = command("blobs", "delete", key)
     assert (refused.exit_code, "permanent" in refused.stderr) == (5, True)
@@ -102,7 +102,7 @@ def test_what_cannot_be_deleted_says_why(command: Command, daemon: RunningDaemon
 def test_without_a_blob_server_the_exit_code_says_so(
     command: Command, daemon: RunningDaemon, files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E10: 3, after every try."""
+    """The exit code is 3, after the last try (E10)."""
     monkeypatch.setattr(connection, "LONGEST_PAUSE", 0.1)
     daemon.call(daemon.blobs.aclose())
     shown = command("blobs", "upload", files[0], "--transient")
@@ -111,7 +111,7 @@ def test_without_a_blob_server_the_exit_code_says_so(
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_bar_is_shown_on_a_terminal_alone(daemon: RunningDaemon, tmp_path: Path, watched: bool) -> None:
-    large = tmp_path / "lib[" / "x]large.bin"  # no markup
+    large = tmp_path / "lib[" / "x]large.bin"  # not markup
     large.parent.mkdir()
     with large.open("wb") as file:
         file.truncate(progress.LARGE)

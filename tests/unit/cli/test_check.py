@@ -1,4 +1,4 @@
-"""`minflinkd check` as far as it goes without Spark; with a session it is in tests/e2e/test_check.py."""
+"""`minflinkd check` without Spark. tests/e2e/test_check.py covers it with a session."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def check(*arguments: str | Path) -> Result:
 
 
 def test_a_sound_file_is_exit_code_0(job: Path) -> None:
-    """Issue 15, 11; and it says that Spark was not asked."""
+    """The output says that Spark was not asked (issue 15, 11)."""
     shown = check(job, "--no-spark")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "no faults (by the file alone; Spark was not asked)" in shown.stdout
 
 
 def test_every_fault_is_named_with_its_line(job: Path) -> None:
-    """J4, and exit code 1."""
+    """The exit code is 1 (J4)."""
     job.write_text(JOB.replace("[clicks]", "[click]").replace("minutes: 60", "hours: 1"))
     shown = check(job, "--no-spark")
     assert shown.exit_code == 1
@@ -74,7 +74,10 @@ def test_a_file_that_is_no_yaml_is_a_fault(job: Path) -> None:
 
 
 def test_without_java_the_job_is_not_said_to_be_sound(job: Path, tmp_path: Path) -> None:
-    """Half a check would be taken for a whole one; what the file shows is named all the same, and nothing is left."""
+    """Half a check could pass for a whole one.
+
+    Faults in the file are shown nevertheless, and nothing is left behind.
+    """
     job.write_text(JOB.replace("[clicks]", "[click]"))
     (tmp_path / "empty").mkdir()
     environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
@@ -93,7 +96,7 @@ def test_without_java_the_job_is_not_said_to_be_sound(job: Path, tmp_path: Path)
 
 
 def test_with_json_a_job_that_could_not_be_checked_is_an_error_as_json(job: Path, tmp_path: Path) -> None:
-    """E10: on stderr, with the code that a script looks at, and what the file alone shows."""
+    """The error is on stderr, with the code that a script checks, and with the faults that the file shows (E10)."""
     job.write_text(JOB.replace("[clicks]", "[click]"))
     shown = CliRunner().invoke(main, ["check", str(job), "--json"], env={"JAVA_HOME": str(tmp_path)})
     assert (shown.exit_code, shown.stdout) == (ExitCode.DAEMON_FAILED, "")
@@ -111,7 +114,7 @@ def test_a_wrong_option_of_the_configuration_is_exit_code_2(job: Path) -> None:
 
 
 def test_what_sessions_can_do_is_the_users_and_where_things_lie_is_not(tmp_path: Path) -> None:
-    """A check beside the daemon whose configuration it reads takes no port of it, and touches no file."""
+    """A check on a daemon's host, with the daemon's configuration, takes none of its ports and touches no file."""
     file = tmp_path / "minflinkd.yaml"
     file.write_text(
         "taskmanager.spark.conf: {spark.sql.ansi.enabled: 'false'}\n"

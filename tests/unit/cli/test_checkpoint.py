@@ -1,4 +1,4 @@
-"""C20, E10: `minflinkd checkpoint`."""
+"""`minflinkd checkpoint` (C20, E10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.rest.parties import RUNNING
 
 
 def answers(daemon: RunningDaemon, *statuses: j.OperationStatus) -> list[j.CheckpointJob]:
-    """What the Dispatcher says of the operation, each time that it is asked; and what it was asked for."""
+    """Let the Dispatcher give these answers about the operation, one by one. Return the requests that it gets."""
     asked: list[j.CheckpointJob] = []
     following = list(statuses)
 
@@ -28,7 +28,7 @@ def answers(daemon: RunningDaemon, *statuses: j.OperationStatus) -> list[j.Check
 
 
 def test_a_checkpoint_is_waited_for_and_its_id_printed(command: Command, daemon: RunningDaemon) -> None:
-    """C20: as a script wants it, on a line of its own."""
+    """The id is on a line of its own, for scripts (C20)."""
     asked = answers(daemon, j.OperationStatus(done=False), j.OperationStatus(done=True, location="7"))
     shown = command("checkpoint", RUNNING)
     assert (shown.exit_code, shown.stdout) == (0, "7\n"), shown.output
@@ -42,7 +42,7 @@ def test_a_checkpoint_is_json_for_programs(command: Command, daemon: RunningDaem
 
 
 def test_what_failed_a_checkpoint_is_told(command: Command, daemon: RunningDaemon) -> None:
-    """C23: nothing is printed that a script could take for an id."""
+    """Nothing is printed that a script could take for an id (C23)."""
     error = ErrorInfo(code="checkpoint-failed", message="storage: the disk is full", consequence=Consequence.RETRYABLE)
     answers(daemon, j.OperationStatus(done=True, error=error))
     shown = command("checkpoint", RUNNING)
@@ -54,7 +54,7 @@ def test_what_failed_a_checkpoint_is_told(command: Command, daemon: RunningDaemo
 def test_a_job_that_cannot_take_one_and_one_that_is_not_there_are_told_apart(
     command: Command, daemon: RunningDaemon
 ) -> None:
-    """E11."""
+    """The two cases have different exit codes (E11)."""
 
     async def refuse(_: j.CheckpointJob) -> j.Done:
         raise Conflict("not all tasks are RUNNING")

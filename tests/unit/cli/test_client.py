@@ -1,4 +1,4 @@
-"""Jobs from a Python script: the calls of minflinkd.client, against a real endpoint and BlobServer."""
+"""Jobs from a Python script: minflinkd.client against a real endpoint and BlobServer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clicks(directory: Path, *, broken: bool = False) -> Job:
 
 
 def test_a_job_is_submitted_with_its_artifacts(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
-    """Issue 15, 11: job.submit(), with the daemon of $MINFLINKD_URL."""
+    """`job.submit()` uses the daemon of $MINFLINKD_URL (issue 15, 11)."""
     running = clicks(tmp_path).submit()
     (submission,) = daemon.dispatcher.submissions
     assert (running.id, running.url) == (submission.job_id, url)
@@ -65,7 +65,7 @@ def test_a_dry_run_starts_and_leaves_nothing(daemon: RunningDaemon, url: str, tm
 
 
 def test_every_fault_is_told_at_once(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
-    """J4: what the job shows by itself, and what Spark finds in its sound part."""
+    """The faults are those in the job itself and those that Spark finds in its sound part (J4)."""
     daemon.dispatcher.faults = (GraphFault(path="vertices.clicks.source", problem="no such path"),)
     with pytest.raises(InvalidJobGraph) as refused:
         clicks(tmp_path, broken=True).dry_run()
@@ -87,8 +87,8 @@ def test_wait_returns_when_the_job_is_finished(daemon: RunningDaemon, url: str, 
 def test_calls_of_several_threads_leave_the_scripts_own_retry_hooks(
     daemon: RunningDaemon, url: str, tmp_path: Path
 ) -> None:
-    """Hooks belong to the process: what the first of two calls has set aside must not be lost by the second."""
-    hooks = stamina.instrumentation.get_on_retry_hooks()  # commands, which own their process, have set none
+    """Hooks belong to the process. The second call must not lose what the first one has set aside."""
+    hooks = stamina.instrumentation.get_on_retry_hooks()  # commands own their process and have set none
     stamina.instrumentation.set_on_retry_hooks([stamina.instrumentation.LoggingOnRetryHook])
     try:
         _calls_of_two_threads(tmp_path)
@@ -127,7 +127,7 @@ def test_a_job_is_cancelled(daemon: RunningDaemon, url: str, tmp_path: Path) -> 
 
 
 def test_no_daemon_is_an_error_that_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing is written to a script's output."""
+    """Nothing is written to the script's output."""
     began = time.monotonic()
     with pytest.raises(DaemonUnreachable, match=r"no daemon answers at http://127\.0\.0\.1:9") as error:
         clicks(tmp_path).submit(url="http://127.0.0.1:9")
@@ -137,7 +137,7 @@ def test_no_daemon_is_an_error_that_says_how_to_start_one(tmp_path: Path, capsys
 
 
 def test_a_notebook_has_a_loop_of_its_own(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
-    """The calls are no coroutines, and work where an event loop runs."""
+    """The calls are not coroutines, and work while an event loop runs."""
 
     async def cell(call: Callable[[], None]) -> None:
         call()

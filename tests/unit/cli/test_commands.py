@@ -1,4 +1,4 @@
-"""E10: what the commands print, and the exit codes that scripts rely on."""
+"""What the commands print, and the exit codes that scripts rely on (E10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting, failin
 
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
-    """E10: help and completion are fast: no HTTP client, no Spark, no event loop is imported."""
+    """Help and completion are fast: they import no HTTP client, no Spark and no event loop (E10)."""
     program = (
         "import sys\nfrom minflinkd.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit: pass\n"
@@ -36,7 +36,7 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
 
 
 def test_help_groups_the_commands_and_begins_with_examples() -> None:
-    """Issue 15, 12: what a newcomer needs first stands first, and no text wraps on 80 columns."""
+    """What a newcomer needs first comes first, and no text wraps on 80 columns (issue 15, 12)."""
     shown = CliRunner().invoke(main, ["--help"], terminal_width=80).output
     places = [shown.index(f"\n{group}:\n") for group in GROUPS]
     assert places == sorted(places)
@@ -50,7 +50,7 @@ def test_help_groups_the_commands_and_begins_with_examples() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_examples(name: str) -> None:
-    """E10: `--help` with examples, and --json everywhere but where a daemon or a TaskManager itself runs."""
+    """Every command also has --json, except where a daemon or a TaskManager itself runs (E10)."""
     if name == "demo":
         pytest.importorskip("minflinkd.cli.demo")
     shown = CliRunner().invoke(main, [name, "--help"])
@@ -76,7 +76,7 @@ def test_list_shows_what_runs_and_all_what_ended(command: Command) -> None:
 
 
 def test_a_job_that_restarts_repeatedly_is_marked_with_where_it_fails(daemon: RunningDaemon, command: Command) -> None:
-    """Its state alone says RUNNING."""
+    """The state of such a job alone says RUNNING."""
     daemon.dispatcher.jobs[RUNNING] = failing()
     listed = command("list").output
     assert "RUNNING, restarting repeatedly" in listed
@@ -127,7 +127,7 @@ def test_a_text_that_means_two_jobs_is_refused(command: Command, daemon: Running
 
 @pytest.mark.parametrize("arguments", [("info", "nope"), ("info", "9" * 32), ("cancel", "nope"), ("logs", "tm-x")])
 def test_what_does_not_exist_is_exit_code_4(command: Command, arguments: tuple[str, ...]) -> None:
-    """E10: exit codes are documented."""
+    """Exit codes are documented (E10)."""
     assert command(*arguments).exit_code == 4
 
 
@@ -138,7 +138,7 @@ def test_cancel_waits_until_the_job_has_ended(command: Command, daemon: RunningD
 
 
 def test_cancelling_an_ended_job_is_a_conflict(command: Command) -> None:
-    """E10: exit code 5; with --json the error is the daemon's answer, on stderr."""
+    """The exit code is 5. With --json, stderr has the daemon's answer as the error (E10)."""
     shown = command("cancel", FAILED, "--json")
     assert (shown.exit_code, shown.stdout) == (5, "")
     assert json.loads(shown.stderr)["code"] == "conflict"
@@ -164,7 +164,7 @@ def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None
 
 
 def test_collected_rows_are_printed_one_a_line(command: Command, daemon: RunningDaemon) -> None:
-    """J2: of the only collect sink, or of the one that is named."""
+    """Rows come from the only collect sink, or from the one that is named (J2)."""
     daemon.dispatcher.jobs[RUNNING] = collecting()
     assert command("collected", RUNNING).output == '{"carrier":"UA"}\n{"carrier":"AA"}\n'
     assert json.loads(command("collected", RUNNING, "seen", "--json").output)["dropped"] == 7
@@ -189,7 +189,7 @@ def test_logs_prints_the_main_log_of_the_only_taskmanager(command: Command) -> N
 
 
 def test_a_log_that_is_rotated_away_meanwhile_is_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was there when it was chosen; that is looked up once."""
+    """The log existed when it was chosen; its existence is checked only once."""
     listed = Client.logs
     looks: list[str] = []
 
@@ -215,7 +215,7 @@ def of_attempt(attempt: str, event: str, job: str = "") -> bytes:
 
 @pytest.fixture
 def shared_logs(daemon: RunningDaemon) -> None:
-    """Of a TaskManager that runs the job, with two present attempts, and another one."""
+    """Logs of a TaskManager with lines of two attempts of the job, a present and an earlier one, and of another job."""
     earlier, other = "e" * 32, "f" * 32
     daemon.task_manager.logs = {
         "session.log": of_attempt(earlier, "an earlier attempt's") + of_attempt(other, "theirs") + b"printed, no end",
@@ -232,7 +232,7 @@ def shared_logs(daemon: RunningDaemon) -> None:
 
 @pytest.mark.usefixtures("shared_logs")
 def test_logs_of_a_job_are_its_lines_in_every_log_of_its_taskmanagers(command: Command) -> None:
-    """Issue 15, 11: a user knows his job, and not where it runs."""
+    """A user knows his job, and not where it runs (issue 15, 11)."""
     shown = command("logs", RUNNING)
     assert shown.exit_code == 0, shown.output
     headers = [line for line in shown.stdout.splitlines() if line.startswith("==>")]
@@ -274,7 +274,7 @@ def test_plugins_lists_the_backends_of_the_entry_points() -> None:
 
 
 def test_plugins_shows_at_a_place_what_a_backend_declares(tmp_path: Path) -> None:
-    """S1, S5: capabilities are believed if they are shown."""
+    """Capabilities are believed only if they are shown (S1, S5)."""
     shown = CliRunner().invoke(main, ["plugins", "--check", str(tmp_path), "--json"])
     assert shown.exit_code == 0
     holds = {finding["name"]: (finding["declared"], finding["holds"]) for finding in json.loads(shown.stdout)}
@@ -292,7 +292,7 @@ def test_plugins_tells_what_does_not_hold(tmp_path: Path) -> None:
 
 
 def test_without_a_daemon_the_user_is_told_how_to_start_one() -> None:
-    """E10: errors say what to do next."""
+    """Errors say what to do next (E10)."""
     began = time.monotonic()
     shown = CliRunner().invoke(main, ["list", "--url", "http://127.0.0.1:9"])
     assert shown.exit_code == 3

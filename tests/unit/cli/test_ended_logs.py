@@ -1,4 +1,4 @@
-"""`minflinkd logs JOB` where a TaskManager of the job has ended: the end of its logs says why."""
+"""`minflinkd logs JOB` after a TaskManager of the job has ended. The end of its logs shows why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def line(number: int, job: str = RUNNING) -> str:
 
 @pytest.fixture(autouse=True)
 def home(daemon: RunningDaemon) -> None:
-    """The job has failed on a TaskManager that has ended since, and runs on another one."""
+    """The job failed on a TaskManager that has ended since, and runs on another one."""
     daemon.dispatcher.jobs[RUNNING] = details(failures=(replace(FAILURE, resource_id=GONE),))
     daemon.task_manager.logs = {"taskmanager.log": line(7).encode()}
     logs = daemon.homes / GONE / "log"

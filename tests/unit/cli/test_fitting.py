@@ -1,4 +1,4 @@
-"""The line that `run --wait` shows: one row of the terminal, however narrow it is."""
+"""The line that `run --wait` shows is one row of the terminal, however narrow that is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUSY = Progress(
 @pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 100, 132])
 @pytest.mark.parametrize("repeatedly", [False, True])
 def test_the_line_never_wraps(width: int, repeatedly: bool) -> None:
-    """Issue 15, 11."""
+    """The line never takes more than one row (issue 15, 11)."""
     line = replace(BUSY, repeatedly=repeatedly).line(width, "12 min 34 s")
     assert cell_len(line) <= width
     assert "\n" not in line
@@ -76,7 +76,7 @@ def test_numbers_are_short(count: float, text: str) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[int]:
-    """The file of a terminal with 63 columns."""
+    """A terminal's file with 63 columns."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 63, 0, 0))
     yield theirs
@@ -87,7 +87,7 @@ def terminal() -> Iterator[int]:
 def test_the_width_is_that_of_the_terminal_in_which_stderr_is_shown(
     terminal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where stdout is a pipe, and no live line is drawn."""
+    """The width is stderr's, even if stdout is a pipe and no live line is drawn."""
     with open(terminal, "w", closefd=False) as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         assert stderr_width() == 63

@@ -1,4 +1,4 @@
-"""H1, E10: `minflinkd hot-restart` and `minflinkd rescale`."""
+"""`minflinkd hot-restart` and `minflinkd rescale` (H1, E10)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_new_version_is_uploaded_beside_the_running_one_and_followed_to_its_en
 
 
 def test_the_changes_are_shown_before_the_question(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """H2: who says no has changed nothing."""
+    """A user who answers no has changed nothing (H2)."""
     arguments = ["hot-restart", RUNNING, str(job)]
     shown = CliRunner().invoke(main, arguments, input="n\n", env={"MINFLINKD_URL": daemon.url})
     assert shown.exit_code == 0, shown.output
@@ -60,7 +60,7 @@ def test_the_changes_are_shown_before_the_question(command: Command, daemon: Run
 
 
 def test_the_changes_are_shown_without_a_question_too(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """H2: a script's log says what was deployed; of an artifact, which is told by a hash, that it is another one."""
+    """A script's log then says what was deployed. An artifact, known by its hash, is just shown as another one (H2)."""
     daemon.dispatcher.changed_artifacts = (
         SettingChange(path="artifacts.airports.csv", before='"p-111"'),
         SettingChange(path="artifacts.carriers.csv", after='"p-222"'),
@@ -91,7 +91,7 @@ def test_the_changes_are_shown_once(command: Command, daemon: RunningDaemon, job
 def test_a_version_that_has_found_no_input_is_told_to_be_on_trial_and_is_not_waited_for(
     command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """H7: it may be days; the version runs, and whoever deploys goes on."""
+    """A trial may take days. The version runs, and whoever deploys goes on (H7)."""
     monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.1)
     daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
     shown = command("hot-restart", RUNNING, str(job), "--yes")
@@ -106,7 +106,7 @@ def test_a_version_that_has_found_no_input_is_told_to_be_on_trial_and_is_not_wai
 
 
 def test_a_trial_that_is_over_soon_is_followed_to_its_end(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """H7: a job with a row now and then is without input at most moments."""
+    """A job that gets a row now and then is without input most of the time (H7)."""
     daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
     later = threading.Timer(0.3, daemon.dispatcher.end_trial, [RestartState.COMPLETED])
     later.start()
@@ -119,7 +119,7 @@ def test_a_trial_that_is_over_soon_is_followed_to_its_end(command: Command, daem
 def test_a_trial_is_waited_for_on_request(
     command: Command, daemon: RunningDaemon, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """H7: for who wants to know."""
+    """Users who want to know the outcome of a trial can wait for it (H7)."""
     monkeypatch.setattr("minflinkd.cli.hot_restart._GRACE", 0.0)
     daemon.dispatcher.restart_ends = RestartState.ON_TRIAL
     later = threading.Timer(0.3, daemon.dispatcher.end_trial, [RestartState.ROLLED_BACK])

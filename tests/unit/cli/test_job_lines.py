@@ -1,4 +1,4 @@
-"""Which lines of a shared TaskManager's log are a job's."""
+"""Which lines of a shared TaskManager's log belong to a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_line_concerns_the_job_that_it_names() -> None:
 
 
 def test_a_deployment_tells_whose_the_attempts_are() -> None:
-    """Earlier attempts, too, which the job's details do not name any more."""
+    """Earlier attempts are known from their deployments; the job's details no longer name them."""
     lines = [
         record("a task is deployed", job=JOB, attempt=ATTEMPT),
         record("a task is deployed", job=OTHER, attempt=FOREIGN),
@@ -45,13 +45,13 @@ def test_a_stack_trace_goes_with_the_line_before_it() -> None:
 
 
 def test_what_user_code_prints_is_shown() -> None:
-    """It names nobody; without it a job's own output would be missing from its log."""
+    """User code's output names no job; without it, a job's own output would be missing from its log."""
     lines = [b"printed at first\n", record("two", job=OTHER), b"printed later\n"]
     assert list(JobLines(JOB).concern(lines)) == [lines[0], lines[2]]
 
 
 def test_a_log_for_people_is_read_as_well() -> None:
-    """`log.format: console`, in colour and without."""
+    """Logs in `log.format: console` are read too, in colour and without."""
     plain = b"2026-01-01T00:00:00.000000Z [info     ] a task is deployed attempt=%s job=%s task=out\n"
     time, attempt = b"\x1b[2m2026-01-01T00:00:00.000000Z\x1b[0m", b"\x1b[36mattempt\x1b[0m=\x1b[35m%s\x1b[0m"
     coloured = time + b" [\x1b[33mwarning\x1b[0m] a snapshot failed " + attempt + b"\n"

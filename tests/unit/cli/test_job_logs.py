@@ -1,4 +1,4 @@
-"""The logs of a job are followed from one TaskManager to the next."""
+"""Following a job's logs from one TaskManager to the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.rest.parties import RUNNING, TaskManager
 
 
 def ends_once(manager: TaskManager) -> None:
-    """From its second answer on it has one more line; in place of that answer it is said to have ended."""
+    """Let the second answer be that the TaskManager has ended. From then on its log has one more line."""
     looks: list[ListLogs] = []
 
     async def answer(question: ListLogs) -> tuple[LogFile, ...]:
@@ -32,7 +32,7 @@ def ends_once(manager: TaskManager) -> None:
 async def test_a_taskmanager_that_ends_does_not_end_those_who_follow(
     daemon: RunningDaemon, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may end between the moment at which it was listed and the one at which its logs are asked for."""
+    """A TaskManager may end after it was listed and before its logs are read."""
     monkeypatch.setattr(job_logs, "PAUSE", 0.01)
     daemon.task_manager.logs = {"taskmanager.log": b"before\n"}
     ends_once(daemon.task_manager)

@@ -1,4 +1,4 @@
-"""What `minflinkd info` says of a failure that a hot restart has mended since."""
+"""What `minflinkd info` says about a failure that a hot restart has repaired since."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minflinkd.rpc.jobs import HotRestart, RecoveryRecord, RestartState
 from tests.unit.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILURE, RUNNING, STARTED, details
 
-FAILED_AT = STARTED + 9000  # milliseconds, as FAILURE has it
+FAILED_AT = STARTED + 9000  # in milliseconds, as FAILURE has it
 
 
 def restarted(daemon: RunningDaemon, state: RestartState, requested_ms: int) -> None:
@@ -24,7 +24,7 @@ def restarted(daemon: RunningDaemon, state: RestartState, requested_ms: int) -> 
 def test_a_failure_is_told_in_a_line_as_that_of_an_earlier_version(
     daemon: RunningDaemon, command: Command, state: RestartState, requested_ms: int
 ) -> None:
-    """Also one of while the earlier version was stopped. The version that runs has not failed, and must look so."""
+    """A failure while the earlier version was being stopped counts as its own, not as the running version's."""
     restarted(daemon, state, requested_ms)
     shown = command("info", RUNNING).output
     assert "No failure since hot restart 2. The last one of an earlier version" in shown
@@ -36,8 +36,8 @@ def test_a_failure_is_told_in_a_line_as_that_of_an_earlier_version(
 @pytest.mark.parametrize(
     ("state", "requested_ms"),
     [
-        (RestartState.COMPLETED, FAILED_AT - 60_000),  # the version that runs has failed
-        (RestartState.STARTING, FAILED_AT + 60_000),  # nobody knows yet whether it mends anything
+        (RestartState.COMPLETED, FAILED_AT - 60_000),  # the running version has failed
+        (RestartState.STARTING, FAILED_AT + 60_000),  # nobody knows yet whether it repairs anything
         (RestartState.ROLLED_BACK, FAILED_AT + 60_000),  # the version that failed runs again
     ],
 )
@@ -51,7 +51,7 @@ def test_a_failure_of_the_version_that_counts_is_told_in_full(
 
 
 def test_a_restart_is_told_in_a_line(daemon: RunningDaemon, command: Command) -> None:
-    """The cause may end with a piece of a log, which the last failure shows in full."""
+    """The cause may end with a piece of a log. The last failure shows all of it."""
     cause = "slots-lost: tm-1 is gone: killed by signal 9; the end of its log:\n2026-11-23 opened\n" + "x" * 900
     recovery = RecoveryRecord(failed_ms=FAILED_AT, cause=cause, checkpoint_id=7, phases={"slots": 0.5})
     daemon.dispatcher.jobs[RUNNING] = replace(details(), restarts=1, recoveries=(recovery,))

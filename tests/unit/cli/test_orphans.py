@@ -1,4 +1,4 @@
-"""`minflinkd orphans` and the endpoint behind it (E2, E10, F7)."""
+"""`minflinkd orphans` and its endpoint (E2, E10, F7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def asked(daemon: RunningDaemon) -> list[j.SweepOrphans]:
 
 
 def test_orphans_are_listed_and_nothing_is_deleted(command: Command, asked: list[j.SweepOrphans]) -> None:
-    """F7: --dry-run."""
+    """`--dry-run` lists orphans and deletes nothing (F7)."""
     shown = command("orphans", "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert [(request.job_id, request.dry_run) for request in asked] == [(None, True)]
@@ -45,7 +45,7 @@ def test_orphans_are_listed_and_nothing_is_deleted(command: Command, asked: list
 
 
 def test_orphans_of_one_job_are_deleted(command: Command, asked: list[j.SweepOrphans]) -> None:
-    """F7: --job takes a name, as everywhere."""
+    """`--job` takes a name, as everywhere (F7)."""
     shown = command("orphans", "--job", "carrier-delays", "--json")
     assert shown.exit_code == 0, shown.output
     assert [(request.job_id, request.dry_run) for request in asked] == [(RUNNING, False)]
@@ -56,7 +56,7 @@ def test_orphans_of_one_job_are_deleted(command: Command, asked: list[j.SweepOrp
 
 
 def test_a_daemon_that_does_not_lead_says_so(command: Command, daemon: RunningDaemon) -> None:
-    """A11: 503, as another daemon may answer."""
+    """The status is 503, because another daemon may answer (A11)."""
 
     async def sweep(request: Any) -> j.OrphanReport:
         raise NotLeading("this daemon does not lead, or does not know")

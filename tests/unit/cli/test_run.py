@@ -1,4 +1,4 @@
-"""E10, J4, B6: `minflinkd run`, from the file to the end of the job."""
+"""`minflinkd run`, from the file to the end of the job (E10, J4, B6)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def job(tmp_path: Path) -> Path:
 def test_run_uploads_the_artifacts_and_submits_under_their_job(
     command: Command, daemon: RunningDaemon, job: Path
 ) -> None:
-    """B6: artifacts first, as one set, then the job that names their keys."""
+    """The artifacts come first, as one set, then the job that names their keys (B6)."""
     shown = command("run", str(job))
     assert shown.exit_code == 0, shown.output
     (submission,) = daemon.dispatcher.submissions
@@ -64,7 +64,7 @@ def test_run_uploads_the_artifacts_and_submits_under_their_job(
 def test_what_an_accepted_job_should_know_is_told_beside_its_id(
     command: Command, daemon: RunningDaemon, job: Path
 ) -> None:
-    """J8a: not in what a script reads."""
+    """Warnings about an accepted job are not in the output that a script reads (J8a)."""
     daemon.dispatcher.warnings = ("the input of flights had ended",)
     done = command("run", str(job))
     assert done.exit_code == 0
@@ -85,7 +85,7 @@ def test_params_and_the_name_are_replaced(command: Command, daemon: RunningDaemo
 def test_a_wrong_file_is_refused_with_every_fault_and_its_line(
     command: Command, daemon: RunningDaemon, job: Path
 ) -> None:
-    """J4: all faults at once, and nothing is uploaded or submitted."""
+    """All faults are shown at once, and nothing is uploaded or submitted (J4)."""
     job.write_text(JOB.replace("[late]", "[lat]").replace("flights.py", "none.py"))
     shown = command("run", str(job))
     assert shown.exit_code == 2
@@ -96,7 +96,7 @@ def test_a_wrong_file_is_refused_with_every_fault_and_its_line(
 
 
 def test_a_job_that_the_daemon_refuses_leaves_no_blob(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """J4: what only Spark can find is shown with its line too, and the uploaded artifacts go."""
+    """Faults that only Spark finds are shown with their lines too, and the uploaded artifacts are deleted (J4)."""
     daemon.dispatcher.faults = (
         GraphFault(path="vertices.late.python", problem="flights has no function late", traceback="Traceback\n  ..."),
     )
@@ -118,7 +118,7 @@ def test_a_savepoint_that_does_not_fit_is_told_in_the_options_of_the_command(
 
 
 def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """R5: its artifacts went with it, so a second try would only say that they are missing."""
+    """The artifacts of a refused submission are deleted, so a second try would only report them as missing (R5)."""
     daemon.dispatcher.no_session = True
     shown = command("run", str(job))
     assert shown.exit_code != 0
@@ -134,7 +134,7 @@ def test_faults_as_json_have_paths_and_lines(command: Command, daemon: RunningDa
 
 
 def test_a_dry_run_leaves_nothing(command: Command, daemon: RunningDaemon, job: Path) -> None:
-    """E2: checked to the end, by Spark too, and nothing is kept."""
+    """The job is checked completely, by Spark too, and nothing is kept (E2)."""
     shown = command("run", str(job), "--dry-run")
     assert (shown.exit_code, "no faults" in shown.output) == (0, True)
     assert daemon.dispatcher.submissions[0].dry_run
@@ -147,7 +147,7 @@ def test_a_dry_run_leaves_nothing(command: Command, daemon: RunningDaemon, job: 
 def test_wait_ends_with_the_job(
     command: Command, daemon: RunningDaemon, job: Path, end: JobStatus, exit_code: int
 ) -> None:
-    """E10: the exit code says how the job ended; a failure shows the traceback of user code."""
+    """The exit code says how the job ended. A failure shows the traceback of user code (E10)."""
     seen_running = threading.Event()
     answer = daemon.dispatcher.get_job
 
@@ -181,7 +181,7 @@ def test_a_param_without_a_value_is_a_usage_error(command: Command, job: Path) -
 
 
 def test_the_live_line_is_one_row_of_a_narrow_terminal(daemon: RunningDaemon, job: Path) -> None:
-    """Issue 15, 11: with 60 columns as well; a row that wrapped was left behind at each refresh."""
+    """The line is one row with 60 columns too. A row that wrapped was left behind at each refresh (issue 15, 11)."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]
@@ -208,7 +208,7 @@ def test_the_live_line_is_one_row_of_a_narrow_terminal(daemon: RunningDaemon, jo
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: RunningDaemon, job: Path) -> None:
-    """E10: whoever only wanted to stop watching has not stopped a pipeline."""
+    """Whoever only wants to stop watching must not stop a pipeline (E10)."""
     program = [sys.executable, "-m", "minflinkd", "run", str(job), "--wait", "--url", daemon.url]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_cancel_it(daemon: Running
         try:
             _, rest = running.communicate(timeout=60)
         finally:
-            running.kill()  # else leaving the block waits for it without limit
+            running.kill()  # otherwise leaving the block would wait for it without limit
     job_id = daemon.dispatcher.submissions[0].job_id
     assert (running.returncode, daemon.dispatcher.jobs[job_id].status) == (130, JobStatus.RUNNING)
     assert f"minflinkd cancel {job_id}" in rest

@@ -1,4 +1,4 @@
-"""`minflinkd savepoint inspect`, which needs no daemon, and what the options of `run` stand for."""
+"""`minflinkd savepoint inspect`, which needs no daemon, and the options of `run` that mean a restore."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def savepoint(tmp_path: Path) -> Path:
 
 
 def test_a_savepoint_is_shown_with_its_vertices_state_and_offsets(savepoint: Path) -> None:
-    """C24, issue: `minflinkd savepoint inspect PATH`."""
+    """`minflinkd savepoint inspect PATH` shows vertices, state and offsets (C24)."""
     shown = CliRunner().invoke(main, ["savepoint", "inspect", str(savepoint), "--verify"])
     assert shown.exit_code == 0, shown.output
     for text in (
@@ -63,7 +63,7 @@ def test_a_savepoint_is_shown_with_its_vertices_state_and_offsets(savepoint: Pat
 
 
 def test_what_is_missing_or_damaged_has_an_exit_code_of_its_own(savepoint: Path, tmp_path: Path) -> None:
-    """E11: 4 for nothing there, 2 for what cannot be used."""
+    """The exit code is 4 if nothing is there, and 2 for something that cannot be used (E11)."""
     assert CliRunner().invoke(main, ["savepoint", "inspect", str(tmp_path / "nowhere")]).exit_code == 4
     (file,) = savepoint.glob("*.seg")
     file.unlink()
@@ -78,7 +78,7 @@ def test_what_is_missing_or_damaged_has_an_exit_code_of_its_own(savepoint: Path,
 
 
 def test_the_options_of_run_stand_for_the_restore_of_a_job_file(tmp_path: Path) -> None:
-    """C24: a path without a scheme is this machine's."""
+    """A path without a scheme is on this machine (C24)."""
     assert restore_of(None, claim=False, allowed=[]) is None
     assert restore_of("s3://bucket/savepoint-1", claim=True, allowed=["allow-changed-state"]) == {
         "path": "s3://bucket/savepoint-1",

@@ -1,4 +1,4 @@
-"""What is printed of TaskManagers whose session takes long to start: `info`, `taskmanagers`, and one by its id."""
+"""How `info` and `taskmanagers` show TaskManagers whose sessions take long to start."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LISTS = [("info",), ("taskmanagers",), ("taskmanagers", TM)]
 
 
 def slow(load: float = 1.0) -> str:
-    """As a TaskManager says it, whose session has started for 95 s where 60 s were thought enough."""
+    """Return the report of a TaskManager whose session has been starting for 95 s. It was expected to take 60 s."""
     return session_start.slow(session_start.begun(60.0, 0, now=0.0), load, now=95.0)
 
 
 def reports(daemon: RunningDaemon, **fields: object) -> None:
-    """From now on the one TaskManager reports this of its session."""
+    """Let the only TaskManager report this about its session from now on."""
     listed = daemon.resource_manager.list
 
     async def changed(question: ListTaskManagers) -> tuple[TaskManagerInfo, ...]:
@@ -36,7 +36,7 @@ def reports(daemon: RunningDaemon, **fields: object) -> None:
 def test_a_slow_start_is_told_with_how_long_it_takes_and_the_option(
     daemon: RunningDaemon, command: Command, arguments: tuple[str, ...]
 ) -> None:
-    """Whoever waits for a spare learns that it is on its way, and by which option it was thought to be faster."""
+    """Whoever waits for a spare learns that it is on its way, and which option expected it sooner."""
     reports(daemon, session_slow=slow())
     shown = command(*arguments)
     assert shown.exit_code == 0
@@ -67,7 +67,7 @@ def test_a_start_that_fails_is_told_with_its_error(
 def test_of_a_start_after_one_that_failed_the_present_one_is_told(
     daemon: RunningDaemon, command: Command, arguments: tuple[str, ...]
 ) -> None:
-    """One line a TaskManager: the error is of the start before."""
+    """Each TaskManager has one line, and the error belongs to the start before."""
     reports(daemon, session_error="no Java was found", session_slow=slow())
     shown = command(*arguments).output
     assert "the session has been starting for 95 s" in shown

@@ -18,7 +18,7 @@ def cli(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_a_good_file_ends_with_0_and_shows_what_differs_from_the_defaults(cli: CliRunner, tmp_path: Path) -> None:
-    """E10: exit codes, human output by default."""
+    """The output is for people by default (E10)."""
     file = tmp_path / "minflinkd.yaml"
     file.write_text("rest.port: 8082\n")
     result = cli.invoke(check_config, [str(file), "--set", "heartbeat.interval=2s"])
@@ -27,7 +27,7 @@ def test_a_good_file_ends_with_0_and_shows_what_differs_from_the_defaults(cli: C
 
 
 def test_a_bad_file_ends_with_2_and_every_fault(cli: CliRunner, tmp_path: Path) -> None:
-    """E20: the same check as at the start."""
+    """The check is the same as at the start (E20)."""
     file = tmp_path / "minflinkd.yaml"
     file.write_text("rest.prt: 8082\nlog.level: x\n")
     result = cli.invoke(check_config, [str(file)])
@@ -37,7 +37,7 @@ def test_a_bad_file_ends_with_2_and_every_fault(cli: CliRunner, tmp_path: Path) 
 
 
 def test_json_says_the_same_to_a_program(cli: CliRunner, tmp_path: Path) -> None:
-    """E10: --json everywhere."""
+    """Every command has --json (E10)."""
     file = tmp_path / "minflinkd.yaml"
     file.write_text("rest.port: 8082\n")
     good = json.loads(cli.invoke(check_config, [str(file), "--json"]).stdout)
@@ -49,7 +49,7 @@ def test_json_says_the_same_to_a_program(cli: CliRunner, tmp_path: Path) -> None
 
 
 def test_without_a_file_it_checks_the_one_that_the_environment_names(cli: CliRunner, tmp_path: Path) -> None:
-    """E10: what `serve` would read."""
+    """`serve` would read the same file (E10)."""
     file = tmp_path / "mine.yaml"
     file.write_text("rest.port: 8083\n")
     result = cli.invoke(check_config, [], env={"MINFLINKD_CONFIG": str(file)})
@@ -57,7 +57,7 @@ def test_without_a_file_it_checks_the_one_that_the_environment_names(cli: CliRun
 
 
 def test_an_override_without_a_value_is_refused(cli: CliRunner) -> None:
-    """E10: errors say what to do next."""
+    """Errors say what to do next (E10)."""
     result = cli.invoke(check_config, ["--set", "rest.port"])
     assert result.exit_code == 2
     assert "is not KEY=VALUE" in result.stderr

@@ -1,4 +1,4 @@
-"""A configuration as it is shown, handed on, compared and documented."""
+"""A configuration that is shown, handed on, compared or documented."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def values_of(option: Option) -> st.SearchStrategy[object]:
-    """Any value that the option allows."""
+    """Return a strategy for any value that the option allows."""
     low = option.at_least or 0
     numbers: dict[type, st.SearchStrategy[object]] = {
         bool: st.booleans(),
@@ -58,7 +58,7 @@ CONFIGS = st.fixed_dictionaries({}, optional={o: values_of(o) for o in options()
 
 @given(st.data())
 def test_a_configuration_handed_on_as_a_file_reads_back_as_itself(data: st.DataObject) -> None:
-    """E20: a TaskManager runs with exactly what its daemon has."""
+    """A TaskManager runs with exactly what its daemon has (E20)."""
     changed = data.draw(st.lists(st.sampled_from(options()), max_size=3, unique=True))
     config = Config().with_values({option: data.draw(values_of(option), label=option.key) for option in changed})
     assume(not list(impossible(config)))
@@ -66,7 +66,7 @@ def test_a_configuration_handed_on_as_a_file_reads_back_as_itself(data: st.DataO
 
 
 def test_a_file_for_a_taskmanager_holds_what_differs_from_the_defaults_secrets_included() -> None:
-    """E20: the file is for a process of the same cluster, not for people."""
+    """The file is for a process of the same cluster, not for people (E20)."""
     text = 'rest.port: 1\ntaskmanager.spark.conf: {"spark.my.password": "a: \\"b\\" #c"}\n'
     config = parse_config(text, {}, {})
     assert config_to_yaml(config) == text
@@ -75,13 +75,13 @@ def test_a_file_for_a_taskmanager_holds_what_differs_from_the_defaults_secrets_i
 
 
 def test_a_configuration_cannot_be_changed_in_place() -> None:
-    """A configuration is a value: a reload makes another one."""
+    """A configuration is a value. A reload makes another one."""
     with pytest.raises(FrozenInstanceError):
         Config().rest.port = 1  # type: ignore[misc]
 
 
 def test_every_option_is_shown_with_its_value_and_whether_it_is_the_default() -> None:
-    """E1: GET /jobmanager/config."""
+    """`GET /jobmanager/config` shows them (E1)."""
     items = {item.key: item for item in parse_config("heartbeat.interval: 2000 ms", {}, {}).as_items()}
     assert len(items) == len(options())
     assert items["heartbeat.interval"][1:] == ("2 s", False, False)
@@ -89,7 +89,7 @@ def test_every_option_is_shown_with_its_value_and_whether_it_is_the_default() ->
 
 
 def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_shown() -> None:
-    """E40: sensitive options are masked everywhere."""
+    """Sensitive options are masked everywhere (E40)."""
     text = "taskmanager.spark.conf: {spark.hadoop.fs.s3a.secret.key: hunter2, spark.sql.ansi.enabled: false}"
     items = {item.key: item for item in parse_config(text, {}, {}).as_items()}
     item = items["taskmanager.spark.conf"]
@@ -97,7 +97,7 @@ def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_show
 
 
 def test_credentials_of_storages_are_masked_where_a_configuration_is_shown() -> None:
-    """E40: options of plugins as well, which the configuration does not know one by one."""
+    """Options of plugins are masked too, although the configuration does not know them one by one (E40)."""
     text = "storage.s3.secret-key: hunter2\nstorage.abfs.connection-string: hunter2\nstorage.s3.endpoint: http://here\n"
     items = {item.key: item for item in parse_config(text, {}, {}).as_items()}
     shown = f'{{"s3.secret-key": "{MASK}", "abfs.connection-string": "{MASK}", "s3.endpoint": "http://here"}}'
@@ -116,12 +116,12 @@ def test_credentials_of_storages_are_masked_where_a_configuration_is_shown() -> 
     ],
 )
 def test_a_name_gives_away_whether_it_holds_a_secret(name: str, sensitive: bool) -> None:
-    """E40: sensitive values are masked everywhere."""
+    """Sensitive values are masked everywhere (E40)."""
     assert is_sensitive(name) is sensitive
 
 
 def test_a_reload_applies_live_options_and_names_those_that_need_a_restart() -> None:
-    """E20: SIGHUP applies what can change at run time and says what needs a restart."""
+    """SIGHUP applies what can change at run time, and says what needs a restart (E20)."""
     old = parse_config("rest.port: 1\nlog.level: INFO", {}, {})
     new = parse_config("rest.port: 2\nlog.level: DEBUG\nresourcemanager.standby-taskmanagers: 3", {}, {})
     found = changes(old, new)
@@ -133,14 +133,14 @@ def test_a_reload_applies_live_options_and_names_those_that_need_a_restart() -> 
 
 @given(CONFIGS, CONFIGS)
 def test_after_a_reload_only_options_that_need_a_restart_still_differ(old: Config, new: Config) -> None:
-    """E20: the two reload classes cover every option."""
+    """The two reload classes cover every option (E20)."""
     left = changes(changes(old, new).config, new)
     assert left.live == ()
     assert set(left.restart) <= {option.key for option in options() if option.reload is Reload.RESTART}
 
 
 def test_every_option_has_a_text_a_key_and_a_variable_of_its_own() -> None:
-    """E20: one place where every option is declared; an override means one option only."""
+    """Every option is declared in one place, and an override means exactly one option (E20)."""
     names = [name for option in options() for name in (option.key, *option.aliases)]
     assert len(set(names)) == len(names)
     assert len({option.variable for option in options()}) == len(options())
@@ -148,18 +148,18 @@ def test_every_option_has_a_text_a_key_and_a_variable_of_its_own() -> None:
 
 
 def test_the_defaults_are_allowed_and_possible_together() -> None:
-    """E20: the daemon starts without a file; each default can be written in one."""
+    """The daemon starts without a file, and each default can be written in one (E20)."""
     text = "".join(f"{o.key}: {format_value(o.default) or repr('')}\n" for o in options())
     assert parse_config(text, {}, {}) == Config()
 
 
 def test_the_shipped_file_is_what_the_declarations_say() -> None:
-    """E20: a test keeps them equal. Mend: python -m minflinkd.config yaml > config/minflinkd.yaml"""
+    """To repair: python -m minflinkd.config yaml > config/minflinkd.yaml (E20)."""
     assert (REPOSITORY / "config" / "minflinkd.yaml").read_text(encoding="utf-8") == reference_file()
 
 
 def test_the_shipped_file_can_be_used_as_it_is_and_with_every_option_uncommented() -> None:
-    """E20: every option with its default."""
+    """The file has every option with its default (E20)."""
     assert parse_config(reference_file(), {}, {}) == Config()
     every = "\n".join(
         line.removeprefix("#") for line in reference_file().splitlines() if line.startswith("#") and line[1:2].islower()
@@ -169,12 +169,12 @@ def test_the_shipped_file_can_be_used_as_it_is_and_with_every_option_uncommented
 
 
 def test_the_page_of_the_documentation_is_what_the_declarations_say() -> None:
-    """E20: a test keeps them equal. Mend: python -m minflinkd.config markdown > docs/configuration.md"""
+    """To repair: python -m minflinkd.config markdown > docs/configuration.md (E20)."""
     assert (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8") == reference_page()
 
 
 def test_the_state_directory_is_the_named_one_then_systemds_then_the_users() -> None:
-    """E25: own state directory; no option must be set to start."""
+    """No option has to be set to start (E25)."""
     environ = {"STATE_DIRECTORY": "/var/lib/minflinkd:/var/lib/other", "XDG_STATE_HOME": "/x", "HOME": "/home/u"}
     named = parse_config("process.working-dir: /srv/state", {}, {})
     assert state_directory(named, environ) == Path("/srv/state")
@@ -184,7 +184,7 @@ def test_the_state_directory_is_the_named_one_then_systemds_then_the_users() -> 
 
 
 def test_what_has_no_place_of_its_own_lies_in_the_state_directory() -> None:
-    """E20: empty directories have a defined meaning."""
+    """An empty directory option has a defined meaning (E20)."""
     state = Path("/state")
     assert checkpoint_uri(Config(), state) == "file:///state/checkpoints"
     assert savepoint_uri(Config(), state) == "file:///state/savepoints"

@@ -1,5 +1,7 @@
-"""docs/: errors.md names every error code that the programs can answer with, and no other; links lead somewhere; the
-command line, the metrics and the job files that are shown are the real ones.
+"""The documentation matches the programs.
+
+errors.md names every error code that the programs can answer with, and no other. Links lead somewhere. The command
+line, the metrics and the job files that are shown are the real ones.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ ROW = re.compile(r"^\| `([a-z0-9-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 
 @cache
 def modules() -> dict[Path, ast.Module]:
-    """The sources are read, not imported: those of the session child need Spark."""
+    """Read the sources without importing them, because those of the session child need Spark."""
     files = sorted((REPOSITORY / "minflinkd").rglob("*.py")) + sorted((REPOSITORY / "plugins").rglob("*.py"))
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
 @cache
 def constants() -> dict[str, str]:
-    """Module-level texts by name, for codes that a name stands for."""
+    """Return module-level strings by name, for codes that are given by name."""
     return {
         target.id: statement.value.value
         for module in modules().values()
@@ -59,7 +61,7 @@ def text_of(value: ast.expr | None) -> str | None:
 
 
 def codes_in(module: ast.Module) -> Iterator[str | None]:
-    """Of the error classes (`code = ...`) and of errors that are made directly (`ErrorInfo(code=...)`)."""
+    """Yield the codes of error classes (`code = ...`) and of errors made directly (`ErrorInfo(code=...)`)."""
     for node in ast.walk(module):
         match node:
             case ast.ClassDef():
@@ -74,7 +76,7 @@ def codes_in(module: ast.Module) -> Iterator[str | None]:
 
 
 def used_codes() -> dict[str, str]:
-    """Every code with a file that uses it."""
+    """Return every code with a file that uses it."""
     found: dict[str, str] = {}
     for path, module in modules().items():
         for code in codes_in(module):
@@ -89,7 +91,7 @@ def documented_codes() -> list[str]:
 
 
 def test_every_error_code_is_documented_with_what_to_do() -> None:
-    """E3: a stable code, and what to do. Mend: give the code a row in docs/errors.md"""
+    """A code is stable and comes with a next step (E3). To repair: give the code a row in docs/errors.md."""
     missing = {code: path for code, path in used_codes().items() if code not in documented_codes()}
     assert not missing, "docs/errors.md has no row for " + ", ".join(
         f"`{code}` ({path})" for code, path in missing.items()
@@ -97,14 +99,14 @@ def test_every_error_code_is_documented_with_what_to_do() -> None:
 
 
 def test_no_code_is_documented_that_does_not_exist_or_twice() -> None:
-    """E3: the page is what the programs do. Mend: remove the row from docs/errors.md"""
+    """The page matches the programs (E3). To repair: remove the row from docs/errors.md."""
     documented = documented_codes()
     assert sorted(set(documented) - set(used_codes())) == []
     assert sorted(code for code in set(documented) if documented.count(code) > 1) == []
 
 
 def test_codes_are_written_in_kebab_case() -> None:
-    """E3: stable codes of one form, for programs to compare."""
+    """Codes have one form, so programs can compare them (E3)."""
     assert [code for code in used_codes() if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", code)] == []
 
 
@@ -114,12 +116,12 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """What people read: the documentation, and the pages at the top and beside the examples."""
+    """Return the pages for people: the documentation, and the pages at the top and next to the examples."""
     return [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md")), *EXAMPLES.rglob("*.md")]
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes from headings."""
     headings = HEADING.findall(page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -131,7 +133,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:
-    """Every relative link names a file that exists, and a heading in it."""
+    """Every relative link names an existing file, and an existing heading in it."""
     dead = [
         f"{page.relative_to(REPOSITORY)}: {link}"
         for page in pages()
@@ -142,13 +144,13 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    """Mend: give the page a row in docs/README.md"""
+    """To repair: give the page a row in docs/README.md."""
     index = LINK.findall((REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8"))
     assert sorted({page.name for page in (REPOSITORY / "docs").glob("*.md")} - {*index, "README.md"}) == []
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Those that can be called, groups too, with their names."""
+    """Yield all commands that can be called, including groups, with their names."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -159,8 +161,9 @@ def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.
 
 
 def test_every_command_and_option_of_the_command_line_is_documented() -> None:
-    """E10: docs/cli.md is what `minflinkd --help` shows: in a command's row, or, of those that all have, in the text;
-    a row names no other. Mend: correct docs/cli.md
+    """docs/cli.md matches `minflinkd --help` (E10). To repair: correct docs/cli.md.
+
+    Every option is in the row of its command, or in the text if all commands have it. A row names no other option.
     """
     page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
     text = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE)
@@ -177,7 +180,7 @@ def test_every_command_and_option_of_the_command_line_is_documented() -> None:
 
 
 def a_whole_cluster() -> ClusterSample:
-    """A sample of which no metric is left out."""
+    """Return a sample in which no metric is left out."""
     task = TaskSample(
         task_id="out",
         rows_in=1,
@@ -226,7 +229,7 @@ def a_whole_cluster() -> ClusterSample:
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
-    """E30: docs/http.md is what `GET /metrics` shows. Mend: correct its section on metrics"""
+    """docs/http.md matches `GET /metrics` (E30). To repair: correct its section on metrics."""
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
@@ -249,7 +252,7 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/jobs.md", "docs/porting.md"])
 def test_job_files_in_the_documentation_are_sound(name: str) -> None:
-    """J1: what a reader copies is accepted."""
+    """What a reader copies is accepted (J1)."""
     page = (REPOSITORY / name).read_text(encoding="utf-8")
     jobs = [text for text in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "vertices:" in text]
     assert jobs

@@ -1,4 +1,4 @@
-"""Reading a configuration: file, environment, command line."""
+"""Reading a configuration from file, environment and command line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def faults(
 
 
 def test_without_a_file_the_defaults_hold() -> None:
-    """E20: every option has a default."""
+    """Every option has a default (E20)."""
     assert load_config(None, {}, {}) == Config()
 
 
 def test_keys_may_be_nested_or_dotted_or_both() -> None:
-    """E20: nested or dotted keys."""
+    """Keys may be nested, dotted, or both (E20)."""
     dotted = parse_config("heartbeat.interval: 2s\nheartbeat.timeout: 9s\nrest.port: 1", {}, {})
     nested = parse_config("heartbeat: {interval: 2s, timeout: 9s}\nrest: {port: 1}", {}, {})
     mixed = parse_config("heartbeat:\n  interval: 2 s\nheartbeat.timeout: 9000 ms\nrest:\n  port: 1\n", {}, {})
@@ -36,7 +36,7 @@ def test_keys_may_be_nested_or_dotted_or_both() -> None:
 
 
 def test_values_have_the_types_that_their_options_declare() -> None:
-    """E20: typed options with units."""
+    """Options have types, and values have units (E20)."""
     config = parse_config(
         "log.level: DEBUG\nblob.server.port: 50100-50200\nblob.max-size: 1 GiB\nsecurity.allow-unauthenticated: true\n"
         "taskmanager.registration.timeout: 10 min\nrestart-strategy.exponential-delay.backoff-multiplier: 2\n",
@@ -52,7 +52,7 @@ def test_values_have_the_types_that_their_options_declare() -> None:
 
 
 def test_the_environment_overrides_the_file_and_the_command_line_overrides_both() -> None:
-    """E20: environment overrides."""
+    """The command line overrides the environment, and both override the file (E20)."""
     text = "rest.port: 1\nheartbeat.interval: 2 s\nslot.request.timeout: 3 s\n"
     environ = {"MINFLINKD_REST_PORT": "10", "MINFLINKD_HEARTBEAT_INTERVAL": "3 s", "HOME": "/"}
     config = parse_config(text, environ, {"rest.port": "100"})
@@ -60,7 +60,7 @@ def test_the_environment_overrides_the_file_and_the_command_line_overrides_both(
 
 
 def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
-    """E20: a map of texts, in any of the forms."""
+    """Spark settings are a map of strings, in any of the forms (E20)."""
     text = "taskmanager:\n  spark:\n    conf:\n      spark.a: 1\n      spark.b.c: {d: yes}\n"
     environ = {"MINFLINKD_TASKMANAGER_SPARK_CONF": '{"spark.a": "2", "spark.e": "x,y"}'}
     config = parse_config(text, environ, {"taskmanager.spark.conf.spark.f": "3"})
@@ -73,7 +73,7 @@ def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
 
 
 def test_an_option_may_be_called_by_its_other_name() -> None:
-    """E20: Flink's names where Flink has the option, the names of our own documents besides."""
+    """Options that Flink has too may have Flink's name, and also the name in our own documents (E20)."""
     config = parse_config("file-merging.max-file-size: 1 MiB\nslotmanager.redundant-taskmanager-num: 2", {}, {})
     assert config.checkpointing.max_file_size == 1 << 20
     assert config.resourcemanager.standby_taskmanagers == 2
@@ -82,12 +82,12 @@ def test_an_option_may_be_called_by_its_other_name() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "heartbeat:\n  # interval: 1 s\n", "taskmanager.spark.conf: {}\n"])
 def test_a_file_whose_options_are_all_commented_out_is_the_defaults(text: str) -> None:
-    """E20: the shipped file."""
+    """The shipped file is like this (E20)."""
     assert parse_config(text, {}, {}) == Config()
 
 
 def test_all_faults_are_named_at_once_with_line_value_what_is_allowed_and_the_nearest_key() -> None:
-    """E20: an unknown key or a wrong type stops the start with all that is needed to repair it."""
+    """An unknown key or a wrong type stops the start, and the errors say all that is needed to repair it (E20)."""
     text = "rest:\n  port: 99999\nheartbeat.intervall: 1 s\n\nlog.level: LOUD\n"
     found = faults(text, {"MINFLINKD_BLOB_MAX_SIZE": "big"}, {"slot.request.timeot": "1 s"})
     assert [str(fault) for fault in found] == [
@@ -120,14 +120,14 @@ def test_all_faults_are_named_at_once_with_line_value_what_is_allowed_and_the_ne
     ],
 )
 def test_a_value_of_another_type_is_refused(text: str) -> None:
-    """E20: a wrong type stops the start."""
+    """A wrong type stops the start (E20)."""
     (fault,) = faults(text)
     assert fault.origin == "minflinkd.yaml:1"
     assert "is not allowed: " in fault.problem
 
 
 def test_a_key_that_is_set_twice_is_refused_with_both_places() -> None:
-    """E20: of two values, neither is silently preferred, however the keys are written."""
+    """Neither of two values is silently preferred, however the keys are written (E20)."""
     (fault,) = faults("rest.port: 1\nrest:\n  port: 2\n")
     assert fault.origin == "minflinkd.yaml:3"
     assert "minflinkd.yaml:1" in fault.problem
@@ -147,14 +147,14 @@ def test_a_key_that_is_set_twice_is_refused_with_both_places() -> None:
     ],
 )
 def test_what_is_no_yaml_map_is_refused_with_its_line(text: str, line: int) -> None:
-    """E20: the error names the line."""
+    """The error names the line (E20)."""
     found = faults(text)
     assert found[0].origin == f"minflinkd.yaml:{line}"
     assert "YAML" in found[0].problem
 
 
 def test_a_file_that_cannot_be_read_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
-    """E20: a start without the named file would be a start with the wrong options."""
+    """A start without the named file would be a start with the wrong options (E20)."""
     with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
         load_config(tmp_path / "absent.yaml", {}, {})
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_a_fault_of_the_configuration(tmp_path: Pa
 
 
 def test_variables_that_are_no_options_are_refused_unless_they_belong_to_somebody_else() -> None:
-    """E20: a misspelt override must not be silently without effect; those of the CLI and of Kubernetes pass."""
+    """A misspelt override must not be silently ignored. Variables of the CLI and of Kubernetes are accepted (E20)."""
     others = {
         "MINFLINKD_CONFIG": "x",
         "MINFLINKD_TOKEN": "x",
@@ -177,7 +177,7 @@ def test_variables_that_are_no_options_are_refused_unless_they_belong_to_somebod
 
 
 def test_secrets_do_not_appear_in_errors() -> None:
-    """E40: sensitive options are masked everywhere."""
+    """Sensitive options are masked everywhere (E40)."""
     (fault,) = faults("taskmanager.spark.conf: hunter2")
     assert "hunter2" not in str(fault)
 
@@ -206,14 +206,14 @@ def test_secrets_do_not_appear_in_errors() -> None:
     ],
 )
 def test_values_that_are_impossible_together_are_refused_where_they_were_set(text: str, key: str, words: str) -> None:
-    """E20: an impossible combination stops the start. E40: other addresses than loopback need the explicit option."""
+    """An impossible combination stops the start (E20). Addresses other than loopback need the explicit option (E40)."""
     (fault,) = faults(text)
     assert (fault.origin, fault.key) == ("minflinkd.yaml:1", key)
     assert words in fault.problem
 
 
 def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
-    """R7, J11: TaskManagers of other hosts are told one that leads to the daemon, and to each other."""
+    """TaskManagers on other hosts need an address that leads to the daemon, and to each other (R7, J11)."""
     wildcard = "security.allow-unauthenticated: true\njobmanager.bind-host: 0.0.0.0"
     (fault,) = faults(wildcard)
     assert fault.key == "jobmanager.bind-host"
@@ -239,5 +239,5 @@ def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
     ],
 )
 def test_values_that_are_possible_together_are_accepted(text: str) -> None:
-    """E40: loopback needs no permission; E20: a range passes over a port that is taken."""
+    """Loopback needs no permission (E40). A range of ports skips a port that is taken (E20)."""
     parse_config(text, {}, {})

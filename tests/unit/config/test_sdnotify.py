@@ -1,4 +1,4 @@
-"""What systemd hears of the daemon."""
+"""What systemd is told about the daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minflinkd.runtime.sdnotify import SystemdNotifier
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A real datagram socket as systemd has it, and what $NOTIFY_SOCKET says of it."""
+    """A real datagram socket as systemd has it, with $NOTIFY_SOCKET set to it."""
     name = str(tmp_path / "notify") if request.param == "path" else "@minflinkd-test-" + secrets.token_hex(8)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind("\0" + name[1:] if name.startswith("@") else name)
@@ -25,7 +25,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 
 
 def test_every_state_arrives_in_systemds_words(systemd: tuple[socket.socket, str]) -> None:
-    """E25: Type=notify."""
+    """The unit has Type=notify (E25)."""
     sock, name = systemd
     notifier = SystemdNotifier({"NOTIFY_SOCKET": name})
     heard = []
@@ -42,7 +42,7 @@ def test_every_state_arrives_in_systemds_words(systemd: tuple[socket.socket, str
 
 
 def test_a_reload_carries_the_time_that_systemd_orders_messages_by(systemd: tuple[socket.socket, str]) -> None:
-    """E25: reload."""
+    """A reload is reported with the time by which systemd orders messages (E25)."""
     sock, name = systemd
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     SystemdNotifier({"NOTIFY_SOCKET": name}).reloading()
@@ -52,7 +52,7 @@ def test_a_reload_carries_the_time_that_systemd_orders_messages_by(systemd: tupl
 
 
 def test_without_systemd_and_with_a_systemd_that_is_gone_nothing_happens(tmp_path: Path) -> None:
-    """E25: the daemon also runs in a terminal, and outlives a restart of systemd."""
+    """The daemon also runs in a terminal, and survives a restart of systemd (E25)."""
     SystemdNotifier({}).ready("leading")
     SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).watchdog()
 
@@ -70,5 +70,5 @@ def test_without_systemd_and_with_a_systemd_that_is_gone_nothing_happens(tmp_pat
 def test_the_watchdog_is_fed_twice_in_its_time_where_it_watches_this_process(
     environ: dict[str, str], interval: float | None
 ) -> None:
-    """E25: WatchdogSec."""
+    """The unit has WatchdogSec (E25)."""
     assert SystemdNotifier(environ).watchdog_interval == interval

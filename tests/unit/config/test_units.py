@@ -1,4 +1,4 @@
-"""Values with units, as configuration files, job files and messages carry them."""
+"""Values with units, as configuration files, job files and messages contain them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minflinkd.runtime.units import Duration, InvalidUnit, MemorySize, decode_un
     ],
 )
 def test_a_duration_is_written_with_a_unit_or_as_bare_seconds(text: object, seconds: float) -> None:
-    """E20: units in values."""
+    """Values may have units (E20)."""
     assert Duration.parse(text) == seconds
 
 
@@ -33,13 +33,13 @@ def test_a_duration_is_written_with_a_unit_or_as_bare_seconds(text: object, seco
     [("64 MiB", 64 << 20), ("1 GiB", 1 << 30), ("10 MB", 10_000_000), ("1.5k", 1536), ("17", 17), (17, 17), ("0", 0)],
 )
 def test_a_size_is_written_with_a_unit_or_as_bare_bytes(text: object, size: int) -> None:
-    """E20: units in values."""
+    """Values may have units (E20)."""
     assert MemorySize.parse(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1 s", "1 parsec", "1 s 2 s", True, None, "nan", "1e3 s"])
 def test_what_is_not_a_duration_is_refused_with_examples_of_one(text: object) -> None:
-    """E20: an error says what is allowed."""
+    """An error says what is allowed (E20)."""
     with pytest.raises(InvalidUnit, match="such as 500 ms"):
         Duration.parse(text)
 
@@ -61,13 +61,13 @@ def test_what_is_not_a_duration_is_refused_with_examples_of_one(text: object) ->
     ],
 )
 def test_a_value_is_shown_in_its_largest_whole_unit(value: Duration | MemorySize, text: str) -> None:
-    """E20: units in values."""
+    """Values may have units (E20)."""
     assert str(value) == text
 
 
 @given(st.floats(min_value=0, max_value=1e15))
 def test_every_duration_reads_back_as_it_was(seconds: float) -> None:
-    """E20: the file that a daemon hands to its TaskManagers says exactly what the daemon has."""
+    """The file that a daemon gives to its TaskManagers says exactly what the daemon has (E20)."""
     value = Duration(seconds)
     assert Duration.parse(str(value)) == Duration.parse(value) == value
     assert decode_unit(Duration, encode_unit(value)) == value
@@ -75,7 +75,7 @@ def test_every_duration_reads_back_as_it_was(seconds: float) -> None:
 
 @given(st.integers(min_value=0, max_value=1 << 62))
 def test_every_size_reads_back_as_it_was(size: int) -> None:
-    """E20: the file that a daemon hands to its TaskManagers says exactly what the daemon has."""
+    """The file that a daemon gives to its TaskManagers says exactly what the daemon has (E20)."""
     value = MemorySize(size)
     assert MemorySize.parse(str(value)) == MemorySize.parse(value) == value
     assert decode_unit(MemorySize, encode_unit(value)) == value

@@ -1,4 +1,4 @@
-"""A Dispatcher over real local storage, with a ResourceManager and a TaskManager that are mailboxes."""
+"""A Dispatcher over real local storage. The ResourceManager and the TaskManager are mailboxes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ DOCUMENT: dict[str, Any] = {
 
 @dataclass
 class FakeBlobs:
-    """Which jobs' blobs were deleted, in order."""
+    """Remembers which jobs' blobs were deleted, in order."""
 
     deleted: list[JobId] = field(default_factory=list)
     failures: int = 0
     uploaded: set[BlobKey] = field(default_factory=set)
     stock: list[Mapping[JobId, Collection[BlobKey] | None]] = field(default_factory=list)
-    events: list[tuple[str, JobId]] = field(default_factory=list)  # what became of holds
+    events: list[tuple[str, JobId]] = field(default_factory=list)  # what happened to holds
     files: dict[BlobKey, Path] = field(default_factory=dict)
 
     async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
@@ -87,13 +87,13 @@ class Cluster:
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     storages: Storages = field(default_factory=Storages)
     ids: IdSource = field(default_factory=lambda: IdSource(random.Random(1)))
-    faults: tuple[Any, ...] = ()  # that the analysis finds
-    operators: dict[Any, Any] = field(default_factory=dict)  # that it finds, by task
+    faults: tuple[Any, ...] = ()  # found by the analysis
+    operators: dict[Any, Any] = field(default_factory=dict)  # found by the analysis, by task
     analyzed: list[JobId] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
     freed: list[m.FreeSlots] = field(default_factory=list)
     declared: list[m.DeclareNeeds] = field(default_factory=list)
-    wanted: list[tuple[m.Library, ...]] = field(default_factory=list)  # of sessions, by each question for one
+    wanted: list[tuple[m.Library, ...]] = field(default_factory=list)  # libraries, by each request for a session
     no_session: bool = False
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
@@ -172,7 +172,7 @@ class Cluster:
         return {job.job_id: job.status for job in jobs}
 
     def files(self) -> list[str]:
-        """Everything that lies in the storage, which may be at work meanwhile."""
+        """Return everything in the storage. Other code may be writing there meanwhile."""
         found = [Path(directory) / name for directory, _, names in os.walk(self.directory) for name in names]
         return sorted(str(path.relative_to(self.directory)) for path in found)
 
@@ -193,6 +193,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has ended unexpectedly is started again at once."""
+    """What ends unexpectedly is started again at once."""
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.005)

@@ -1,4 +1,4 @@
-"""What the Dispatcher tells the BlobServer of its jobs (blob.md B2, B17, B19)."""
+"""What the Dispatcher tells the BlobServer about its jobs (blob.md B2, B17, B19)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def uploaded(cluster: Cluster) -> Cluster:
 
 
 async def test_a_job_holds_its_artifacts_from_before_it_is_analysed(uploaded: Cluster) -> None:
-    """B17: the analysis may take longer than they would be kept."""
+    """The analysis may take longer than the BlobServer would keep them otherwise (B17)."""
     held_before = []
 
     async def look() -> None:
@@ -51,7 +51,7 @@ async def test_an_artifact_that_is_not_there_is_a_fault_of_the_job(cluster: Clus
 
 
 async def test_an_artifact_is_permanent(cluster: Cluster) -> None:
-    """B2: a transient one would not survive the daemon."""
+    """A transient blob would not survive the daemon (B2)."""
     log = BlobKey.new(BlobKind.TRANSIENT, "d" * 64)
     cluster.blobs.uploaded.add(log)
     async with cluster.serving():
@@ -60,7 +60,7 @@ async def test_an_artifact_is_permanent(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 async def test_a_dry_run_lets_go_of_what_it_looked_at(cluster: Cluster, there: bool) -> None:
-    """They are deleted when nobody submits the job in earnest."""
+    """Artifacts of a dry run are deleted unless somebody submits the job for real."""
     cluster.blobs.uploaded |= {CODE} if there else set()
     async with cluster.serving():
         assert (await cluster.submit(JOB, with_code(), dry_run=True)).faults == () or not there
@@ -69,7 +69,7 @@ async def test_a_dry_run_lets_go_of_what_it_looked_at(cluster: Cluster, there: b
 
 
 async def test_every_job_of_the_store_is_known_before_one_is_recovered(uploaded: Cluster) -> None:
-    """B19: the cleanup may begin with the first."""
+    """The cleanup may begin with the first recovery (B19)."""
     async with uploaded.serving():
         await uploaded.submit(JOB, with_code())
         await uploaded.submit(OTHER, with_code())
@@ -84,7 +84,7 @@ async def test_every_job_of_the_store_is_known_before_one_is_recovered(uploaded:
 
 
 async def test_a_job_whose_artifact_is_lost_waits_for_it(uploaded: Cluster) -> None:
-    """B19, R27: it is listed with the reason, nothing goes, and it comes up when the file is there again."""
+    """The job is listed with the reason, nothing is deleted, and it starts when the file is back (B19, R27)."""
     async with uploaded.serving():
         await uploaded.submit(JOB, with_code())
     uploaded.blobs.uploaded.clear()
@@ -98,7 +98,7 @@ async def test_a_job_whose_artifact_is_lost_waits_for_it(uploaded: Cluster) -> N
 
 
 async def test_a_crash_of_a_job_master_is_a_failure_and_a_recovery(uploaded: Cluster) -> None:
-    """B17: what it alone referenced is let go, and the artifacts are made sure of."""
+    """The references of the crashed JobMaster are released, and the artifacts are secured again (B17)."""
     async with uploaded.serving() as dispatcher:
         await uploaded.submit(JOB, with_code())
         uploaded.blobs.events.clear()

@@ -1,4 +1,4 @@
-"""How a job is checkpointed: the daemon's options, and where the job says otherwise."""
+"""How a job is checkpointed: the daemon's options, and those that the job overrides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_job_that_says_nothing_is_checkpointed_as_the_daemon_says() -> None:
 
 
 def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
-    """J3, C20, C27: and its hooks come after those of all jobs, each once."""
+    """The job's hooks come after those of all jobs, and each runs once (J3, C20, C27)."""
     own = Checkpointing(
         interval=Duration(1.0),
         mode=CheckpointMode.AT_LEAST_ONCE,
@@ -49,7 +49,7 @@ def test_what_a_job_says_takes_the_place_of_the_daemons_options() -> None:
 
 
 def test_tasks_are_told_after_what_time_checkpoints_become_unaligned() -> None:
-    """C5: a job may say that they never do."""
+    """A job may say that they never do (C5)."""
     mode, never = CheckpointMode.AT_LEAST_ONCE, Duration(0.0)
     for own, told in ((Checkpointing(mode=mode), 2.0), (Checkpointing(mode=mode, alignment_timeout=never), 0.0)):
         found = checkpointing_of_tasks(DEFAULTS, JobGraph(name="j", vertices=(), checkpointing=own))

@@ -28,7 +28,7 @@ JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 
 
 async def test_a_job_is_stored_before_its_submission_is_answered(cluster: Cluster) -> None:
-    """R25: a daemon that dies behind the answer finds the job again."""
+    """A daemon that dies just after the answer finds the job again (R25)."""
     async with cluster.serving():
         assert await cluster.submit(JOB) == j.SubmissionAnswer(job_id=JOB)
         assert f"jobstore/jobs/{JOB}.json" in cluster.files()
@@ -43,7 +43,10 @@ async def test_a_job_is_stored_before_its_submission_is_answered(cluster: Cluste
 async def test_a_job_that_cannot_be_stored_now_is_refused_and_leaves_nothing_but_its_blobs_for_another_try(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25: what was not stored was not accepted. B6: a submission within `blob.retention.interval` finds its blobs."""
+    """A job that was not stored was not accepted (R25).
+
+    Within `blob.retention.interval` its blobs are found again (B6).
+    """
 
     async def full(_: object) -> None:
         raise StorageUnavailable("file: away")
@@ -72,7 +75,7 @@ async def test_a_job_that_cannot_be_stored_now_is_refused_and_leaves_nothing_but
 async def test_a_faulty_job_is_refused_with_its_faults_and_nothing_is_left(
     cluster: Cluster, document: Any, problem: str
 ) -> None:
-    """J4: no file in any store, no blob, no job."""
+    """No file is left in any store, no blob and no job (J4)."""
     async with cluster.serving():
         answer = await cluster.submit(JOB, document)
         assert answer.faults
@@ -85,7 +88,7 @@ async def test_a_faulty_job_is_refused_with_its_faults_and_nothing_is_left(
 async def test_a_submission_waits_for_a_session_as_long_as_the_options_say_by_now_and_is_told_why_none_came(
     cluster: Cluster,
 ) -> None:
-    """`resourcemanager.taskmanager-registration.timeout` changes at run time, and with it how long an answer takes."""
+    """`resourcemanager.taskmanager-registration.timeout` may change at run time, and an answer then takes as long."""
     cluster.no_session = True
     async with cluster.serving() as serving:
         for seconds in (0.5, 0.0):
@@ -96,7 +99,7 @@ async def test_a_submission_waits_for_a_session_as_long_as_the_options_say_by_no
 
 
 async def test_what_spark_finds_is_an_answer_of_the_submission(cluster: Cluster) -> None:
-    """J4: SQL is analysed before the job starts."""
+    """SQL is analysed before the job starts (J4)."""
     cluster.faults = (GraphFault(path="vertices[0].sql", problem="no such column"),)
     async with cluster.serving():
         assert (await cluster.submit(JOB)).faults == cluster.faults
@@ -106,7 +109,7 @@ async def test_what_spark_finds_is_an_answer_of_the_submission(cluster: Cluster)
 
 
 async def test_a_repeated_submission_is_answered_as_the_first_one_was(cluster: Cluster) -> None:
-    """R25: recognised by its job id, running or ended, by this daemon or its successor."""
+    """A repeated submission is known by its job id: running or ended, by this daemon or its successor (R25)."""
     async with cluster.serving():
         first = await cluster.submit(JOB)
         assert await cluster.submit(JOB) == first
@@ -120,7 +123,7 @@ async def test_a_repeated_submission_is_answered_as_the_first_one_was(cluster: C
 
 
 async def test_a_submission_that_overtakes_itself_is_refused_and_harms_nothing(cluster: Cluster) -> None:
-    """R25: the first one is answered as if the second had never been."""
+    """The first one is answered as if the second had never been sent (R25)."""
     async with cluster.serving():
         reached, release = asyncio.Event(), asyncio.Event()
 
@@ -156,7 +159,7 @@ async def test_a_job_id_that_is_none_is_refused_before_it_becomes_a_path(cluster
 
 @pytest.fixture
 def unrecoverable(monkeypatch: pytest.MonkeyPatch) -> set[JobId]:
-    """Jobs whose checkpoints cannot be read."""
+    """Jobs with these ids have checkpoints that cannot be read."""
     jobs: set[JobId] = set()
     recover = CheckpointStore.recover
 
@@ -172,7 +175,7 @@ def unrecoverable(monkeypatch: pytest.MonkeyPatch) -> set[JobId]:
 async def test_a_job_whose_master_cannot_start_is_neither_accepted_nor_kept(
     cluster: Cluster, unrecoverable: set[JobId]
 ) -> None:
-    """R25: refused means that no later daemon runs it, least of all without its blobs."""
+    """A refused job is not run by any later daemon, least of all without its blobs (R25)."""
     unrecoverable.add(JOB)
     async with cluster.serving():
         with pytest.raises(RemoteError, match="broken"):
@@ -187,7 +190,7 @@ async def test_a_job_whose_master_cannot_start_is_neither_accepted_nor_kept(
 async def test_a_submission_that_nobody_waits_for_any_more_keeps_all_or_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25: a client that gives up in the middle leaves no job without its blobs."""
+    """A client that gives up in the middle leaves no job without its blobs (R25)."""
     stored = asyncio.Event()
     put_job = cluster.store.put_job
 
@@ -223,7 +226,7 @@ async def test_stored_jobs_go_on_with_the_next_daemon(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"job_id": "x"}'])
 async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cluster, damage: bytes) -> None:
-    """R27: it is listed with its error, its file stays where it is, and nothing is put in its place."""
+    """An unreadable record is listed with its error, and its file stays and is not replaced (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         await cluster.submit(OTHER)
@@ -243,7 +246,7 @@ async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cl
 async def test_a_job_that_cannot_be_recovered_does_not_stop_the_others(
     cluster: Cluster, unrecoverable: set[JobId]
 ) -> None:
-    """R27: all its files stay, and a later daemon may have more luck."""
+    """All its files stay, and a later daemon may succeed (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         await cluster.submit(OTHER)
@@ -281,7 +284,7 @@ async def test_an_ended_job_leaves_its_result_and_nothing_else(cluster: Cluster)
 
 
 async def test_a_dirty_result_is_cleaned_up_by_the_next_daemon(cluster: Cluster) -> None:
-    """R26: the cleanup goes on after a crash in the middle, until it is done."""
+    """The cleanup goes on after a crash in the middle, until it is complete (R26)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         details = await cluster.job(JOB)

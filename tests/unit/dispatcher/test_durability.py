@@ -1,4 +1,4 @@
-"""What a Dispatcher has promised holds wherever its process dies, and whatever its storage refuses (R25, R26)."""
+"""A Dispatcher keeps its promises wherever its process dies and whatever its storage refuses (R25, R26)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ JOB = JobId("1" * 32)
 
 
 class DyingStorage(FaultyStorage):
-    """From its n-th request on nothing succeeds, as for a process that is killed there; the n-th may have been done."""
+    """A storage in which every request fails from the n-th on, as for a process that was killed then.
+
+    The n-th request may have been carried out.
+    """
 
     dead = False
 
@@ -42,7 +45,7 @@ class DyingStorage(FaultyStorage):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is repeated is repeated at once."""
+    """Repetitions happen at once."""
     for module in (job_results, restoring, supervisor):
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.005)
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.005)
@@ -50,17 +53,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client:
-    """Submits a job and cancels it, repeating what was not answered; knows what it was promised."""
+    """Submits a job and cancels it, and repeats what is not answered. It remembers what it was promised."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.accepted = False
-        self.blobs_deleted: list[JobId] = []  # before that
+        self.blobs_deleted: list[JobId] = []  # deleted before the cancellation was acknowledged
         self.tried_to_cancel = False
         self.cancelled = False
 
     async def go_on(self, *, while_: Callable[[], bool] = lambda: True) -> None:
-        """Until the job has ended and nothing is left of it, or `while_` ends."""
+        """Go on until the job has ended and nothing is left of it, or until `while_` returns False."""
         while while_() and not self.accepted:
             with contextlib.suppress(MinflinkError):
                 self.accepted = (await self.cluster.submit(JOB)).faults == ()
@@ -76,12 +79,12 @@ class Client:
         try:
             await self.cluster.cancel(JOB)
         except MinflinkError as error:
-            return error.info().code == "conflict"  # an earlier one, which was not answered, has ended it
+            return error.info().code == "conflict"  # an earlier request, whose answer was lost, has ended it
         return True
 
 
 def _is_over(cluster: Cluster) -> bool:
-    """A clean result is all that is left."""
+    """Whether a clean result is all that is left."""
     if cluster.files() != [f"jobstore/results/{JOB}.json"]:
         return False
     file = cluster.directory / "jobstore" / "results" / f"{JOB}.json"
@@ -92,7 +95,10 @@ Serve = Callable[[Client], Awaitable[None]]
 
 
 async def run_through(cluster: Cluster, storage: FaultyStorage, number: int, serve: Serve) -> bool:
-    """A job from submission to the end, with a fault at one request. False where it was beyond the end."""
+    """Run a job from submission to the end, with a fault at one request.
+
+    Return False if there was no such request.
+    """
     cluster.storages.add(storage)
     cluster.store = type(cluster.store)(cluster.storages.at(str(cluster.directory / "jobstore")))
     client = Client(cluster)
@@ -113,16 +119,16 @@ def fresh(base: Cluster, number: int) -> Cluster:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the request", "after the request"])
 async def test_a_process_that_dies_anywhere_keeps_what_it_has_promised(cluster: Cluster, after: bool) -> None:
-    """R25, R26: for every request to the storage between a submission and the end of the cleanup, a crash there:
+    """The test crashes the process at every storage request from a submission to the end of the cleanup (R25, R26).
 
-    an accepted job is known to the next daemon, a cancelled one is not run again, and in the end nothing is left.
+    An accepted job is known to the next daemon, a cancelled job is not run again, and in the end nothing is left.
     """
     for number in range(1, 200):
         one = fresh(cluster, number)
         storage = DyingStorage(LocalStorage(), number, after=after)
 
         async def serve(client: Client, one: Cluster = one, storage: DyingStorage = storage) -> None:
-            with contextlib.suppress(StorageUnavailable):  # a daemon that dies while it starts
+            with contextlib.suppress(StorageUnavailable):  # the daemon dies while it starts
                 async with one.serving():
                     await client.go_on(while_=lambda: not storage.dead)
             if not storage.dead:
@@ -145,7 +151,7 @@ async def test_a_process_that_dies_anywhere_keeps_what_it_has_promised(cluster: 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the request", "after the request"])
 async def test_a_storage_that_fails_anywhere_costs_a_repetition(cluster: Cluster, after: bool) -> None:
-    """R26: each step is retried until it is done."""
+    """Each step is retried until it succeeds (R26)."""
     for number in range(1, 200):
         one = fresh(cluster, number)
 
@@ -165,7 +171,7 @@ async def test_a_storage_that_fails_anywhere_costs_a_repetition(cluster: Cluster
 async def test_the_result_is_durable_before_anything_of_the_job_goes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R26: while it cannot be stored, the job keeps its blobs, its slots and its place in the list."""
+    """Until it is stored, the job keeps its blobs, its slots and its place in the list (R26)."""
     release = asyncio.Event()
     put_result = cluster.store.put_result
 
@@ -188,7 +194,7 @@ async def test_the_result_is_durable_before_anything_of_the_job_goes(
 
 
 async def test_slots_are_given_back_once_there_is_a_resource_manager_again(cluster: Cluster) -> None:
-    """R26 with R12: the ResourceManager is away while the job ends."""
+    """The ResourceManager is away while the job ends (R26, R12)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         away = cluster.resource_manager
@@ -205,7 +211,10 @@ async def test_slots_are_given_back_once_there_is_a_resource_manager_again(clust
 async def test_an_expired_result_goes_once_its_storage_lets_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R26: kept for `jobstore.expiration-time`; what fails then is tried again, and costs other results nothing."""
+    """Results are kept for `jobstore.expiration-time`.
+
+    A deletion that fails is repeated, and harms no other result (R26).
+    """
     other = JobId("2" * 32)
     monkeypatch.setattr(job_results, "EXPIRY_INTERVAL", 0.01)
     failures = iter([True] * 3)
@@ -221,7 +230,7 @@ async def test_an_expired_result_goes_once_its_storage_lets_it(
         for job_id in (JOB, other):
             await cluster.submit(job_id)
             await cluster.cancel(job_id)
-        await until(lambda: sorted(cluster.blobs.deleted) == [JOB, other])  # they end side by side
+        await until(lambda: sorted(cluster.blobs.deleted) == [JOB, other])  # their cleanups run concurrently
         assert set(await cluster.list()) == {JOB, other}
         with capture_logs() as logs:
             serving.options = dispatcher.replace(serving.options, result_expiration=0.0)
@@ -231,7 +240,7 @@ async def test_an_expired_result_goes_once_its_storage_lets_it(
 
 
 async def test_a_job_whose_record_outlived_its_result_is_not_run_again(cluster: Cluster) -> None:
-    """R26: a crash between the result and the deletion of the job's record; the result's expiry takes both."""
+    """The daemon crashed before it deleted the job's record. When the result expires, both are deleted (R26)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         record = cluster.directory / "jobstore" / "jobs" / f"{JOB}.json"
@@ -249,7 +258,7 @@ async def test_a_job_whose_record_outlived_its_result_is_not_run_again(cluster: 
 async def test_a_result_that_cannot_be_read_is_shown_with_its_error_and_its_job_does_not_run_again(
     cluster: Cluster,
 ) -> None:
-    """R27: the others are used all the same, and nothing of the job is touched."""
+    """Other results are usable all the same, and no file of the job is touched (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         await cluster.cancel(JOB)

@@ -1,4 +1,4 @@
-"""What a TaskManager is told of state that a job is to go on with (C25)."""
+"""What a TaskManager is told about the state that a job is to continue with (C25)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def taken(*paths: str, vertex: str = "numbers") -> TaskSnapshot:
 
 
 def test_only_what_describes_types_is_fetched() -> None:
-    """C25, H2: a few hundred bytes, however large the state."""
+    """Descriptions of types are a few hundred bytes, however large the state is (C25, H2)."""
     joined = "state/1/0/left-keyToNumValues/_metadata/schema"
     snapshot = taken(SCHEMA, joined, "state/0/0/_metadata/metadata", "state/0/1/8.changelog", "offsets/7")
     (task, held), *others = held_state(GRAPH, [snapshot], "file:///checkpoints").items()
@@ -49,7 +49,7 @@ def test_nothing_is_asked_of_a_task_without_state_or_of_state_without_a_task() -
 
 
 def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> None:
-    """H2: shown as kept where Spark takes it, and as incompatible, with Spark's reason, where it does not."""
+    """The comparison shows it as kept if Spark takes it, and otherwise as incompatible, with Spark's reason (H2)."""
     plans = {NUMBERS: (PlanNode(number=0, stateful=True, vertex="numbers", kind="Aggregate", fingerprint="double"),)}
     for verdict, fate in (("", StateFate.KEPT), ("a column more", StateFate.INCOMPATIBLE)):
         verdicts = {NUMBERS: {0: verdict}}
@@ -62,7 +62,7 @@ def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> Non
 
 
 def test_a_task_that_had_not_run_at_the_checkpoint_is_compared_by_what_its_state_will_mean() -> None:
-    """H2: it may have state by the time that it stops. Types are left to Spark, which sees them then."""
+    """Such a task may have state when it stops. Spark then compares the types itself (H2)."""
     sums, greatest = ((Meant(role=Role.AGGREGATE, text=text, exact=text, form=text),) for text in ("sum(v)", "max(v)"))
     before = replace(taken(), batch_id=-1, operators=(replace(COUNT, meaning=sums),))
     for meaning, fingerprint, codes in (

@@ -1,4 +1,4 @@
-"""Hot restarts through the Dispatcher, over a real store; the TaskManager is a mailbox that runs what is deployed."""
+"""Hot restarts through the Dispatcher, over a real store. The TaskManager is a mailbox that runs what is deployed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
 
 
 async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster, runner: Runner) -> None:
-    """H1 - H4, H10."""
+    """The new version runs on the slots of the old one, from its last checkpoint (H1 - H4, H10)."""
     async with job_running(cluster, runner):
         slots = dict(runner.held)
         answer = await restart(cluster, "2")
@@ -70,7 +70,7 @@ async def test_a_new_version_takes_over_the_slots_and_the_state(cluster: Cluster
 
 
 async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(cluster: Cluster, runner: Runner) -> None:
-    """A12: also after several; what does not count any more is deleted."""
+    """After several versions only the last one counts. Versions that no longer count are deleted (A12)."""
     async with job_running(cluster, runner):
         for number, version in enumerate("234", start=1):
             await restart(cluster, version)
@@ -87,7 +87,7 @@ async def test_a_daemon_finds_the_last_version_and_none_of_the_earlier_ones(clus
 
 
 async def test_a_version_that_fails_leaves_the_one_before_it_running(cluster: Cluster, runner: Runner) -> None:
-    """H7: from the checkpoint that it made way with, and with the reason."""
+    """The old version continues from the checkpoint with which it made way, and the reason is shown (H7)."""
     async with job_running(cluster, runner):
         runner.fails = "2"
         await restart(cluster, "2")
@@ -102,7 +102,7 @@ async def test_a_version_that_fails_leaves_the_one_before_it_running(cluster: Cl
 
 
 async def test_a_dry_run_and_a_refused_version_touch_nothing(cluster: Cluster, runner: Runner) -> None:
-    """H2, J4: unknown settings, what Spark finds, state without a place."""
+    """The new version is refused for unknown settings, Spark's errors, or state without a place (H2, J4)."""
     async with job_running(cluster, runner):
         await restart(cluster, "2", dry_run=True)
         wrong = await restart(cluster, "2", document=document("2", vertices=[]))
@@ -125,7 +125,7 @@ async def test_a_dry_run_and_a_refused_version_touch_nothing(cluster: Cluster, r
 
 
 async def test_a_second_request_is_refused_or_takes_the_place_of_the_first(cluster: Cluster, runner: Runner) -> None:
-    """H9."""
+    """A second request is refused, unless it asks to replace the first one (H9)."""
     async with job_running(cluster, runner):
         begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_a_cancel_in_the_middle_ends_the_job(cluster: Cluster, runner: Run
 
 
 async def test_a_rescale_is_a_hot_restart_of_the_same_version(cluster: Cluster, runner: Runner) -> None:
-    """H6: what is asked for beyond what is held is the rest; what is wrong is refused."""
+    """The job asks only for the slots that it lacks. A wrong parallelism is refused (H6)."""
     async with job_running(cluster, runner):
         request = j.RescaleJob(job_id=JOB, parallelism=3)
         answer = await cluster.network.ask(DISPATCHER, request, timeout=5)
@@ -182,7 +182,7 @@ async def test_a_rescale_is_a_hot_restart_of_the_same_version(cluster: Cluster, 
 async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
     cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
 ) -> None:
-    """H8."""
+    """A daemon may die between any two steps: exactly one version runs afterwards (H8)."""
     reached = asyncio.Event()
 
     def strike(here: CrashPoint) -> None:
@@ -218,7 +218,7 @@ async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
 async def test_a_job_master_that_crashes_between_two_steps_leaves_exactly_one_version(
     cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
 ) -> None:
-    """H8, R13."""
+    """A JobMaster may crash between any two steps: exactly one version runs afterwards (H8, R13)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             bug = Bug(dispatcher, point)
@@ -233,7 +233,7 @@ async def test_a_job_master_that_crashes_between_two_steps_leaves_exactly_one_ve
 async def test_nobody_brings_a_version_up_again_while_it_is_stored_that_another_one_counts(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """H8: a checkpoint that it completed meanwhile would be taken for one of the version that follows."""
+    """Otherwise a checkpoint that the old version completed meanwhile would count as one of the next version (H8)."""
     put, go_on = JobStore.put_versions, asyncio.Event()
 
     async def held_back(self: JobStore, job_id: JobId, number: int, versions: Versions) -> None:
@@ -259,7 +259,7 @@ async def test_nobody_brings_a_version_up_again_while_it_is_stored_that_another_
 async def test_a_version_whose_job_masters_crash_again_and_again_is_turned_back(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """H7: also where its tasks run each time."""
+    """The version is rolled back even if its tasks run each time (H7)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             with crash_points.intercepted(Bug(dispatcher, CrashPoint.RESTART_RUNNING, times=1000)):
@@ -274,7 +274,7 @@ async def test_a_version_whose_job_masters_crash_again_and_again_is_turned_back(
 async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_one_before_it(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """H7, H8: whether it knew already that the version had failed, or not."""
+    """The rollback completes whether or not the daemon knew already that the version had failed (H7, H8)."""
     reached = asyncio.Event()
 
     def strike(here: CrashPoint) -> None:
@@ -306,7 +306,7 @@ async def test_a_daemon_that_dies_while_a_version_is_turned_back_ends_with_the_o
 async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
-    """H7: nobody could be asked to make way; what lies in the storage says that it has proven nothing."""
+    """Nobody could be asked to make way. The storage shows that the version has proven nothing (H7)."""
     monkeypatch.setattr(restarting, "MASTERLESS", 0.05)
     make = Dispatcher._master_of
 

@@ -1,4 +1,4 @@
-"""JobMasters come and go; the Dispatcher keeps one up for every job, and the others never notice (A1, R13, R27)."""
+"""JobMasters come and go. The Dispatcher keeps one up for every job, and other jobs do not notice (A1, R13, R27)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 @pytest.fixture
 def masters(monkeypatch: pytest.MonkeyPatch) -> list[JobMaster]:
-    """All JobMasters that were started, in that order."""
+    """All JobMasters that were started, in order."""
     started: list[JobMaster] = []
     start = JobMaster._start
 
@@ -42,7 +42,7 @@ def masters(monkeypatch: pytest.MonkeyPatch) -> list[JobMaster]:
 
 
 class Checkpoints:
-    """Jobs whose checkpoints cannot be read, and why."""
+    """Jobs with unreadable checkpoints, and the error of each."""
 
     def __init__(self) -> None:
         self.errors: dict[JobId, StorageError] = {}
@@ -63,7 +63,7 @@ def checkpoints(monkeypatch: pytest.MonkeyPatch) -> Checkpoints:
 
 
 def leaders(cluster: Cluster, job_id: JobId) -> list[LeaderId]:
-    """That declared needs of the job, in the order of their first declarations."""
+    """Return the leaders that declared needs of the job, in the order of their first declarations."""
     return list(dict.fromkeys(d.leader_id for d in cluster.declared if d.job_id == job_id))
 
 
@@ -73,7 +73,7 @@ def leaders(cluster: Cluster, job_id: JobId) -> list[LeaderId]:
 async def test_a_crashed_job_master_is_followed_by_a_later_leader_and_nobody_else_notices(
     cluster: Cluster, masters: list[JobMaster]
 ) -> None:
-    """R13: its slots are not given back, for they are its successor's."""
+    """The slots of a crashed JobMaster are not given back, because its successor needs them (R13)."""
     async with cluster.serving():
         for job_id in (JOB, OTHER):
             await cluster.submit(job_id)
@@ -92,7 +92,7 @@ async def test_a_crashed_job_master_is_followed_by_a_later_leader_and_nobody_els
 async def test_a_job_whose_master_keeps_crashing_is_listed_with_the_error_and_can_be_cancelled(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R27: whatever is wrong with it, others come and go as ever; cancelled, it ends, and its checkpoints are kept."""
+    """Other jobs come and go as ever. When it is cancelled it ends, and its checkpoints are kept (R27)."""
     start = JobMaster._start
 
     async def crashing(self: JobMaster) -> None:
@@ -123,7 +123,7 @@ async def test_a_job_whose_master_keeps_crashing_is_listed_with_the_error_and_ca
 async def test_a_job_master_waits_for_what_its_predecessor_has_begun_in_the_storage(
     cluster: Cluster, masters: list[JobMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R13: nothing can stop a thread that discards metadata; the other jobs do not wait for it."""
+    """A thread that discards metadata cannot be stopped. Other jobs do not wait for it (R13)."""
     begun, go = asyncio.Event(), asyncio.Event()
     delete = Location.delete_children
 
@@ -153,7 +153,7 @@ async def test_a_job_master_waits_for_what_its_predecessor_has_begun_in_the_stor
 async def test_the_crash_of_a_jobs_checkpoint_coordinator_is_that_of_its_master(
     cluster: Cluster, masters: list[JobMaster]
 ) -> None:
-    """A1: no half of a JobMaster goes on."""
+    """No part of a JobMaster goes on alone (A1)."""
     async with cluster.serving():
         await cluster.submit(JOB)
         with capture_logs():
@@ -165,7 +165,7 @@ async def test_the_crash_of_a_jobs_checkpoint_coordinator_is_that_of_its_master(
 async def test_a_job_that_crashes_while_it_is_cancelled_ends_cancelled(
     cluster: Cluster, masters: list[JobMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R26: the next JobMaster asks for nothing; it settles the sinks, and the result is stored."""
+    """The next JobMaster asks for no slots. It settles the sinks, and the result is stored (R26)."""
     async with cluster.serving():
         await cluster.submit(JOB)
 
@@ -204,7 +204,7 @@ async def test_a_job_that_cannot_be_shown_does_not_hide_the_others(
 async def test_a_cancelled_job_that_cannot_be_recovered_ends_once_its_storage_is_back(
     cluster: Cluster, checkpoints: Checkpoints
 ) -> None:
-    """R27: the cancellation is durable at once, and settles the sinks when that can be done."""
+    """The cancellation is durable at once. The sinks are settled when the storage is back (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
     checkpoints.errors[JOB] = StorageUnavailable("the disk is away")
@@ -223,7 +223,7 @@ async def test_a_cancelled_job_that_cannot_be_recovered_ends_once_its_storage_is
 async def test_a_cancelled_job_whose_checkpoints_are_corrupt_ends_and_they_are_kept(
     cluster: Cluster, checkpoints: Checkpoints
 ) -> None:
-    """R27: nobody can settle its sinks; what a person needs to do it stays as long as the result."""
+    """Nobody can settle its sinks. The files with which a person could are kept as long as the result (R27)."""
     async with cluster.serving():
         await cluster.submit(JOB)
     checkpoints.errors[JOB] = StorageCorrupt("file: broken")
@@ -251,7 +251,7 @@ async def many(cluster: Cluster, count: int) -> list[JobId]:
 async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Livy's lesson: a limit, so that a restart does not begin with an overload."""
+    """Livy showed why: without a limit, a restart begins with an overload."""
     jobs = await many(cluster, 3 * dispatcher.RECOVERIES)
     now, most = 0, 0
     recover = CheckpointStore.recover
@@ -274,7 +274,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
 async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A5, R27."""
+    """A recovery that hangs delays neither the daemon's start nor other recoveries (A5, R27)."""
     first, *others = await many(cluster, 4)
     recover = CheckpointStore.recover
 
@@ -293,7 +293,7 @@ async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
 
 
 async def test_job_masters_are_closed_side_by_side(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits for storage at its end; a hundred of them must not wait for one another."""
+    """Each waits for storage at its end, and a hundred must not wait for one another."""
     closing = asyncio.Barrier(5)
     aclose = CheckpointCoordinator.aclose
 
@@ -314,7 +314,7 @@ async def test_job_masters_are_closed_side_by_side(cluster: Cluster, monkeypatch
 async def test_a_dispatcher_that_stops_while_a_job_ends_waits_for_the_job_master_that_is_closed_already(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A1: its storages are closed behind it."""
+    """The job's storages are closed only after its JobMaster (A1)."""
     begun, may_end, ends = asyncio.Event(), asyncio.Event(), []
     aclose = CheckpointCoordinator.aclose
 

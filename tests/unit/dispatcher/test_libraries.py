@@ -1,4 +1,4 @@
-"""What artifacts claim of a session: found at the submission, asked for, stored with the job (B31)."""
+"""Which libraries a job's artifacts need from a session: found at submission, requested, stored with the job (B31)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Conflict(MinflinkError):
 
 
 def upload(cluster: Cluster, path: Path) -> dict[str, object]:
-    """The artifact of a document."""
+    """Upload the artifact of a job document."""
     key = BlobKey.new(BlobKind.PERMANENT, hashlib.sha256(path.read_bytes()).hexdigest())
     cluster.blobs.uploaded.add(key)
     cluster.blobs.files[key] = path
@@ -47,7 +47,7 @@ def wheel(tmp_path: Path) -> Path:
 async def test_a_jobs_native_modules_are_asked_for_from_the_analysis_to_its_recovery(
     cluster: Cluster, wheel: Path
 ) -> None:
-    """B31: a session that holds another version of them is of no use to it."""
+    """A session that holds another version of them is of no use to the job (B31)."""
     document = {**DOCUMENT, "artifacts": [upload(cluster, wheel)]}
     (key,) = cluster.blobs.uploaded
     expected = (Library("native:acme_fast", key.sha256),)
@@ -65,7 +65,7 @@ async def test_a_jobs_native_modules_are_asked_for_from_the_analysis_to_its_reco
 async def test_a_taskmanager_that_was_given_another_version_meanwhile_is_not_the_end_of_a_submission(
     cluster: Cluster, wheel: Path
 ) -> None:
-    """B31: another session is asked for."""
+    """Another session is requested (B31)."""
     tries = 0
 
     async def conflict_once() -> None:
@@ -81,7 +81,7 @@ async def test_a_taskmanager_that_was_given_another_version_meanwhile_is_not_the
 
 
 async def test_a_damaged_archive_claims_nothing_and_is_left_to_the_analysis(cluster: Cluster, tmp_path: Path) -> None:
-    """J4: which names the fault, with all others."""
+    """The analysis names the fault together with all others (J4)."""
     path = tmp_path / "broken.whl"
     path.write_bytes(b"no zip")
     async with cluster.serving():
@@ -92,7 +92,7 @@ async def test_a_damaged_archive_claims_nothing_and_is_left_to_the_analysis(clus
 async def test_an_archive_that_cannot_be_read_now_is_kept_for_the_next_try(
     cluster: Cluster, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B6: what the user uploaded does not go with an error of the disk."""
+    """A disk error does not delete what the user uploaded (B6)."""
 
     def no_descriptor(path: Path) -> None:
         raise OSError(errno.EMFILE, "too many open files", path)

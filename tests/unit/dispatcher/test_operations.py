@@ -1,4 +1,4 @@
-"""What was triggered and takes its time."""
+"""Operations that were triggered and take a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def ended(tasks: TaskOwner) -> None:
 
 
 async def test_an_operation_is_under_way_then_done_and_a_repeated_trigger_begins_nothing() -> None:
-    """C24: POST, then GET until COMPLETED."""
+    """A client sends POST, then GET until the operation is COMPLETED (C24)."""
     tasks, end, begun = TaskOwner("test"), asyncio.Event(), 0
     operations = Operations(tasks)
 
@@ -39,7 +39,7 @@ async def test_an_operation_is_under_way_then_done_and_a_repeated_trigger_begins
 
 
 async def test_a_failed_operation_has_its_cause() -> None:
-    """C24: with the error's code."""
+    """The cause has the error's code (C24)."""
     tasks = TaskOwner("test")
     operations = Operations(tasks)
 
@@ -54,7 +54,7 @@ async def test_a_failed_operation_has_its_cause() -> None:
 
 
 async def test_the_oldest_that_have_ended_are_forgotten() -> None:
-    """Memory is bounded."""
+    """So memory is bounded."""
     tasks = TaskOwner("test")
     operations = Operations(tasks)
 

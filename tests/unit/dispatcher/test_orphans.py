@@ -1,4 +1,4 @@
-"""The sweep as the Dispatcher is asked for it: which jobs run, which cannot be read, and who leads (F7)."""
+"""The sweep through the Dispatcher: which jobs run, which cannot be read, and whether this daemon leads (F7)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def ask(cluster: Cluster, *, dry_run: bool = False, job: JobId | None = No
 
 
 async def test_orphans_of_running_and_of_ended_jobs_are_found_and_deleted(cluster: Cluster) -> None:
-    """F7: a running job's coordinator answers for it, so that what is young there keeps nothing else."""
+    """A running job's coordinator knows its files, so young files there protect no others (F7)."""
     async with cluster.serving():
         await cluster.submit(RUNNING)
         await until(lambda: cluster.declared)
         of_ended = plant(cluster, ENDED)
-        plant(cluster, RUNNING, checkpoint=9, old=False)  # of a checkpoint to come
+        plant(cluster, RUNNING, checkpoint=9, old=False)  # belongs to a future checkpoint
         assert [file.name for file in (await ask(cluster, dry_run=True))[ENDED].files] == [of_ended.name]
         assert of_ended.exists()
         found = await ask(cluster)
@@ -50,7 +50,7 @@ async def test_orphans_of_running_and_of_ended_jobs_are_found_and_deleted(cluste
 
 
 async def test_what_is_young_in_the_directory_of_an_ended_job_stays(cluster: Cluster) -> None:
-    """F7: orphan-grace."""
+    """`orphan-grace` protects them (F7)."""
     async with cluster.serving():
         young = plant(cluster, ENDED, old=False)
         assert (await ask(cluster))[ENDED].skipped == RECENT
@@ -58,7 +58,7 @@ async def test_what_is_young_in_the_directory_of_an_ended_job_stays(cluster: Clu
 
 
 async def test_files_of_a_job_whose_record_cannot_be_read_stay(cluster: Cluster) -> None:
-    """F7, R27: what it needs nobody knows."""
+    """Nobody knows what the job needs (F7, R27)."""
     async with cluster.serving():
         await cluster.submit(UNREADABLE)
     [record] = [path for path in (cluster.directory / "jobstore").rglob("*") if UNREADABLE in path.name]

@@ -1,4 +1,4 @@
-"""Jobs that a daemon finds in its store and cannot bring up at once."""
+"""Jobs that a daemon finds in its store and cannot start at once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ JOB = JobId("1" * 32)
 
 
 class Outage:
-    """Of the storage that holds the checkpoints."""
+    """An outage of the storage that holds the checkpoints."""
 
     over = False
 
 
 @asynccontextmanager
 async def recovering(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outage]:
-    """A daemon that starts with a stored job while its checkpoints cannot be read."""
+    """Start a daemon with a stored job while its checkpoints cannot be read."""
     async with cluster.serving():
         await cluster.submit(JOB)
     outage, recover = Outage(), CheckpointStore.recover
@@ -61,20 +61,20 @@ async def test_a_job_that_cannot_be_recovered_is_listed_with_its_error(
 
 
 async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R27: without another start of the daemon."""
+    """No other daemon has to be started (R27)."""
     async with recovering(cluster, monkeypatch) as outage:
         outage.over = True
         async with asyncio.timeout(10):
             while await cluster.list() != {JOB: JobStatus.CREATED}:  # noqa: ASYNC110 - retried by the dispatcher
                 await asyncio.sleep(0.01)
-        assert [f.error.code for f in (await cluster.job(JOB)).failures] == ["jobmaster-down"]  # a part of its story
+        assert [f.error.code for f in (await cluster.job(JOB)).failures] == ["jobmaster-down"]  # kept as history
     assert cluster.blobs.deleted == []
 
 
 async def test_a_submission_repeated_meanwhile_is_recognised_and_costs_no_blobs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R25: it was accepted once."""
+    """A submission is accepted only once (R25)."""
     async with recovering(cluster, monkeypatch):
         analyzed = len(cluster.analyzed)
         assert (await cluster.submit(JOB)).faults == ()
@@ -85,7 +85,7 @@ async def test_a_submission_repeated_meanwhile_is_recognised_and_costs_no_blobs(
 async def test_a_submission_that_arrives_late_at_the_storage_does_not_take_a_cancellation_back(
     cluster: Cluster,
 ) -> None:
-    """R25: the network may hold back a request that was repeated meanwhile."""
+    """The network may hold back a request that was repeated meanwhile (R25)."""
     job = StoredJob(job_id=JOB, submitted_ms=1, graph=JobGraph(name="late", vertices=()))
     await cluster.store.put_job(job)
     await cluster.store.mark_cancelled(JOB)

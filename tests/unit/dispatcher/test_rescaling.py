@@ -1,4 +1,4 @@
-"""Another parallelism of the same version (H6)."""
+"""Running the same version at another parallelism (H6)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def of_tasks(graph: JobGraph) -> dict[str, int]:
 
 
 def test_one_number_is_for_all_tasks() -> None:
-    """H6: also for those that state another."""
+    """One number also replaces the parallelism that single tasks state (H6)."""
     graph = rescaled(JOB, 1, {}, 0)
     assert (of_tasks(graph), graph.min_parallelism) == ({"a": 1, "b": 1}, 1)
 
 
 def test_single_tasks_are_named_by_their_ids() -> None:
-    """E1: as Flink's resource requirements name vertices."""
+    """Flink's resource requirements name vertices in this way (E1)."""
     graph = rescaled(JOB, 0, {"b": 4}, 3)
     assert (of_tasks(graph), graph.min_parallelism) == ({"a": 2, "b": 4}, 3)
 

@@ -1,4 +1,4 @@
-"""A submission that names a checkpoint to start from is looked at before anything starts."""
+"""A submission that names a checkpoint to start from is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_job_that_fits_is_accepted(tmp_path: Path) -> None:
 
 
 async def test_a_path_without_a_checkpoint_is_a_fault(tmp_path: Path) -> None:
-    """J4; a damaged one, and a scheme that nobody knows, too."""
+    """So is a damaged checkpoint, and an unknown scheme (J4)."""
     assert await faults(job(path=str(tmp_path))) == [f"restore.path: there is no file://{tmp_path}/_metadata"]
     (tmp_path / "_metadata").write_bytes(b"minflinkd")
     assert "this is no checkpoint metadata" in (await faults(job(path=str(tmp_path))))[0]
@@ -110,7 +110,7 @@ async def test_state_without_a_place_is_a_fault_with_every_reason(tmp_path: Path
 
 
 async def test_state_that_would_go_on_as_something_else_is_a_fault_unless_it_is_allowed(tmp_path: Path) -> None:
-    """C25: as in a hot restart; a checkpoint that does not say what its state means is accepted."""
+    """The rule is that of a hot restart. A checkpoint that does not record what its state means is accepted (C25)."""
 
     def totals(text: str) -> tuple[PlanNode, ...]:
         return replace(NODES[0], meaning=(Meant(role=Role.AGGREGATE, text=text, exact=text, form=text),)), NODES[1]
@@ -124,7 +124,7 @@ async def test_state_that_would_go_on_as_something_else_is_a_fault_unless_it_is_
 
 
 async def test_an_input_that_had_ended_beside_others_is_named(tmp_path: Path) -> None:
-    """J8a: files that came since would silently not be read. Of a job that reads on for ever nothing is said."""
+    """Files that came since would be skipped silently. A job whose inputs never end gets no warning (J8a)."""
     other = replace(SNAPSHOT, task_id=TaskId("others"), input_ended=False, operators=())
     path = store(tmp_path / "savepoint", replace(SNAPSHOT, input_ended=True), other, self_contained=True)
     storages = Storages({})
@@ -141,7 +141,7 @@ async def test_an_input_that_had_ended_beside_others_is_named(tmp_path: Path) ->
 
 
 async def test_a_checkpoint_of_a_job_that_runs_is_not_claimed(tmp_path: Path) -> None:
-    """C24; its savepoint may be."""
+    """A savepoint of a running job may be claimed (C24)."""
     path = store(tmp_path / "chk-3")
     (fault,) = await faults(job(path=path, mode="claim"), running=OLD)
     assert fault.startswith(f"restore.mode: the checkpoint belongs to job {OLD}")
@@ -151,7 +151,7 @@ async def test_a_checkpoint_of_a_job_that_runs_is_not_claimed(tmp_path: Path) ->
 
 
 async def test_the_latest_offsets_are_those_recorded_or_a_checkpoints(tmp_path: Path) -> None:
-    """C26: state that does not fit is no matter then."""
+    """Whether the state fits does not matter then (C26)."""
     path = store(tmp_path / "chk-3")
     changed = (node("others", "Aggregate", stateful=True), NODES[1])
     assert await faults(job(path=path, offsets="latest"), changed) == []
@@ -172,7 +172,7 @@ async def test_the_latest_offsets_are_those_recorded_or_a_checkpoints(tmp_path: 
 async def test_a_checkpoint_that_is_later_than_the_record_says_where_sources_stand(
     tmp_path: Path, recorded: int, start: str
 ) -> None:
-    """C26, J12: what it has published is not read again."""
+    """What it has published is not read again (C26, J12)."""
     store(tmp_path / "chk-3")
     at = TaskOffsets(published={"numbers": {"offset": 40}}, checkpoint_id=recorded, staged=True)
     (tmp_path / "offsets.json").write_bytes(encode_offsets(Offsets(job_id=OLD, tasks={TASK: at})))

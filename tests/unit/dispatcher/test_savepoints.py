@@ -1,4 +1,4 @@
-"""Savepoints as they are asked of the Dispatcher (C24)."""
+"""Savepoints that are requested from the Dispatcher (C24)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
 async def test_a_savepoint_whose_request_names_no_directory_lies_in_the_default_one(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """C24: whoever stops a job need not have configured anything."""
+    """Whoever stops a job need not have configured anything (C24)."""
     async with job_running(cluster, runner):
         request = j.TriggerSavepoint(job_id=JOB, trigger_id="1" * 32, stop=True)
         await cluster.network.ask(DISPATCHER, request, timeout=5)

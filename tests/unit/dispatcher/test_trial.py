@@ -1,4 +1,4 @@
-"""A version of an idle job is on trial, through the Dispatcher: who hears of it, and what may follow (H7)."""
+"""A version of an idle job is on trial, through the Dispatcher: who is told, and what may follow (H7)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ async def overview(cluster: Cluster) -> j.JobOverview:
 async def test_a_version_of_an_idle_job_stays_on_trial_and_is_turned_back_by_its_first_rows(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """H7: the old version stays stored, list and job say so; it goes on from the checkpoint that it left."""
+    """The old version stays stored, and the list and the job say so.
+
+    It continues from the checkpoint that it left (H7).
+    """
     async with job_running(cluster, runner):
         assert not (await overview(cluster)).on_trial
         await restart(cluster, "2")
@@ -72,7 +75,7 @@ async def test_a_version_of_an_idle_job_stays_on_trial_and_is_turned_back_by_its
 
 
 async def test_a_version_of_an_idle_job_is_accepted_with_its_first_rows(cluster: Cluster, runner: Runner) -> None:
-    """H7: and the old one is forgotten, with its artifacts."""
+    """The old version and its artifacts are forgotten (H7)."""
     async with job_running(cluster, runner):
         await restart(cluster, "2")
         await seen(cluster, on_trial(1))
@@ -84,7 +87,7 @@ async def test_a_version_of_an_idle_job_is_accepted_with_its_first_rows(cluster:
 
 
 async def test_a_trial_that_may_not_last_for_ever_ends_without_input(cluster: Cluster, runner: Runner) -> None:
-    """H7: hot-restart.trial, from the request on."""
+    """`hot-restart.trial` counts from the request on (H7)."""
     async with job_running(cluster, runner) as dispatcher:
         dispatcher.options = replace(dispatcher.options, hot_restart_trial=0.2)
         await restart(cluster, "2")
@@ -96,7 +99,7 @@ async def test_a_trial_that_may_not_last_for_ever_ends_without_input(cluster: Cl
 async def test_versions_of_an_idle_job_follow_each_other_without_being_told_to_replace(
     cluster: Cluster, runner: Runner
 ) -> None:
-    """H9: whoever deploys twice a day deploys also while there is no input; back goes the one that was proven."""
+    """Deploying twice a day works without input too. A failure brings back the last proven version (H9)."""
     async with job_running(cluster, runner):
         for number, version in enumerate("23", start=1):
             answer = await restart(cluster, version)
@@ -114,7 +117,7 @@ async def test_versions_of_an_idle_job_follow_each_other_without_being_told_to_r
 
 
 async def test_a_request_while_a_version_is_still_brought_up_conflicts(cluster: Cluster, runner: Runner) -> None:
-    """H9: as always."""
+    """A request conflicts as long as the hot restart before it is under way (H9)."""
     runner.finds = m.TaskMetrics()
     async with job_running(cluster, runner):
         await restart(cluster, "2")
@@ -124,7 +127,7 @@ async def test_a_request_while_a_version_is_still_brought_up_conflicts(cluster: 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_trial_goes_on_under_another_daemon(cluster: Cluster, runner: Runner, fails: bool) -> None:
-    """H8: with the artifacts of both versions, and with either end."""
+    """The daemon has the artifacts of both versions, and the trial may end either way (H8)."""
     with capture_logs():
         async with job_running(cluster, runner):
             await restart(cluster, "2")
@@ -142,7 +145,7 @@ async def test_a_trial_goes_on_under_another_daemon(cluster: Cluster, runner: Ru
 
 
 async def test_a_trial_goes_on_under_another_job_master(cluster: Cluster, runner: Runner) -> None:
-    """H8, R13."""
+    """The new JobMaster continues the trial (H8, R13)."""
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             await restart(cluster, "2")
@@ -158,7 +161,7 @@ async def test_a_trial_goes_on_under_another_job_master(cluster: Cluster, runner
 
 
 async def test_a_cancel_ends_a_job_on_trial(cluster: Cluster, runner: Runner) -> None:
-    """H3a."""
+    """Cancelling a job on trial ends it (H3a)."""
     async with job_running(cluster, runner):
         await restart(cluster, "2")
         await seen(cluster, on_trial(1))

@@ -1,4 +1,4 @@
-"""The versions of a job, told as lists of events; and with events and crashes in any order, exactly one counts."""
+"""The versions of a job, tested with lists of events. With events and crashes in any order, exactly one counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def graph(number: int) -> JobGraph:
 
 
 class Job:
-    """Feeds the machine."""
+    """Feeds the machine with events."""
 
     def __init__(self) -> None:
         self.state = Versions(current=Version(graph=graph(0)))
@@ -53,7 +53,7 @@ def starting(job: Job) -> None:
 
 
 def test_a_new_version_counts_once_the_old_one_has_made_way(job: Job) -> None:
-    """H3: checkpoint, stop, switch, start, first checkpoint; H10: with the time of each."""
+    """The steps are checkpoint, stop, switch, start and first checkpoint (H3). The time of each is recorded (H10)."""
     assert job.feed(v.Requested(graph(1))) is Command.TAKE_CHECKPOINT_AND_STAND_DOWN
     assert job.counts == "version 0"
     assert job.feed(v.StoodDown(7)) is Command.BRING_UP
@@ -67,7 +67,7 @@ def test_a_new_version_counts_once_the_old_one_has_made_way(job: Job) -> None:
 
 
 def test_it_is_kept_whether_the_sinks_of_the_version_before_have_committed(job: Job) -> None:
-    """J13: whoever brings the new version up knows it, under another daemon too."""
+    """Whoever starts the new version knows it, also another daemon (J13)."""
     job.feed(v.Requested(graph(1)))
     job.feed(v.StoodDown(7, published=True))
     assert job.state.current.base_published
@@ -86,7 +86,7 @@ def test_a_version_that_fails_before_its_first_checkpoint_gives_way_to_the_one_b
 
 
 def test_a_version_that_fails_just_behind_its_first_checkpoint_stays(job: Job) -> None:
-    """H7: the old version could not read what the new one has written."""
+    """The old version could not read what the new one has written (H7)."""
     starting(job)
     job.feed(v.Disproved(BOOM))
     assert job.feed(v.StoodDown(8)) is Command.BRING_UP
@@ -94,7 +94,7 @@ def test_a_version_that_fails_just_behind_its_first_checkpoint_stays(job: Job) -
 
 
 def test_a_version_that_does_not_make_way_goes_on(job: Job) -> None:
-    """H3a."""
+    """If the old version does not make way, it goes on and the hot restart has failed (H3a)."""
     job.feed(v.Requested(graph(1)))
     assert job.feed(v.NotStoodDown(BOOM)) is Command.GO_ON
     assert (job.counts, job.last) == ("version 0", RestartState.FAILED)
@@ -112,7 +112,7 @@ def test_a_second_request_conflicts_unless_it_is_to_take_the_place_of_the_first(
 
 
 def test_a_version_that_takes_the_place_of_one_on_trial_falls_back_behind_that_one(job: Job) -> None:
-    """H7, H9: what was never proven is nothing to go back to."""
+    """A version that was never proven is nothing to return to (H7, H9)."""
     starting(job)
     assert job.feed(v.Requested(graph(2), replace=True)) is Command.STAND_DOWN
     job.feed(v.StoodDown(7))
@@ -123,7 +123,10 @@ def test_a_version_that_takes_the_place_of_one_on_trial_falls_back_behind_that_o
 
 
 def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_stored(job: Job) -> None:
-    """H7: it has shown nothing yet; hours later a failure still brings the version before it back."""
+    """A version without input has proven nothing yet.
+
+    A failure hours later still brings back the one before it (H7).
+    """
     starting(job)
     job.feed(v.Running())
     assert job.feed(v.Idle()) is None
@@ -137,7 +140,7 @@ def test_a_version_that_finds_no_input_stays_on_trial_with_the_one_before_it_sto
 
 
 def test_a_version_on_trial_without_input_is_proven_by_its_first_checkpoint(job: Job) -> None:
-    """H7."""
+    """A version on trial is proven by its first checkpoint, even without input (H7)."""
     starting(job)
     job.feed(v.Idle())
     assert job.feed(v.Proven(7)) is None, "that one is of the version before it"
@@ -147,7 +150,7 @@ def test_a_version_on_trial_without_input_is_proven_by_its_first_checkpoint(job:
 
 
 def test_another_version_takes_the_place_of_one_that_waits_for_input(job: Job) -> None:
-    """H9: a job without input may be changed as often as one likes, and goes back to what was proven last."""
+    """A job without input may be changed as often as one likes. It returns to the last proven version (H9)."""
     starting(job)
     job.feed(v.Idle())
     assert job.feed(v.Requested(graph(2))) is Command.STAND_DOWN
@@ -161,7 +164,7 @@ def test_another_version_takes_the_place_of_one_that_waits_for_input(job: Job) -
 
 
 def test_a_request_that_comes_as_the_trial_is_won_goes_back_to_the_version_that_won_it(job: Job) -> None:
-    """H7, H9: its checkpoint was complete before it stood down."""
+    """The winner's checkpoint was complete before it stood down (H7, H9)."""
     starting(job)
     job.feed(v.Idle())
     job.feed(v.Requested(graph(2)))
@@ -183,7 +186,7 @@ def test_a_trial_goes_on_under_another_daemon(job: Job) -> None:
 
 
 def test_only_a_version_that_has_never_run_is_overdue(job: Job) -> None:
-    """H7: hot-restart.timeout; a version on trial that comes up again may take as long as the cluster does."""
+    """The limit is hot-restart.timeout. A version on trial that restarts may take as long as the cluster needs (H7)."""
     starting(job)
     assert job.feed(v.Overdue(BOOM)) is Command.STAND_DOWN
     job = Job()
@@ -196,7 +199,7 @@ def test_only_a_version_that_has_never_run_is_overdue(job: Job) -> None:
 
 
 def test_a_job_that_ends_in_a_version_on_trial_ends_its_hot_restart(job: Job) -> None:
-    """H3a: cancelled, the version has shown nothing; stopped with a savepoint it has completed a checkpoint."""
+    """A cancelled version has proven nothing. One that was stopped with a savepoint completed a checkpoint (H3a)."""
     for finished, outcome in ((False, RestartState.ABANDONED), (True, RestartState.COMPLETED)):
         starting(job)
         job.feed(v.Idle())
@@ -205,7 +208,7 @@ def test_a_job_that_ends_in_a_version_on_trial_ends_its_hot_restart(job: Job) ->
 
 
 def test_a_hot_restart_that_the_daemon_did_not_survive_leaves_the_version_that_counts(job: Job) -> None:
-    """H8: before the switch the old one goes on; after it the new one is on trial still."""
+    """Before the switch, the old version goes on. After it, the new version is still on trial (H8)."""
     job.feed(v.Requested(graph(1)))
     assert job.feed(v.Recovered(6)) is None
     assert (job.counts, job.last) == ("version 0", RestartState.FAILED)
@@ -217,7 +220,7 @@ def test_a_hot_restart_that_the_daemon_did_not_survive_leaves_the_version_that_c
 
 
 def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
-    """H3a."""
+    """The end of a job abandons its hot restart (H3a)."""
     starting(job)
     assert job.feed(v.Ended()) is None
     assert job.last is RestartState.ABANDONED
@@ -228,10 +231,10 @@ def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A daemon that may die between any two steps, over a store and a cluster that survive it.
+    """A daemon that may die between any two steps. The store and the cluster survive it.
 
-    `stored` is what the daemon finds when it comes back. `running` is the version whose tasks run, `made` the version
-    that each complete checkpoint is of.
+    `stored` is what the daemon finds when it comes back. `running` is the version whose tasks run. `made` says which
+    version completed each checkpoint.
     """
 
     @initialize()
@@ -249,7 +252,10 @@ class AnyOrder(RuleBasedStateMachine):
         return max(self.made)
 
     def feed(self, event: v.Event, *, dies: str = "") -> None:
-        """`dies`: the daemon does, before the new state is stored, or after it and before anything follows from it."""
+        """Feed an event.
+
+        `dies` makes the daemon die before the new state is stored, or after it and before any command.
+        """
         self.now += 10
         try:
             state, command = step(self.memory, event, self.now)
@@ -263,7 +269,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.recover()
 
     def recover(self) -> None:
-        """Another daemon: R13 ends what the JobMasters of the earlier one have deployed, then it brings up its own."""
+        """Start another daemon. It ends what earlier JobMasters deployed, then starts its own (R13)."""
         self.memory, self.command = self.stored, None
         self.running = self.memory.current.graph.name
         self.feed(v.Recovered(self.latest))
@@ -322,7 +328,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_version_that_runs_is_the_one_that_counts(self) -> None:
-        """H8."""
+        """Only the version that counts may run (H8)."""
         v.check_invariants(self.memory)
         if self.running is not None:
             assert self.running == self.memory.current.graph.name
@@ -330,13 +336,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_version_that_counts_can_read_the_last_checkpoint(self) -> None:
-        """C25: it is its own, or known to be of an earlier version."""
+        """The checkpoint is the version's own, or is known to be of an earlier version (C25)."""
         for state in (self.memory, self.stored):
             current = state.current
             assert self.made[self.latest] == current.graph.name or self.latest <= current.base
 
     def teardown(self) -> None:
-        """Without further faults every hot restart comes to its end, and a version runs."""
+        """Without further faults, every hot restart ends and a version runs."""
         if not hasattr(self, "memory"):
             return
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""A Dispatcher with one job and its versions; the TaskManager is a mailbox that runs what is deployed."""
+"""A Dispatcher with one job and its versions. The TaskManager is a mailbox that runs what is deployed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 @dataclass
 class Runner:
-    """A TaskManager with slots for everybody, which outlives the daemon."""
+    """A TaskManager with slots for everybody. It outlives the daemon."""
 
     cluster: Cluster
     leader: LeaderId = NOBODY
     held: dict[AllocationId, tuple[int, ...]] = field(default_factory=dict)
     running: dict[AttemptId, m.DeployTask] = field(default_factory=dict)
     deployed: list[m.DeployTask] = field(default_factory=list)
-    fails: str = ""  # the params' version whose tasks do
-    finds: m.TaskMetrics = HAS_ROWS  # what tasks tell
+    fails: str = ""  # tasks of the version with this value in its params fail
+    finds: m.TaskMetrics = HAS_ROWS  # what tasks report
     errands: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -59,12 +59,12 @@ class Runner:
 
     @property
     def versions(self) -> list[str]:
-        """Whose tasks run."""
+        """Return the versions whose tasks run."""
         return [str(d.job.params["version"]) for d in self.running.values()]
 
     def _errand(self, ask: Awaitable[Any]) -> None:
         async def quietly() -> None:
-            with contextlib.suppress(Exception):  # whom it was for is gone
+            with contextlib.suppress(Exception):  # its recipient is gone
                 await ask
 
         task = asyncio.create_task(quietly())
@@ -80,7 +80,7 @@ class Runner:
         return m.NeedsAnswer()
 
     def _follow(self, leader: LeaderId) -> None:
-        """R13."""
+        """Follow a later leader. The tasks of the earlier one end, and the slots are offered to the later one (R13)."""
         if leader > self.leader:
             self.leader = leader
             self.running.clear()
@@ -111,7 +111,7 @@ class Runner:
         return m.Done()
 
     async def _run(self, deployed: m.DeployTask, *, fails: bool) -> None:
-        """Its first micro-batch comes behind what was said of its state."""
+        """The first micro-batch ends after the report about its state."""
         fence = self.leader
         await self._tell(deployed, m.TaskState.RUNNING, fence)
         if fails:
@@ -125,7 +125,7 @@ class Runner:
             self.cluster.network.tell(job_master(JOB), notice, fence=self.leader)
 
     async def fail(self) -> None:
-        """The tasks that run."""
+        """Fail the running tasks."""
         for attempt in list(self.running):
             await self._tell(self.running.pop(attempt), m.TaskState.FAILED, self.leader)
 
@@ -175,7 +175,7 @@ async def a_runner(cluster: Cluster) -> AsyncIterator[Runner]:
 
 @dataclass
 class Bug:
-    """At a point of the hot restart it crashes the JobMaster that is up."""
+    """Crashes the JobMaster at one step of the hot restart."""
 
     dispatcher: Dispatcher
     point: CrashPoint
@@ -200,7 +200,7 @@ async def restart(cluster: Cluster, version: str, **options: Any) -> j.RestartAn
 
 async def seen(cluster: Cluster, condition: Callable[[j.JobDetails], T | None]) -> T:
     async with asyncio.timeout(10):
-        while not (found := condition(await cluster.job(JOB))):  # noqa: ASYNC110 - it is asked for
+        while not (found := condition(await cluster.job(JOB))):  # noqa: ASYNC110 - the dispatcher has to be asked
             await asyncio.sleep(0.002)
         return found
 
@@ -215,7 +215,7 @@ def over(number: int) -> Callable[[j.JobDetails], j.HotRestart | None]:
 
 @asynccontextmanager
 async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[Dispatcher]:
-    """Version 1, under a Dispatcher."""
+    """Run version 1 under a Dispatcher."""
     async with cluster.serving() as dispatcher:
         await cluster.submit(JOB, msgspec.json.decode(document("1")))
         await seen(cluster, runs(runner, "1"))

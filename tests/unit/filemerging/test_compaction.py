@@ -1,4 +1,4 @@
-"""Which files are worth to be rewritten: for one checkpoint, and over the life of a job."""
+"""Which files are worth rewriting: for one checkpoint, and over the life of a job."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def test_nothing_is_rewritten_below_the_limit() -> None:
 
 
 def test_the_file_goes_of_which_the_most_is_dead() -> None:
-    """F6: what frees the most bytes for each that is written."""
+    """The file with the most dead bytes frees the most for each byte written (F6)."""
     files = {"whole": use(1000), "half": use(1000, 1000), "mostly": use(100, 1500), "little": use(1000, 10)}
     assert files_to_rewrite(files, 0, LIMITS) == {"mostly", "half"}
 
 
 def test_new_state_makes_up_for_old_waste() -> None:
-    """F6: the limit is that of the job's state, not of each file."""
+    """The limit is for the job's state, not for each file (F6)."""
     files = {"worn": use(1000, 1000)}
     assert files_to_rewrite(files, 0, LIMITS) == {"worn"}
     assert files_to_rewrite(files, 10_000, LIMITS) == frozenset()
 
 
 def test_a_file_that_the_last_one_made_needless_is_left() -> None:
-    """F6: many small ones would have gone first, and the large one had to go all the same."""
+    """Small files are chosen first. If the large one has to be rewritten anyway, they are left (F6)."""
     files = {"small": use(100, 200), "large": use(1000, 1000)}
     assert files_to_rewrite(files, 0, LIMITS) == {"large"}
 
 
 def test_a_file_without_dead_bytes_is_never_worn() -> None:
-    """F9: with merging off each state file has a file of its own, and a header that weighs more than it."""
+    """With merging off, each state file has its own file, with a header larger than its content (F9)."""
     assert files_to_rewrite({str(n): use(4) for n in range(20)}, 0, CompactionLimits(max_file_size=1)) == frozenset()
 
 
 def test_one_checkpoint_rewrites_no_more_than_a_full_file_or_a_multiple_of_its_new_state() -> None:
-    """F6: the rest follows with the next ones."""
+    """The rest follows with the next checkpoints (F6)."""
     files = {str(number): use(100, 100) for number in range(10)}
     limits = CompactionLimits(max_file_size=250)
     assert len(files_to_rewrite(files, 0, limits)) == 2
@@ -69,7 +69,7 @@ def test_one_checkpoint_rewrites_no_more_than_a_full_file_or_a_multiple_of_its_n
 
 
 def test_many_small_files_are_put_together() -> None:
-    """F6: every file is an entry of the NameNode for as long as it lives; half of them at a time."""
+    """While it lives, every file is an entry of the NameNode. Half of the files are rewritten at a time (F6)."""
     files = {f"{number:03d}": use(100 + number) for number in range(64)}
     assert files_to_rewrite(files, 100, LIMITS) == {f"{number:03d}" for number in range(32)}
     assert files_to_rewrite(files, 100, CompactionLimits(max_file_size=100)) == frozenset(), "it would make no fewer"
@@ -92,7 +92,7 @@ def test_many_small_files_are_put_together() -> None:
 def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
     files: dict[str, FileUse], new: int, limits: CompactionLimits
 ) -> None:
-    """F6, for one checkpoint: it comes below the limit, or it has spent what it may."""
+    """One checkpoint comes below the limit, or has spent all that it may (F6)."""
     chosen = files_to_rewrite(files, new, limits)
     budget = max(limits.max_file_size, REWRITTEN_PER_NEW * new)
     cost = sum(files[name].referenced for name in chosen)
@@ -100,7 +100,7 @@ def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
 
     def excess(gone: frozenset[str]) -> float:
         kept = sum(each.stored for name, each in files.items() if name not in gone)
-        moved = sum(files[name].referenced + len(HEADER) for name in gone)  # the header: as if each had its own again
+        moved = sum(files[name].referenced + len(HEADER) for name in gone)  # as if each had a header of its own again
         return kept + moved + new - limits.max_amplification * needed
 
     assert cost <= budget or len(chosen) == 1
@@ -113,7 +113,7 @@ def test_the_limit_holds_at_a_bounded_cost_and_none_is_rewritten_in_vain(
 
 
 def test_a_segment_is_counted_once_however_many_refer_to_it() -> None:
-    """F6: also where files of state have the same content, or tasks share a file."""
+    """A segment counts once, even if state files have the same content, or tasks share a file (F6)."""
     one, two, old = StateHandle("f", 8, 10, "x"), StateHandle("f", 18, 20, "y"), StateHandle("g", 108, 5, "z")
     uses = file_uses([one, one, two, old], {"f": 100})
     assert uses == {"f": FileUse(100, 30), "g": FileUse(113, 5)}, "at least as long as its last known segment"
@@ -123,10 +123,10 @@ def test_a_segment_is_counted_once_however_many_refer_to_it() -> None:
 
 @dataclass
 class Job:
-    """State in segments, of which each checkpoint replaces some; a physical file goes with its last segment."""
+    """A job's state in segments. Each checkpoint replaces some. A physical file is deleted with its last segment."""
 
     segments: int
-    size: int  # bytes of each
+    size: int  # bytes of each segment
     limits: CompactionLimits
     handles: dict[int, StateHandle] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -170,12 +170,12 @@ def uniform(share: float) -> Workload:
 
 
 def skewed(share: float) -> Workload:
-    """Nine tenths of the changes in less than two thirds of the state; the rest is cold."""
+    """Nine tenths of the changes are in less than two thirds of the state. The rest is cold."""
     return lambda chance, count: {int(count * chance.random() ** 4) for _ in range(max(1, round(count * share)))}
 
 
 def ageing(share: float) -> Workload:
-    """The oldest first, as a window's state."""
+    """The oldest segments change first, as in a window's state."""
     position = 0
 
     def changed(_: random.Random, count: int) -> set[int]:
@@ -206,7 +206,7 @@ def ageing(share: float) -> Workload:
 def test_300_checkpoints_stay_below_the_limit_at_a_bounded_cost(
     state: int, segments: int, workload: Workload, max_file_size: int, most: float
 ) -> None:
-    """F6: amplification after each checkpoint, at most `most` bytes rewritten for each new one, and few files."""
+    """The test checks amplification, the number of files, and `most` bytes rewritten for each new one (F6)."""
     chance = random.Random(1)
     limits = CompactionLimits(max_file_size=max_file_size)
     job = Job(segments, state // segments, limits)
@@ -232,7 +232,7 @@ def test_300_checkpoints_stay_below_the_limit_at_a_bounded_cost(
 def test_changelogs_between_snapshots_stay_below_the_limit(
     segments: int, share: float, every: int, most: float
 ) -> None:
-    """F6: as RocksDB's state is, each checkpoint adds a changelog; a snapshot ends those, and replaces other files."""
+    """As with RocksDB, each checkpoint adds a changelog. A snapshot ends those, and replaces other files (F6)."""
     chance = random.Random(1)
     job = Job(segments, 200 * MIB // segments, LIMITS)
     job.take(set(range(segments)))
@@ -248,7 +248,7 @@ def test_changelogs_between_snapshots_stay_below_the_limit(
 
 @given(st.data())
 def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
-    """F6: also where the changes are the worst, as long as one checkpoint may rewrite a whole file."""
+    """The limit holds even for the worst changes, provided that one checkpoint may rewrite a whole file (F6)."""
     segments = data.draw(st.integers(1, 30))
     job = Job(segments, 1000, CompactionLimits(max_file_size=30_100, max_files=8))
     job.take(set(range(segments)))
@@ -261,7 +261,7 @@ def test_any_history_stays_below_the_limit(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("limit", [1.05, 2.0])
 def test_a_stricter_limit_costs_more(limit: float) -> None:
-    """F6: what the option buys."""
+    """The option trades space for writes (F6)."""
     jobs = [Job(64, 64 * KIB, CompactionLimits(max_file_size=MIB, max_amplification=each)) for each in (limit, 1.3)]
     for job in jobs:
         chance = random.Random(3)

@@ -1,4 +1,4 @@
-"""A checkpoint that was written once, metadata and physical files, is readable for ever (F9)."""
+"""Every checkpoint, its metadata and physical files, stays readable for ever (F9)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = {
 
 
 async def test_a_checkpoint_of_version_1_is_still_restored(tmp_path: Path) -> None:
-    """F9: state in two physical files, byte for byte."""
+    """The state in two physical files is restored byte for byte (F9)."""
     root = Storages().at(f"file://{GOLDEN}")
     checkpoint = await read_checkpoint(root.child("chk-7/_metadata"))
     [task] = checkpoint.tasks
@@ -31,7 +31,7 @@ async def test_a_checkpoint_of_version_1_is_still_restored(tmp_path: Path) -> No
 
 
 def test_physical_files_of_a_later_version_are_refused_by_the_metadata_that_names_them() -> None:
-    """F9: neither is read by what does not know it, and the error says what to do."""
+    """A reader that does not know the version reads neither, and the error says what to do (F9)."""
     later = (GOLDEN / "chk-7" / "_metadata").read_bytes().replace(b"checkpoint 1 ", b"checkpoint 2 ", 1)
     with pytest.raises(MetadataTooNew, match="version 2") as refused:
         decode(later)

@@ -37,7 +37,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 async def test_many_state_files_become_one_physical_file(root: Location, tmp_path: Path) -> None:
-    """F1, F3: one object, however many state files it holds."""
+    """A checkpoint is one object, however many state files it holds (F1, F3)."""
     state = {f"state/0/{number}.sst": os.urandom(number * 37) for number in range(50)}
     state["offsets/0"] = b""
     async with writer(root) as merged:
@@ -56,7 +56,7 @@ async def test_many_state_files_become_one_physical_file(root: Location, tmp_pat
 
 
 async def test_a_full_physical_file_is_followed_by_another(root: Location, tmp_path: Path) -> None:
-    """F1: max-file-size; a segment is never cut in two."""
+    """The limit is max-file-size. A segment is never cut in two (F1)."""
     async with writer(root, max_file_size=len(HEADER) + 10) as merged:
         handles = {
             name: await merged.append(name.encode() * size) for name, size in zip("abcd", (6, 4, 1, 99), strict=True)
@@ -85,7 +85,7 @@ async def test_nothing_is_written_for_nothing(root: Location) -> None:
 
 
 async def test_a_file_begins_with_magic_and_version(root: Location) -> None:
-    """So that a stray file can be recognised."""
+    """So a stray file can be recognised."""
     async with writer(root) as merged:
         handle = await merged.append(b"x")
         await merged.commit()
@@ -94,7 +94,7 @@ async def test_a_file_begins_with_magic_and_version(root: Location) -> None:
 
 
 async def test_what_was_handed_over_stays(root: Location) -> None:
-    """F4: the rest goes with an abort; what follows is in another file."""
+    """An abort deletes only the rest. What follows is written to another file (F4)."""
     async with writer(root) as merged:
         first = await merged.append(b"first")
         await merged.hand_over({first.file})
@@ -109,7 +109,7 @@ async def test_what_was_handed_over_stays(root: Location) -> None:
 
 @pytest.mark.parametrize("commit", [False, True])
 async def test_leaving_without_commit_leaves_nothing(root: Location, tmp_path: Path, commit: bool) -> None:
-    """F4: before the acknowledgement its files are the TaskManager's; finished ones too."""
+    """Until the acknowledgement its files belong to the TaskManager, including finished ones (F4)."""
     merged = writer(root, max_file_size=20)
     async with merged:
         for _ in range(5):
@@ -162,7 +162,7 @@ async def test_a_damaged_segment_is_named(root: Location, tmp_path: Path) -> Non
 
 
 class Busy(FaultyStorage):
-    """Lets reads go on only when as many as may be are under way, or all that there are."""
+    """Reads go on only when as many as allowed, or all, are under way."""
 
     def __init__(self, reads: int, limit: int) -> None:
         super().__init__(LocalStorage())
@@ -181,7 +181,7 @@ class Busy(FaultyStorage):
 
 
 async def test_a_restore_reads_several_files_at_a_time_but_not_all(tmp_path: Path) -> None:
-    """F1: in parallel, within a bound."""
+    """Files are read in parallel, within a bound (F1)."""
     storages = Storages()
     root, state = storages.at(str(tmp_path)).child("job"), {str(number): b"%d" % number * 50 for number in range(20)}
     async with writer(root, max_file_size=100) as merged:

@@ -11,7 +11,7 @@ def handle(file: str, offset: int, length: int) -> StateHandle:
 
 
 def test_a_physical_file_is_named_for_who_wrote_it_and_when() -> None:
-    """F5: the leader's epoch is part of the name."""
+    """The leader's epoch is part of the name (F5)."""
     name = physical_file_name(3, 17, AttemptId("a" * 32), ResourceId("tm-00"), 1)
     assert name == f"3-000000017-tm-00-{'a' * 32}-001.seg"
 

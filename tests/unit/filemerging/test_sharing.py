@@ -1,4 +1,4 @@
-"""Several tasks write one checkpoint's files together, on a real disk."""
+"""Several tasks write the files of one checkpoint together, on a real disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def write(part: Part, data: bytes) -> tuple[StateHandle, dict[str, int]]:
 
 
 async def test_the_tasks_of_a_taskmanager_write_one_file(root: Location, tmp_path: Path) -> None:
-    """F1, F3: one object a checkpoint, however many tasks."""
+    """A checkpoint has one object, however many tasks there are (F1, F3)."""
     shared = files(root)
     parts = [shared.join([], {}) for _ in range(5)]
     written = await asyncio.gather(*(write(part, b"%d" % number * 10) for number, part in enumerate(parts)))
@@ -64,7 +64,7 @@ async def test_the_tasks_of_a_taskmanager_write_one_file(root: Location, tmp_pat
 
 
 async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Location) -> None:
-    """F4: those are the coordinator's once it acknowledges them."""
+    """The files belong to the coordinator once it acknowledges them (F4)."""
     shared = files(root, max_file_size=len(HEADER) + 10)
     first, second = shared.join([], {}), shared.join([], {})
     (_, mine), (_, others) = await asyncio.gather(write(first, b"1" * 10), write(second, b"2" * 10))
@@ -72,7 +72,7 @@ async def test_each_is_told_of_the_files_that_hold_something_of_it(root: Locatio
 
 
 async def test_what_several_bring_about_is_counted_once(root: Location) -> None:
-    """F10: calls to the storage, and older files that were left."""
+    """Calls to the storage, and older files that were left, are each counted for one task only (F10)."""
     shared = files(root, max_file_size=len(HEADER) + 10)
 
     async def one(part: Part, left: set[str]) -> Written:
@@ -89,7 +89,7 @@ async def test_what_several_bring_about_is_counted_once(root: Location) -> None:
 
 
 async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
-    """F1: and nobody joins any more."""
+    """After that no task joins any more (F1)."""
     shared = files(root)
     first, second = shared.join([], {}), shared.join([], {})
     early = asyncio.create_task(write(first, b"first"))
@@ -105,7 +105,7 @@ async def test_a_file_is_finished_when_all_are_done(root: Location) -> None:
 
 
 async def test_a_file_is_not_kept_open_for_a_task_that_is_late(root: Location, tmp_path: Path) -> None:
-    """F1: its age; the late one writes to another file."""
+    """The file is finished by age. The late task writes to another file (F1)."""
     shared = files(root, max_age=0.0)
     punctual, late = shared.join([], {}), shared.join([], {})
     first, mine = await write(punctual, b"first")
@@ -117,7 +117,7 @@ async def test_a_file_is_not_kept_open_for_a_task_that_is_late(root: Location, t
 
 
 async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> None:
-    """C13: its part is missing, so there is no checkpoint; nothing is left."""
+    """The part of a task that gives up is missing, so there is no checkpoint, and nothing is left (C13)."""
     shared = files(root)
     first, second = shared.join([], {}), shared.join([], {})
     waiting = asyncio.create_task(write(first, b"first"))
@@ -129,7 +129,7 @@ async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> 
 
 
 async def test_what_was_handed_over_stays_when_another_task_gives_up(root: Location) -> None:
-    """F4: it may be acknowledged already."""
+    """A part that was handed over may be acknowledged already (F4)."""
     shared = files(root, max_age=0.0)
     first, second = shared.join([], {}), shared.join([], {})
     async with second:
@@ -140,7 +140,7 @@ async def test_what_was_handed_over_stays_when_another_task_gives_up(root: Locat
 
 
 async def test_a_worn_file_that_tasks_share_is_left_by_all_of_them(root: Location) -> None:
-    """F6: else it would live on for the other one's part."""
+    """Otherwise it would live on for the other task's part (F6)."""
     sizes = {"old": 1008, "good": 1008}
     mine, others = StateHandle("old", 8, 200, "x"), StateHandle("old", 208, 200, "y")
     good = StateHandle("good", 8, 1000, "z")
@@ -150,7 +150,7 @@ async def test_a_worn_file_that_tasks_share_is_left_by_all_of_them(root: Locatio
 
 
 async def test_what_another_task_needs_no_more_is_known_in_time(root: Location) -> None:
-    """F6: by what it refers to now, not by its last checkpoint."""
+    """The task's present references count, not those of its last checkpoint (F6)."""
     sizes = {"old": 1008}
     mine, others = StateHandle("old", 8, 500, "x"), StateHandle("old", 508, 500, "y")
     shared = files(root)
@@ -159,7 +159,7 @@ async def test_what_another_task_needs_no_more_is_known_in_time(root: Location) 
 
 
 async def test_a_task_that_is_late_counts_as_it_was_last_known(root: Location) -> None:
-    """F6: and adds what it makes worn when it comes."""
+    """When it comes, the files that it makes worn are added (F6)."""
     sizes = {"old": 1008, "other": 408}
     mine, others = StateHandle("old", 8, 500, "x"), StateHandle("old", 508, 500, "y")
     rest = StateHandle("other", 8, 100, "z")
@@ -188,7 +188,7 @@ def test_whoever_finishes_has_its_state_and_nothing_else_is_left(
     fail_at: int | None,
     cancelled: tuple[int, int] | None,
 ) -> None:
-    """F1, F4, C13: tasks that are slow, fail or are cancelled at any moment, and a storage that fails."""
+    """Tasks are slow, fail or are cancelled at any moment, and the storage may fail (F1, F4, C13)."""
 
     async def run(directory: Path) -> None:
         faulty, storages = FaultyStorage(LocalStorage(), fail_at), Storages()

@@ -1,4 +1,4 @@
-"""Documents that the tests of this folder start from, and a way to read the faults of wrong ones."""
+"""Documents from which the tests of this directory start, and a fixture that reads the faults of wrong ones."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CARRIER_DELAYS: dict[str, Any] = {
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    """The example of the specification, to be changed as a test likes."""
+    """The example of the specification. Tests may change it."""
     return copy.deepcopy(CARRIER_DELAYS)
 
 
 @pytest.fixture
 def faults() -> Callable[[object], dict[str, GraphFault]]:
-    """The faults of a document by path; none for a good one."""
+    """Return a function that finds the faults of a document by path."""
 
     def find(document: object) -> dict[str, GraphFault]:
         try:

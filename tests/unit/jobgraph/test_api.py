@@ -28,20 +28,20 @@ def carrier_delays() -> Job:
 
 
 def test_the_api_gives_the_model_of_the_job_file(document: dict[str, Any]) -> None:
-    """J1: the same model."""
+    """Both give the same model (J1)."""
     assert carrier_delays().graph() == parse_job(document)
 
 
 def test_a_job_becomes_a_job_file() -> None:
-    """J1: and is submitted as JSON."""
+    """A job is submitted as a job file in JSON (J1)."""
     job = carrier_delays()
     written = job.to_json()
-    assert isinstance(written, str)  # what json.dumps gives as well; Path.write_text takes it
+    assert isinstance(written, str)  # json.dumps gives a str as well; Path.write_text takes it
     assert parse_job(json.loads(written)) == job.graph()
 
 
 def test_faults_are_told_all_at_once_when_the_graph_is_wanted(tmp_path: Path) -> None:
-    """J4: also through the API, and nothing is raised before."""
+    """The API reports them as well, and raises nothing before (J4)."""
     job = Job("", max_parallelism=0)
     job.python("clean", "flights.clean", inputs=[job.source("flights", python="flights:read")])
     job.artifact("flights.py")

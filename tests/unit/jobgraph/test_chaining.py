@@ -29,13 +29,13 @@ def job(parallelism: int = 1, **vertices: dict[str, Any]) -> JobGraph:
 
 
 def test_a_chain_of_vertices_is_one_task() -> None:
-    """J5: what Spark can run as one query."""
+    """A task is what Spark can run as one query (J5)."""
     (task,) = chain(job(z=source(), m=sql("z"), a=sink("m")))
     assert (task.id, task.name) == ("z", "z -> m -> a")
 
 
 def test_one_micro_batch_may_feed_several_sinks() -> None:
-    """J5: a task ends at its sinks, all of which write the same vertex."""
+    """A task ends at its sinks, which all write the rows of one vertex (J5)."""
     (task,) = chain(job(a=source(), b=sql("a"), out1=sink("b"), out2=sink("b")))
     assert [v.id for v in task.sinks] == ["out1", "out2"]
 
@@ -47,7 +47,7 @@ def test_a_join_of_two_sources_is_one_task() -> None:
 
 
 def test_a_vertex_read_twice_on_the_way_to_one_sink_stays_in_one_task() -> None:
-    """J5: a self-join is one query."""
+    """A self-join is one query (J5)."""
     graph = job(a=source(), b=sql("a"), c=sql("a"), d=sql("b", "c"), out=sink("d"))
     assert [t.name for t in chain(graph)] == ["a -> b -> c -> d -> out"]
 
@@ -105,14 +105,14 @@ def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -
 def test_a_task_ends_where_a_micro_batch_would_be_computed_twice(
     vertices: dict[str, Any], tasks: dict[str, tuple[str, str]]
 ) -> None:
-    """J5: at an exchange, which all tasks behind it read."""
+    """Such a task ends at an exchange, which all tasks after it read (J5)."""
     chained = {t.id: (" ".join(v.id for v in t.vertices), " ".join(t.readers)) for t in chain(job(**vertices))}
     assert chained == tasks
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """Valid documents of one to three connected parts."""
+    """Return a strategy for valid documents of one to three connected parts."""
     vertices: dict[str, Any] = {}
     names = iter(draw(st.permutations("abcdefghijklmnopqrstuvwxyz")))
     for _ in range(draw(st.integers(1, 3))):
@@ -133,7 +133,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(documents())
 def test_every_vertex_is_in_exactly_one_task_after_its_inputs(document: dict[str, Any]) -> None:
-    """J5: tasks partition the graph, each in topological order, and none ends but at sinks."""
+    """Tasks partition the graph, each in topological order, and end only at sinks or exchanges (J5)."""
     graph = parse_job(document)
     tasks = chain(graph)
     assert sorted(v.id for task in tasks for v in task.vertices) == sorted(v.id for v in graph.vertices)
@@ -147,7 +147,7 @@ def test_every_vertex_is_in_exactly_one_task_after_its_inputs(document: dict[str
 
 @given(documents(), st.randoms(use_true_random=False))
 def test_tasks_do_not_depend_on_the_order_in_the_document(document: dict[str, Any], rng: random.Random) -> None:
-    """J2: ids are stable, since state is matched by them."""
+    """Ids are stable, because state is matched by them (J2)."""
     entries = list(document["vertices"].items())
     rng.shuffle(entries)
     assert chain(parse_job(document | {"vertices": dict(entries)})) == chain(parse_job(document))

@@ -1,4 +1,4 @@
-"""What is said of each kind of sink (J13)."""
+"""The guarantee of each kind of sink (J13)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GUARANTEES = {
 
 @pytest.mark.parametrize("kind", GUARANTEES)
 def test_each_sink_has_a_guarantee(kind: str) -> None:
-    """J13: with exactly-once checkpoints, with at-least-once ones, and whether its rows wait for a checkpoint."""
+    """The guarantee depends on the mode of checkpoints, and says whether rows wait for a checkpoint (J13)."""
     sink, exact, loose, staged = GUARANTEES[kind]
     assert (delivery_in(EXACT, sink), delivery_in(LOOSE, sink), stages(sink)) == (exact, loose, staged)
 

@@ -1,4 +1,4 @@
-"""What distinguishes two versions of a job (H2)."""
+"""The differences between two versions of a job (H2)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_vertices_that_came_went_or_changed_are_named_with_their_fields() -> Non
 
 
 def test_settings_are_named_one_by_one() -> None:
-    """H2: what a job was started from is not one of them."""
+    """What a job was started from is not a setting (H2)."""
     new = replace(OLD, params={"minutes": 30, "carrier": "AA"}, parallelism=4, restore=Restore(path="/x"))
     assert setting_changes(OLD, new) == (
         SettingChange(path="parallelism", after="4"),
@@ -48,7 +48,7 @@ def test_settings_are_named_one_by_one() -> None:
 
 
 def test_an_artifact_that_was_uploaded_again_with_the_same_content_is_no_change() -> None:
-    """H1: only content counts."""
+    """Only its content counts (H1)."""
     again = replace(OLD, artifacts=(Artifact(name="a.py", key=f"p-{'1' * 64}-{'b' * 32}", size=3),))
     other = replace(OLD, artifacts=(Artifact(name="a.py", key=f"p-{'2' * 64}-{'b' * 32}", size=3),))
     assert setting_changes(OLD, again) == ()

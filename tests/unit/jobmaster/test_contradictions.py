@@ -1,4 +1,4 @@
-"""What the answer to a heartbeat says of attempts that the JobMaster believes in (R10)."""
+"""What a heartbeat's answer says about attempts that the JobMaster believes in (R10)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.unit.jobmaster.test_scheduler import TM1, Job
 
 
 def answer(job: Job, beat: Beat) -> list[ev.Event]:
-    """Of a TaskManager that knows the slots and no task."""
+    """The answer of a TaskManager that knows the slots and no task."""
     known = JobHeartbeatAnswer(allocations=job.state.pool.on(TM1), tasks=())
     return list(contradictions(beat, known))
 
 
 def test_an_attempt_whose_deployment_was_answered_and_that_nobody_knows_is_gone() -> None:
-    """A5: DEPLOYING ends, whatever became of the TaskManager's message that it does."""
+    """DEPLOYING ends, even if the TaskManager's message about the end is lost (A5)."""
     job = Job()
     job.offer()
     job.found()
     early = Beat(TM1, 1, job.state)
     job.feed(ev.DeployAccepted(job.attempt()))
-    assert answer(job, early) == []  # it may have overtaken the deployment
+    assert answer(job, early) == []  # the heartbeat may have overtaken the deployment
     (gone,) = answer(job, Beat(TM1, 2, job.state))
     assert gone == ev.AttemptGone(job.attempt())
     job.feed(gone)

@@ -1,4 +1,4 @@
-"""What a JobMaster's core remembers, and when it speaks."""
+"""What a JobMaster's core remembers, and when it sends messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOB = JobId("1" * 32)
 
 
 def new_core() -> JobMasterCore:
-    """Of a job with one task."""
+    """Return the core of a job with one task."""
     rng = random.Random(7)
     ids = IdSource(rng)
     context = m.JobContext(
@@ -59,7 +59,7 @@ def test_the_phases_of_attempts_that_others_have_followed_are_forgotten() -> Non
 
 
 def test_what_changes_in_the_needs_is_declared_at_once() -> None:
-    """m1, m13: a ResourceManager that still believes in a served need would give the slots a second time."""
+    """A ResourceManager that still believes in a served need would give the slots a second time (m1, m13)."""
     core = new_core()
 
     def declared() -> list[m.DeclareNeeds]:

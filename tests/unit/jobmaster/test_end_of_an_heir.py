@@ -1,4 +1,4 @@
-"""R13, R26: a job that is to end under a JobMaster whose predecessor's attempts may still run."""
+"""A job that is to end under a new JobMaster, while attempts of its predecessor may still run (R13, R26)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.jobmaster.wide_job import TM1, TM2, of_kind, task
 
 
 class Heir:
-    """heartbeat.timeout 5 s, task.cancellation.timeout 30 s; started at 100 s."""
+    """A JobMaster with heartbeat.timeout 5 s and task.cancellation.timeout 30 s that starts at 100 s."""
 
     def __init__(self, *, recovered: bool, cancelled: bool) -> None:
         rng = random.Random(7)
@@ -32,12 +32,12 @@ class Heir:
         return list(commands)
 
     def offer(self, resource: ResourceId, slots: int) -> list[ev.Command]:
-        """Of an earlier JobMaster's allocation: the TaskManager has ended what ran there."""
+        """Offer slots of an earlier JobMaster's allocation. The TaskManager has ended what ran there."""
         offers = (SlotOffer(allocation_id=AllocationId(f"of-{resource}"), slots=tuple(range(slots))),)
         return self.feed(ev.SlotsOffered(resource, f"taskmanager/{resource}", offers))
 
     def settles(self) -> tuple[float, list[ev.Command]]:
-        """When, and with what."""
+        """Wait until the sinks are settled. Return the time and the commands."""
         due = next_wakeup(self.state, self.now)
         assert due is not None
         self.now = due
@@ -71,7 +71,10 @@ def test_a_job_that_is_cancelled_soon_after_its_jobmaster_came_is_no_different()
 
 @pytest.mark.parametrize(("recovered", "at"), [(True, 135.0), (False, 105.0)])
 def test_taskmanagers_that_never_come_are_not_waited_for_for_ever(recovered: bool, at: float) -> None:
-    """A5. Without a checkpoint nothing that is left of an old attempt is ever used."""
+    """Absent TaskManagers may still run something.
+
+    Without a checkpoint nothing that an old attempt left is ever used (A5).
+    """
     heir = Heir(recovered=recovered, cancelled=True)
     assert heir.settles()[0] == at
     assert heir.offer(TM1, 2) == []

@@ -1,4 +1,4 @@
-"""One region on two TaskManagers: who reads what from where, and that both are deployed and restarted as one."""
+"""One region on two TaskManagers: who reads what from where. Both are deployed and restarted as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNREACHABLE = ErrorInfo(code="exchange-unreachable", message="nobody there", con
 
 
 class Spanning(WideJob):
-    """`a` writes, `b` reads, each in a slot sharing group of its own; `c` has nothing to do with them."""
+    """A job in which `a` writes to `b`, each in a slot sharing group of its own. `c` is not connected with them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Spanning(WideJob):
         return deployed
 
     def read_by_b(self, resource: ResourceId) -> tuple[ExchangeSource, ...]:
-        """What the reader is to be told of a writer that runs there."""
+        """Return what the reader is to be told if the writer runs there."""
         here = ExchangeSource(
             vertex_id=VertexId("a"),
             attempt_id=self.attempt("a"),
@@ -73,7 +73,7 @@ def test_a_reader_is_told_the_attempt_that_is_deployed_with_it_and_where() -> No
 
 @pytest.mark.parametrize(("lost", "dead", "other"), [(TM2, "b", "a"), (TM1, "a", "b")])
 def test_a_lost_taskmanager_restarts_the_region_on_the_others_too(lost: ResourceId, dead: str, other: str) -> None:
-    """R11, R16: nothing is deployed before all of it has stopped, and then both from one checkpoint."""
+    """Nothing is deployed before the whole region has stopped. Then both tasks start from one checkpoint (R11, R16)."""
     job = Spanning()
     job.run()
     before = {name: job.attempt(name) for name in "abc"}
@@ -103,7 +103,7 @@ def test_a_lost_taskmanager_restarts_the_region_on_the_others_too(lost: Resource
 
 
 def test_a_reader_whose_input_is_unreachable_restarts_with_its_writer() -> None:
-    """J11: the task that has nothing to do with it runs on."""
+    """A task that is not connected with them runs on (J11)."""
     job = Spanning()
     job.run()
     commands = job.report("b", TaskState.FAILED, UNREACHABLE)

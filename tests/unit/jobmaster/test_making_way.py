@@ -21,11 +21,11 @@ MB = 2**20
 
 @dataclass
 class Coordinator:
-    """Takes checkpoints at once; the first fails if it is to."""
+    """Completes each checkpoint at once, or fails the first one if `fails` is set."""
 
     latest_one: CompletedCheckpoint
     fails: bool = False
-    stopped: list[bool] = field(default_factory=list)  # with each checkpoint
+    stopped: list[bool] = field(default_factory=list)  # one value for each checkpoint
 
     def latest(self) -> CompletedCheckpoint:
         return self.latest_one
@@ -43,7 +43,7 @@ class Coordinator:
 
 
 async def stopped_with(coordinator: Coordinator) -> int:
-    """The checkpoint that a job stands down with."""
+    """Return the id of the checkpoint with which a job stands down."""
     state = SimpleNamespace(status=JobStatus.RUNNING, outcome=None, stood_down=True)
     scheduling: Any = SimpleNamespace(state=state, feed=lambda _: None, crashed=asyncio.Event())
     return await MakingWay(JOB, scheduling, coordinator).stand_down(final=True)  # type: ignore[arg-type]
@@ -55,14 +55,14 @@ def state_of(size: int) -> CompletedCheckpoint:
 
 @pytest.mark.parametrize(("size", "cuts"), [(1 * MB, [True]), (100 * MB, [False, True])])
 async def test_a_large_state_is_copied_before_the_tasks_stand_still(size: int, cuts: list[bool]) -> None:
-    """H3: what the last checkpoint uploads is what lies between two versions."""
+    """The last checkpoint, during which the tasks stand still, then uploads only what changed since the copy (H3)."""
     coordinator = Coordinator(state_of(size))
     assert await stopped_with(coordinator) == 3 + len(cuts)
     assert coordinator.stopped == cuts
 
 
 async def test_a_copy_that_fails_keeps_no_version_from_stopping() -> None:
-    """H3: the last checkpoint uploads the more."""
+    """The last checkpoint then uploads more (H3)."""
     coordinator = Coordinator(state_of(100 * MB), fails=True)
     assert await stopped_with(coordinator) == 4
     assert coordinator.stopped == [False, True]

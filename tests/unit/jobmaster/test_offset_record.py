@@ -25,7 +25,7 @@ JOB, TASK = JobId("0" * 32), TaskId("numbers")
 
 
 def state(sink: dict[str, Any], **offsets: str) -> JobState:
-    """A source, and behind an exchange its sink; `offsets` were reported by the source's task."""
+    """Return a job with a source and, after an exchange, its sink. The source's task reported `offsets`."""
     graph = parse_job(
         {
             "name": "job",
@@ -75,7 +75,10 @@ def published(checkpoint_id: int, offset: int) -> CompletedCheckpoint:
 
 
 async def writes(kept: OffsetRecord, storages: Storages, clock: HandClock, seconds: int, **sink: Any) -> int:
-    """How often a look every 5 s writes, where a micro-batch ends every second; `checkpoint_every` so many seconds."""
+    """Return how many writes happen if the record is checked every 5 s and a micro-batch ends every second.
+
+    A checkpoint completes every `checkpoint_every` seconds.
+    """
     every, format = sink.pop("checkpoint_every", 0), sink.pop("format", "console")
     for second in range(seconds):
         clock.now += 1
@@ -88,7 +91,7 @@ async def writes(kept: OffsetRecord, storages: Storages, clock: HandClock, secon
 
 
 async def test_a_sink_behind_an_exchange_decides_from_where_its_source_begins_again(tmp_path: Path) -> None:
-    """C26: what is under way to a sink that publishes with checkpoints is lost with the state."""
+    """If a sink publishes with checkpoints, rows on their way to it are lost with the state (C26)."""
     storages = Storages({})
     staged = record(storages, tmp_path)
     staged.update(state({"format": "parquet", "path": "/out"}, numbers="7"), None)
@@ -100,7 +103,7 @@ async def test_a_sink_behind_an_exchange_decides_from_where_its_source_begins_ag
 
 
 async def test_what_was_recorded_is_known_to_the_next_jobmaster(tmp_path: Path) -> None:
-    """C26: also before the first report of a task."""
+    """The next JobMaster knows the recorded offsets even before the first report of a task (C26)."""
     storages = Storages({})
     first = record(storages, tmp_path)
     await first.write()
@@ -115,7 +118,7 @@ async def test_what_was_recorded_is_known_to_the_next_jobmaster(tmp_path: Path) 
 
 
 async def test_while_checkpoints_complete_the_record_is_written_once_a_minute(tmp_path: Path) -> None:
-    """C26, F10: their metadata has the offsets as well, and every write creates a file."""
+    """The metadata of checkpoints has the offsets as well, and every write creates a file (C26, F10)."""
     storages, clock = Storages({}), HandClock()
     kept = record(storages, tmp_path, clock)
     assert await writes(kept, storages, clock, 600, checkpoint_every=10) == 10
@@ -123,7 +126,7 @@ async def test_while_checkpoints_complete_the_record_is_written_once_a_minute(tm
 
 
 async def test_while_no_checkpoint_completes_it_is_written_every_few_seconds(tmp_path: Path) -> None:
-    """C26: nothing else says what was processed."""
+    """Nothing else says what was processed (C26)."""
     storages, clock = Storages({}), HandClock()
     kept = record(storages, tmp_path, clock)
     assert await writes(kept, storages, clock, 600) == 120
@@ -131,7 +134,7 @@ async def test_while_no_checkpoint_completes_it_is_written_every_few_seconds(tmp
 
 
 async def test_what_a_restart_does_not_go_by_is_written_once_a_minute(tmp_path: Path) -> None:
-    """C26: a sink that publishes with checkpoints, and none for a long time."""
+    """The sink publishes with checkpoints, and none has completed for a long time (C26)."""
     storages, clock = Storages({}), HandClock()
     kept = record(storages, tmp_path, clock)
     assert await writes(kept, storages, clock, 600, format="parquet", path="/out") == 10
@@ -139,7 +142,7 @@ async def test_what_a_restart_does_not_go_by_is_written_once_a_minute(tmp_path: 
 
 
 async def test_the_last_record_of_a_job_says_what_was_published_last(tmp_path: Path) -> None:
-    """C26: however short ago the one before it was written."""
+    """The last record is written even if the one before it is very recent (C26)."""
     storages, clock = Storages({}), HandClock()
     kept = record(storages, tmp_path, clock)
     sink = {"format": "parquet", "path": "/out"}

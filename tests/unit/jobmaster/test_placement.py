@@ -1,4 +1,4 @@
-"""Which group runs where, on anonymous slots (R20)."""
+"""Which slot sharing group runs where, on anonymous slots (R20)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
 
 
 def holdings(**slots: tuple[int, ...]) -> Holdings:
-    """`tm1=(2, 1)`: two allocations on tm-1."""
+    """Return what the job holds. `tm1=(2, 1)` means two allocations on tm-1."""
     return {
         ResourceId(f"tm-{name[2:]}"): {AllocationId(f"{name}-{i}"): n for i, n in enumerate(sizes)}
         for name, sizes in slots.items()
@@ -40,20 +40,20 @@ def test_each_group_gets_the_allocation_that_was_asked_for_it() -> None:
 
 
 def test_a_group_runs_on_several_allocations_of_one_taskmanager() -> None:
-    """R20: it has grown beside what it had."""
+    """A group that has grown has a second allocation (R20)."""
     (share,) = place(groups(a=4), holdings(tm1=(1, 2), tm2=(2,)), present={}).values()
     assert (share.resource_id, share.parallelism) == (TM1, 3)
     assert sorted(share.allocations) == ["tm1-0", "tm1-1"]
 
 
 def test_groups_divide_what_one_taskmanager_gives_when_there_is_no_other() -> None:
-    """R11: also while the ResourceManager is away."""
+    """Groups share one TaskManager, also while the ResourceManager is away (R11)."""
     assert placed(groups(a=4, b=4), holdings(tm1=(4,))) == {"a": (TM1, 2), "b": (TM1, 2)}
     assert placed(groups(a=4, b=2), holdings(tm1=(4,))) == {"a": (TM1, 3), "b": (TM1, 1)}
 
 
 def test_undivided_the_widest_is_served_first() -> None:
-    """What then is missing is what is asked for."""
+    """The job asks for what is missing then."""
     assert placed(groups(a=4, b=4), holdings(tm1=(4,)), divide=False) == {"a": (TM1, 4)}
     assert placed(groups(a=4, b=4), holdings(tm1=(5,)), divide=False) == {"a": (TM1, 4), "b": (TM1, 1)}
 
@@ -72,7 +72,7 @@ def test_a_group_stays_where_it_is_unless_it_gets_more_elsewhere() -> None:
 
 
 def test_what_runs_is_not_touched_by_a_placement_for_the_rest() -> None:
-    """R16: a region restarts while others run on."""
+    """A region restarts while others run on (R16)."""
     running = {"a": Share(TM1, 2, (AllocationId("tm1-0"),))}
     shares = place(groups(a=4, b=4), holdings(tm1=(4,), tm2=(1,)), present=running, fixed=("a",))
     assert shares["a"] == running["a"]
@@ -111,7 +111,7 @@ def test_every_placement_is_covered_and_within_bounds(wanted: dict[str, Bounds],
 def test_a_job_whose_every_need_was_served_has_everything(
     wanted: dict[str, Bounds], held: Holdings, spare: bool
 ) -> None:
-    """Whatever else it holds."""
+    """A job has all its slots once its needs are served, whatever else it holds."""
     slots: dict[ResourceId, dict[AllocationId, int]] = {r: dict(s) for r, s in held.items()} if spare else {}
     for i, (group, bounds) in enumerate(sorted(wanted.items())):
         slots.setdefault(ResourceId(f"tm-{i % 2}"), {})[AllocationId(group)] = bounds.desired
@@ -120,7 +120,7 @@ def test_a_job_whose_every_need_was_served_has_everything(
 
 @given(wanted=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 6), min_size=1, max_size=4), held=held)
 def test_one_slot_a_group_is_enough_where_one_will_do(wanted: dict[str, int], held: Holdings) -> None:
-    """R20: nothing is refused that there is room for."""
+    """No group goes without slots while there is room for it (R20)."""
     shares = place({g: Bounds(n, 1) for g, n in wanted.items()}, held, present={})
     there = sum(sum(slots.values()) for slots in held.values())
     assert len(shares) == min(len(wanted), there)

@@ -1,4 +1,4 @@
-"""Failover regions (R16): what no exchange connects is not disturbed by the failure of the rest."""
+"""Failover regions (R16): a failure does not disturb tasks that no exchange connects with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FATAL = ErrorInfo(code="user-code", message="broken", consequence=Consequence.FA
 
 
 def running() -> WideJob:
-    """Two regions in one slot sharing group."""
+    """Return a running job with two regions in one slot sharing group."""
     job = WideJob(a=2, b=2, group="default")
     job.offer(TM1, 2)
     job.deploy()
@@ -55,7 +55,7 @@ def test_a_failure_restarts_its_region_while_the_others_run_on() -> None:
 
 
 def test_a_region_that_fails_while_another_waits_for_its_restart_joins_it() -> None:
-    """One restart, one attempt of the strategy."""
+    """There is one restart, and it counts as one attempt of the restart strategy."""
     job = running()
     job.report("a", TaskState.FAILED, BOOM)
     assert job.report("b", TaskState.FAILED, BOOM) == [ev.StopCheckpoints()]
@@ -65,7 +65,7 @@ def test_a_region_that_fails_while_another_waits_for_its_restart_joins_it() -> N
 
 
 def test_a_region_that_fails_while_a_restore_point_is_looked_for_comes_along() -> None:
-    """Its sinks were not prepared: nothing of it may be deployed from that round."""
+    """The sinks of that region were not prepared, so nothing of it may be deployed in that round."""
     job = running()
     job.report("a", TaskState.FAILED, BOOM)
     job.wait(1)
@@ -108,7 +108,7 @@ def test_checkpoints_that_fail_concern_all_tasks() -> None:
 
 
 def test_a_lost_taskmanager_takes_only_what_ran_there() -> None:
-    """R11: with the slots of the other one untouched."""
+    """Tasks and slots on the other TaskManager are not touched (R11)."""
     job = WideJob(a=2, b=2)
     first, second = (job.needs[g].allocation_id for g in "ab")
     job.offer(TM1, 2, first)

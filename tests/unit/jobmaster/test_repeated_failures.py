@@ -1,4 +1,4 @@
-"""A job that fails again and again says so, and says when it is well again; and all JobMasters of it know."""
+"""A job that fails repeatedly is shown as such until it is healthy again, also by later JobMasters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from minflinkd.storage.registry import Storages
 from tests.unit.jobmaster.wide_job import BOOM, TM1, WideJob
 
 JOB = JobId("0" * 32)
-RUNS = 3.0  # seconds that an attempt lives
+RUNS = 3.0  # how many seconds an attempt lives
 
 
 def wall(at: float) -> int:
@@ -48,7 +48,7 @@ def running(**widths: int) -> WideJob:
 
 
 def fail(job: WideJob, name: str = "a") -> None:
-    """It fails after `RUNS` seconds, and comes to run again when its restart is due."""
+    """Fail after `RUNS` seconds, and run again when the restart is due."""
     job.wait(RUNS)
     job.report(name, TaskState.FAILED, BOOM)
     assert job.state.restart_at is not None
@@ -58,7 +58,7 @@ def fail(job: WideJob, name: str = "a") -> None:
 
 
 def test_a_job_is_said_to_restart_repeatedly_from_the_third_failure_on_also_while_it_runs() -> None:
-    """Between failures it is RUNNING, which says nothing."""
+    """Between failures it is RUNNING, which does not show the trouble."""
     job = running(a=1)
     for restarts in (1, 2, 3, 4):
         assert shown(job.state).repeated is None or restarts > 3
@@ -72,7 +72,7 @@ def test_a_job_is_said_to_restart_repeatedly_from_the_third_failure_on_also_whil
 
 
 def test_the_failures_of_one_incident_are_one() -> None:
-    """As in Flink: while a restart is due, further failures are served by it."""
+    """As in Flink, one restart handles all failures that occur while it is due."""
     job = running(a=1, b=1)
     job.wait(RUNS)
     for name in ("a", "b"):
@@ -83,7 +83,7 @@ def test_the_failures_of_one_incident_are_one() -> None:
 
 
 def test_one_task_of_many_makes_the_job_restart_repeatedly() -> None:
-    """A region restarts alone; the job is not well for all that."""
+    """The region restarts alone, but the job is still not healthy."""
     job = running(a=1, b=1, c=1)
     for _ in range(3):
         fail(job, "b")
@@ -94,7 +94,7 @@ def test_one_task_of_many_makes_the_job_restart_repeatedly() -> None:
 
 
 def test_the_mark_goes_when_the_job_has_completed_a_checkpoint_and_has_run_for_a_while() -> None:
-    """And not before both: either alone a job has that fails again."""
+    """A job that fails again may have done one of the two. Only both together prove it healthy."""
     job = running(a=1)
     for _ in range(3):
         fail(job)
@@ -118,7 +118,7 @@ def test_a_checkpoint_from_before_the_last_failure_proves_nothing() -> None:
         fail(job)
     job.feed(ev.CheckpointCompleted())
     job.report("a", TaskState.FAILED, BOOM)
-    job.feed(ev.CheckpointCompleted())  # its metadata was being written
+    job.feed(ev.CheckpointCompleted())  # its metadata was being written during the failure
     assert job.state.restart_at is not None
     job.wait(job.state.restart_at - job.now)
     job.deploy(checkpoint=2)
@@ -136,7 +136,7 @@ def test_the_time_of_the_next_restart_is_shown_while_the_job_waits_for_it() -> N
 
 
 def test_a_later_jobmaster_goes_on_with_what_is_recorded() -> None:
-    """Restarts, failures in a row and the delay that has grown, by the clock of another process."""
+    """The next JobMaster knows restarts, failures in a row and the grown delay, by another process's clock."""
     job = running(a=1)
     for _ in range(4):
         fail(job)
@@ -163,7 +163,7 @@ def test_another_version_is_forgiven_the_delay_but_has_to_prove_healthy() -> Non
 
 
 def test_rows_of_a_restored_attempt_go_on_from_those_of_its_checkpoint() -> None:
-    """What the failed attempt had read since is read again, and counts then."""
+    """Rows that the failed attempt read after the checkpoint are read again, and count then."""
     job = running(a=1)
     execution = job.state.executions[TaskId("a")]
     metrics = copy(execution.metrics, rows=RowCounts(read={"a": 500}))
@@ -197,7 +197,7 @@ async def test_the_record_is_there_for_the_next_jobmaster_and_bounded(tmp_path: 
 
 
 async def test_nothing_is_written_for_a_job_that_never_failed(tmp_path: Path) -> None:
-    """Its counts of checkpoints are in their metadata."""
+    """Counts of checkpoints are in their metadata, so a job without failures needs no record."""
     record = history_record(tmp_path, running(a=1))
     await record.load()
     await record.write_last()
@@ -205,7 +205,7 @@ async def test_nothing_is_written_for_a_job_that_never_failed(tmp_path: Path) ->
 
 
 async def test_a_record_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
-    """No job stays down for the sake of its counts."""
+    """A lost count is no reason to keep a job down."""
     (tmp_path / "history.json").write_text("{")
     record = history_record(tmp_path, running(a=1))
     assert await record.load() == JobHistory()

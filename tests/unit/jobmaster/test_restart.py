@@ -12,7 +12,7 @@ from minflinkd.runtime.units import Duration
 
 
 def delays(strategy: RestartStrategy, times: list[float], jitter: float = 0.0) -> list[float | None]:
-    """What follows each failure, until the job fails."""
+    """Return the delays after each failure, until the job fails."""
     history, found = RestartHistory(), list[float | None]()
     for now in times:
         verdict = after_failure(strategy, history, now, jitter)

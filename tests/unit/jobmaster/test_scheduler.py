@@ -1,4 +1,4 @@
-"""The decisions of a JobMaster, told as lists of events."""
+"""The decisions of a JobMaster, tested with lists of events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def task(name: str, parallelism: int = 2) -> Task:
 
 @dataclass
 class Job:
-    """Feeds a scheduler and remembers what it commanded."""
+    """Feeds a scheduler with events and remembers its commands."""
 
     names: tuple[str, ...] = ("a",)
     strategy: RestartStrategy = field(default_factory=RestartStrategy)
@@ -96,7 +96,7 @@ BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRY
 
 
 def test_a_job_asks_for_slots_deploys_on_the_offered_ones_and_runs() -> None:
-    """R1, m1, m9, m12: the way from nothing to RUNNING, command by command."""
+    """The way from nothing to RUNNING, command by command (R1, m1, m9, m12)."""
     job = Job()
     assert job.state.status is JobStatus.CREATED
     assert [n.slots for n in job.state.pool.declaration()] == [2]
@@ -110,7 +110,7 @@ def test_a_job_asks_for_slots_deploys_on_the_offered_ones_and_runs() -> None:
 
 
 def test_a_repeated_offer_is_accepted_again_and_an_unknown_one_is_not() -> None:
-    """m9, m10: offers are recognised by allocation and TaskManager."""
+    """An offer is recognised by its allocation and TaskManager (m9, m10)."""
     job = Job()
     allocation = job.need()
     offer = ev.SlotsOffered(TM1, "taskmanager/tm-1", (SlotOffer(allocation_id=allocation, slots=(0, 1)),))
@@ -121,7 +121,7 @@ def test_a_repeated_offer_is_accepted_again_and_an_unknown_one_is_not() -> None:
 
 
 def test_a_lost_task_manager_leads_to_a_restart_on_another_one() -> None:
-    """R11: its slots and tasks are gone at once; new slots are asked for before the delay has passed."""
+    """The slots and tasks are gone at once. New slots are requested before the restart delay has passed (R11)."""
     job = Job()
     job.run()
     first = job.attempt()
@@ -140,7 +140,7 @@ def test_a_lost_task_manager_leads_to_a_restart_on_another_one() -> None:
 
 
 def test_a_failed_task_restarts_on_the_slots_that_the_job_still_holds() -> None:
-    """R12: the pool's slots are reused, so that a failure needs no ResourceManager."""
+    """The pool's slots are reused, so the restart does not need the ResourceManager (R12)."""
     job = Job()
     job.run()
     commands = job.report(TaskState.FAILED, error=BOOM)
@@ -150,7 +150,7 @@ def test_a_failed_task_restarts_on_the_slots_that_the_job_still_holds() -> None:
 
 
 def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
-    """J7: the TaskManager lives, but its session needs seconds to come back."""
+    """The TaskManager lives, but its session needs seconds to come back (J7)."""
     job = Job()
     job.run()
     error = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
@@ -160,7 +160,7 @@ def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
 
 
 def test_two_tasks_that_fail_together_cost_one_restart() -> None:
-    """R16: the failures of one round are one failure to the restart strategy."""
+    """The restart strategy counts the failures of one round as one (R16)."""
     job = Job(names=("a", "b"))
     job.run()
     job.report(TaskState.FAILED, "a", BOOM)
@@ -183,7 +183,7 @@ def test_tasks_that_are_to_stop_are_awaited_before_a_restart() -> None:
 
 @pytest.mark.parametrize("consequence", [Consequence.REFUSED, Consequence.FATAL])
 def test_a_hopeless_failure_is_not_retried(consequence: Consequence) -> None:
-    """Lessons: errors that no restart can mend fail the job at once, and say so."""
+    """Errors that no restart can repair fail the job at once, and the error says so."""
     job = Job()
     job.run()
     error = ErrorInfo(code="user-code", message="boom", consequence=consequence)
@@ -194,7 +194,7 @@ def test_a_hopeless_failure_is_not_retried(consequence: Consequence) -> None:
 
 
 def test_restarts_end_when_the_strategy_says_so() -> None:
-    """R16: fixed-delay with one attempt survives one failure, not two."""
+    """A fixed delay with one attempt survives one failure, but not two (R16)."""
     job = Job(strategy=RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=1))
     job.run()
     job.report(TaskState.FAILED, error=BOOM)
@@ -207,7 +207,7 @@ def test_restarts_end_when_the_strategy_says_so() -> None:
 
 
 def test_a_bounded_job_finishes_after_a_final_checkpoint_only() -> None:
-    """C4: FINISHED means that the final checkpoint is complete and the sinks have committed."""
+    """FINISHED means that the final checkpoint is complete and the sinks have committed (C4)."""
     job = Job()
     job.run()
     assert job.report(TaskState.INPUT_ENDED) == [ev.TakeFinalCheckpoint(job.state.round)]
@@ -220,7 +220,7 @@ def test_a_bounded_job_finishes_after_a_final_checkpoint_only() -> None:
 
 
 def test_a_final_checkpoint_of_an_older_round_finishes_nothing() -> None:
-    """C21: late messages change nothing."""
+    """Late messages change nothing (C21)."""
     job = Job()
     job.run()
     job.report(TaskState.INPUT_ENDED)
@@ -242,7 +242,7 @@ def test_cancel_waits_for_the_tasks_and_then_frees_the_slots() -> None:
 
 
 def test_sinks_that_cannot_be_settled_end_the_job_and_say_that_its_checkpoints_stay() -> None:
-    """J12, R26: what they promised can still be published by hand."""
+    """What the sinks promised can still be published by hand (J12, R26)."""
     job = Job()
     job.run()
     job.feed(ev.CancelRequested())
@@ -255,7 +255,7 @@ def test_sinks_that_cannot_be_settled_end_the_job_and_say_that_its_checkpoints_s
 
 
 def test_cancel_while_waiting_for_slots_withdraws_the_needs() -> None:
-    """m13 CancelRequest: an empty declaration."""
+    """An empty declaration withdraws them (m13 CancelRequest)."""
     job = Job()
     before = job.state.pool.version
     job.feed(ev.CancelRequested())
@@ -264,7 +264,7 @@ def test_cancel_while_waiting_for_slots_withdraws_the_needs() -> None:
 
 
 def test_refused_needs_fail_the_job_and_name_the_reason() -> None:
-    """R5: what was asked, and why it cannot be had."""
+    """The error says what was requested and why it is not available (R5)."""
     job = Job(adaptive=False)
     job.feed(ev.NeedsAnswered({job.need(): "9 slots of one TaskManager wanted; the largest has 4"}))
     job.feed(ev.SinksSettled())
@@ -273,7 +273,7 @@ def test_refused_needs_fail_the_job_and_name_the_reason() -> None:
 
 
 def test_needs_that_nobody_serves_in_time_are_a_failure_and_are_asked_for_anew() -> None:
-    """R5: `slot.request.timeout`."""
+    """`slot.request.timeout` is the limit (R5)."""
     job = Job(adaptive=False)
     old = job.need()
     job.feed(ev.NeedsAnswered({}, {old: "no more than 2 TaskManagers may run"}))
@@ -288,7 +288,7 @@ def test_needs_that_nobody_serves_in_time_are_a_failure_and_are_asked_for_anew()
 
 
 class RandomWalk(RuleBasedStateMachine):
-    """Any order of events keeps the invariants, and once the faults stop the job comes to run or to end."""
+    """Events in any order keep the invariants. Once faults stop, the job runs or ends."""
 
     @initialize(names=st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")]), on_trial=st.booleans())
     def start(self, names: tuple[str, ...], on_trial: bool) -> None:
@@ -374,13 +374,13 @@ class RandomWalk(RuleBasedStateMachine):
 
     @invariant()
     def a_job_that_stands_down_deploys_nothing(self) -> None:
-        """H3."""
+        """A job that stands down deploys nothing (H3)."""
         if hasattr(self, "job") and self.job.state.standing_down:
             assert not self.job.state.finding
             assert all(e.state is ExecutionState.CANCELING for e in self.job.state.live)
 
     def teardown(self) -> None:
-        """Liveness: with a willing world the job settles."""
+        """Liveness: if every request is answered, the job settles."""
         if not hasattr(self, "job"):
             return
         job = self.job
@@ -414,7 +414,7 @@ TestRandomWalk.settings = settings(
 
 
 def test_a_job_whose_tasks_stand_still_behind_a_savepoint_finishes() -> None:
-    """C24: stop with savepoint."""
+    """`stop` with a savepoint ends a job in this way (C24)."""
     job = Job()
     job.run()
     commands = job.feed(ev.StopDone(job.state.round))
@@ -423,7 +423,7 @@ def test_a_job_whose_tasks_stand_still_behind_a_savepoint_finishes() -> None:
 
 
 def test_a_savepoint_of_an_earlier_round_stops_nothing() -> None:
-    """C24: the tasks have started again meanwhile, and may have published more than it covers."""
+    """The tasks have started again since, and may have published more than the savepoint covers (C24)."""
     job = Job()
     job.run()
     job.feed(ev.StopDone(job.state.round - 1))

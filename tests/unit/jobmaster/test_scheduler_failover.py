@@ -1,4 +1,4 @@
-"""Failures that meet one another: what the scheduler owes to attempts and slots that it has given up."""
+"""Failures that meet: the scheduler's duties to attempts and slots that it has given up."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ LOST = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequen
 
 
 def test_the_other_tasks_of_a_lost_session_are_cancelled_by_name_although_their_slots_are_given_back() -> None:
-    """A5: their own reports may get lost with the slots; without an answer to wait for, the job would hang."""
+    """The tasks' own reports may get lost with the slots. Without an answer to wait for, the job would hang (A5)."""
     job = Job("a", "b").run()
     commands = job.report(TaskState.FAILED, "a", LOST)
     assert ev.Cancel(job.attempt("b"), ADDRESS) in commands
@@ -80,7 +80,7 @@ def test_the_other_tasks_of_a_lost_session_are_cancelled_by_name_although_their_
 
 
 def test_slots_are_freed_before_the_sinks_are_settled() -> None:
-    """A sink whose storage is away holds up the end of its job, and nobody's slots."""
+    """If a sink's storage is away, only the end of its job waits, and no slots are held."""
     job = Job("a").run()
     job.feed(ev.CancelRequested())
     free, settle = job.feed(ev.AttemptGone(job.attempt("a")))
@@ -91,7 +91,7 @@ def test_slots_are_freed_before_the_sinks_are_settled() -> None:
 
 
 def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() -> None:
-    """R5: its checkpoints are worth waiting for, as long as its restart strategy says."""
+    """The job's checkpoints are worth waiting for, as long as its restart strategy allows (R5)."""
     job = Job("a").run()
     job.feed(ev.TaskManagerGone(TM, "killed"))
     for _ in range(5):
@@ -106,7 +106,7 @@ def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() ->
 
 
 def test_repeated_refusals_while_a_restart_is_due_are_one_failure() -> None:
-    """The ResourceManager says it with every heartbeat."""
+    """The ResourceManager repeats the refusal with every heartbeat."""
     job = Job("a").run()
     job.feed(ev.TaskManagerGone(TM, "killed"))
     failures = len(job.state.failures)
@@ -116,7 +116,7 @@ def test_repeated_refusals_while_a_restart_is_due_are_one_failure() -> None:
 
 
 def test_a_recovered_job_waits_as_well_and_fails_when_its_strategy_says_so() -> None:
-    """R13, R16: `recovered` is a job with a checkpoint of an earlier JobMaster."""
+    """`recovered` means that an earlier JobMaster of the job completed a checkpoint (R13, R16)."""
     job = Job("a")
     job.feed(ev.Started(recovered=True))
     job.refuse()
@@ -128,7 +128,7 @@ def test_a_recovered_job_waits_as_well_and_fails_when_its_strategy_says_so() -> 
 
 
 def test_a_job_that_is_cancelled_before_its_jobmaster_is_up_ends() -> None:
-    """The Dispatcher knows a JobMaster from before it has started."""
+    """The Dispatcher knows a JobMaster before it has started."""
     job = Job("a")
     job.feed(ev.CancelRequested())
     assert job.feed(ev.Started()) == []
@@ -137,7 +137,7 @@ def test_a_job_that_is_cancelled_before_its_jobmaster_is_up_ends() -> None:
 
 
 def test_a_failure_while_the_job_is_drained_stops_every_task() -> None:
-    """C24: those of other regions are at the end of time, and would read nothing that comes later."""
+    """Tasks of other regions are at the end of time, and would not read what comes later (C24)."""
     job = Job("a", "b").run()
     job.feed(ev.DrainBegun())
     job.report(TaskState.FAILED, "a")

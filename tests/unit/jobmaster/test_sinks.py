@@ -74,7 +74,7 @@ MANIFEST = f"_minflinkd/{JOB}/out/manifests/000000001.json"
 
 
 async def test_before_a_deployment_the_checkpoint_is_published_and_the_rest_discarded(tmp_path: Path) -> None:
-    """J12: each row once, whichever attempt staged it."""
+    """Each row is published once, whichever attempt staged it (J12)."""
     sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
     covered = stage(tmp_path, 1)
     stage(tmp_path, 2)
@@ -98,7 +98,7 @@ async def test_the_end_leaves_data_and_manifests(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_discarded_where_the_checkpoint_cannot_be_published(tmp_path: Path) -> None:
-    """A person may still find what the fault is, and the files."""
+    """A person may still find the cause, and needs the files for it."""
     covered, other = stage(tmp_path, 1), stage(tmp_path, 2)
     (tmp_path / covered.staged).unlink()
     with pytest.raises(StorageCorrupt):
@@ -109,7 +109,7 @@ async def test_nothing_is_discarded_where_the_checkpoint_cannot_be_published(tmp
 async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a newer attempt has staged is never taken for the older round's leftovers."""
+    """Otherwise the older round could discard files that a newer attempt has staged."""
     order: list[str] = []
     go = asyncio.Event()
 
@@ -122,7 +122,7 @@ async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begi
     monkeypatch.setattr("minflinkd.jobmaster.sinks.discard_staged", discard)
     sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
     rounds = [asyncio.create_task(sinks.prepare(None)) for _ in range(2)]
-    while not order:  # noqa: ASYNC110 - for the first to be in it
+    while not order:  # noqa: ASYNC110 - wait until the first round is in it
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     go.set()
@@ -133,13 +133,13 @@ async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begi
 async def test_a_storage_that_hangs_is_an_error_that_may_pass_and_keeps_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A5: neither a restart nor a cancellation waits for ever; and what hung cannot overlap what comes after it."""
+    """No restart or cancellation waits for ever, and the hanging step cannot overlap the next one (A5)."""
     order: list[str] = []
     go = asyncio.Event()
 
     async def hang(*_: object) -> int:
         order.append("begin")
-        await go.wait()  # as a thread does, which nothing can stop
+        await go.wait()  # like a thread, which cannot be stopped
         order.append("end")
         return 0
 
@@ -164,7 +164,7 @@ async def test_a_storage_that_hangs_is_an_error_that_may_pass_and_keeps_its_turn
 async def test_many_steps_that_make_progress_have_all_the_time_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A5: what is bounded is a step, not a job with many sinks."""
+    """The limit is for one step, not for a job with many sinks (A5)."""
 
     async def slow(*_: object) -> int:
         await asyncio.sleep(0.05)
@@ -179,7 +179,7 @@ async def test_many_steps_that_make_progress_have_all_the_time_they_need(
 
 
 async def test_the_sinks_of_other_regions_are_left_alone(tmp_path: Path) -> None:
-    """R16: their tasks run on, and what those have staged is of an attempt that counts."""
+    """Tasks of other regions run on, and their staged files belong to attempts that count (R16)."""
     covered = stage(tmp_path, 1)
     other = stage(tmp_path, 2)
     sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
@@ -190,7 +190,7 @@ async def test_the_sinks_of_other_regions_are_left_alone(tmp_path: Path) -> None
 
 
 async def test_what_a_sink_commits_itself_is_none_of_the_jobmasters_business(tmp_path: Path) -> None:
-    """J13: a restored attempt commits it, where the sink's code and its connections are."""
+    """A restored attempt commits it, because the sink's code and connections are there (J13)."""
     point = checkpoint(tmp_path)
     token = StagedToken(ATTEMPT, 1, '"rows"')
     task = replace(
@@ -203,7 +203,7 @@ async def test_what_a_sink_commits_itself_is_none_of_the_jobmasters_business(tmp
 
 
 async def test_what_a_sink_of_another_version_staged_is_discarded_too(tmp_path: Path) -> None:
-    """H3, J12: a version that is gone leaves nothing, and a storage that went with it holds nobody up."""
+    """No files of an earlier version are left, and a storage that nobody knows any more holds nobody up (H3, J12)."""
     root, other = tmp_path / "out", tmp_path / "other"
     stage(other, 1)
     of_other_versions = [
@@ -221,7 +221,7 @@ async def test_what_a_sink_of_another_version_staged_is_discarded_too(tmp_path: 
 
 
 def test_a_version_leaves_sinks_behind_that_it_lacks_or_that_are_in_another_task(tmp_path: Path) -> None:
-    """J13: only then must the version before it commit for them before it stops."""
+    """Only then must the version before it commit for these sinks before it stops (J13)."""
     one = graph(tmp_path)
     source, out = one.vertices
     apart = Vertex(id=VertexId("apart"), inputs=(Input(id=source.id, exchange=True),), sql="SELECT * FROM numbers")

@@ -1,4 +1,4 @@
-"""The slots of one job: what is asked for, what is taken of an offer, what is given up."""
+"""The slots of one job: what it asks for, what it takes of an offer, and what it gives up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asked(**groups: int) -> SlotPool:
 
 
 def adaptive(desired: int, least: int = 1) -> SlotPool:
-    """A job that has begun anew: it asks for everything, and less will do."""
+    """Return the pool of a job that begins anew. It asks for all slots and accepts fewer."""
     return slot_pool.ask(SlotPool(groups={"a": Bounds(desired, least)}), {"a": Want(desired, desired)}, IDS)
 
 
@@ -43,14 +43,14 @@ def allocation_of(pool: SlotPool, group: str) -> AllocationId:
 
 
 def test_every_group_is_asked_for_once() -> None:
-    """J6, R8: the whole need, which repeats change nothing of."""
+    """The declaration states the whole need, so a repetition changes nothing (J6, R8)."""
     pool = asked(a=2, b=1)
     assert sorted((n.group, n.slots, n.least) for n in pool.declaration()) == [("a", 2, 0), ("b", 1, 0)]
     assert slot_pool.ask(pool, {"a": Want(2, 2), "b": Want(1, 1)}, IDS) is pool
 
 
 def test_a_need_that_only_becomes_easier_to_serve_keeps_its_allocation() -> None:
-    """m1: an offer on the old terms may be on its way."""
+    """An offer on the old terms may be on its way (m1)."""
     pool = adaptive(4)
     easier = slot_pool.ask(pool, {"a": Want(4, 1)}, IDS)
     assert (set(easier.needs), easier.version) == (set(pool.needs), pool.version + 1)
@@ -75,14 +75,14 @@ def test_an_offer_that_is_too_small_is_not_taken_by_a_job_that_needs_all(slots: 
 
 
 def test_slots_that_an_earlier_jobmaster_held_are_taken_where_they_serve_a_need() -> None:
-    """R13: the job comes back on its warm TaskManager, although its new JobMaster did not ask for this allocation."""
+    """The job comes back on its warm TaskManager, although the new JobMaster did not ask for this allocation (R13)."""
     pool, accepted = taken(asked(a=2), TM1, offer("of-the-old-one", 2))
     assert accepted
     assert not taken(pool, TM2, offer("another", 2))[1]  # nothing is missing any more: the TaskManager frees it
 
 
 def test_fewer_slots_than_wanted_are_taken_and_the_rest_is_asked_for_beside_them() -> None:
-    """R13, R20: a job that ran narrower than it wants."""
+    """The job ran narrower than it wants to (R13, R20)."""
     pool, accepted = taken(adaptive(4), TM1, offer("old", 2))
     assert accepted
     pool = slot_pool.ask(pool, {"a": Want(4, 3, TM1, 2)}, IDS)
@@ -98,7 +98,7 @@ def test_slots_below_the_least_parallelism_are_of_no_use() -> None:
 
 
 def test_what_was_given_up_is_never_taken_again() -> None:
-    """R11, R8: an old allocation does not come back to life by a late offer."""
+    """A late offer does not bring an old allocation back (R11, R8)."""
     pool = asked(a=2)
     mine = offer(allocation_of(pool, "a"), 2)
     pool, _ = taken(pool, TM1, mine)
@@ -108,7 +108,7 @@ def test_what_was_given_up_is_never_taken_again() -> None:
 
 
 def test_a_slot_that_is_held_is_not_taken_under_another_allocation() -> None:
-    """A late offer of an allocation that the TaskManager has replaced since."""
+    """The offer is late: the TaskManager has replaced its allocation since."""
     pool, _ = taken(adaptive(4), TM1, offer("new", 2))
     assert not taken(pool, TM1, offer("old", 2, first=1))[1]
 

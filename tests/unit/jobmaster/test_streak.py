@@ -1,4 +1,4 @@
-"""When a job is said to restart repeatedly, and when it has proved healthy again."""
+"""When a job counts as restarting repeatedly, and when it has proved healthy again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def failure(at: float) -> Failure:
 
 
 def after(*runs: float, pause: float = 1.0, checkpoints: bool = True) -> Streak:
-    """Of a job that runs so many seconds each time before it fails, and is looked at whenever it may be healthy."""
+    """Return the streak of a job that runs this long before each failure. It is checked whenever it may be healthy."""
     streak, now = NO_FAILURES, 0.0
     for seconds in runs:
         running_since, now = now, now + seconds
@@ -36,7 +36,7 @@ def test_a_taskmanager_that_is_lost_every_day_never_makes_a_row() -> None:
 
 
 def test_a_session_that_fills_its_memory_in_two_minutes_makes_a_row_although_checkpoints_complete() -> None:
-    """What is healthy is told from how long the job ran before: no single time tells a slow leak from health."""
+    """No single time separates a slow leak from health, so the limit depends on how long the job ran before."""
     assert after(120, 125, 110, 130).failures == 4
 
 
@@ -49,7 +49,7 @@ def test_two_tasks_that_fail_while_the_job_comes_up_are_a_row() -> None:
 
 
 def test_a_job_that_runs_has_not_proved_healthy_before_it_has_completed_a_checkpoint() -> None:
-    """Until then the next failure would throw it back to where the last one did."""
+    """Until then the next failure would throw it back to the same point as the last one."""
     streak = after(1, 1, 1)
     assert not streak.is_over(100.0, 100.0 + LEAST, checkpointed=False)
     assert streak.is_over(100.0, 100.0 + LEAST, checkpointed=True)
@@ -58,6 +58,6 @@ def test_a_job_that_runs_has_not_proved_healthy_before_it_has_completed_a_checkp
 
 
 def test_ten_minutes_without_a_failure_are_enough() -> None:
-    """A job that failed after hours is not ill for hours."""
+    """A job that failed after hours does not need hours to count as healthy."""
     assert after(DAY).probation == MOST
     assert after(601, 601, 601).failures == 1

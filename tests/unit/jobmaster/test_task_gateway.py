@@ -1,4 +1,4 @@
-"""What the coordinator's words to the tasks carry."""
+"""What the coordinator's messages to the tasks contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wire:
 
 
 async def test_a_trigger_says_how_long_the_task_may_take() -> None:
-    """C21: a checkpoint that may take an hour does not end after the ten minutes that are the default."""
+    """The default of ten minutes does not end a checkpoint that may take an hour (C21)."""
     wire = Wire()
     tasks = TaskManagerTasks(
         cast(Network, wire),

@@ -1,4 +1,4 @@
-"""A deployment without an answer (m12): nobody knows whether it was carried out."""
+"""A deployment without an answer: nobody knows whether it was carried out (m12)."""
 
 from __future__ import annotations
 

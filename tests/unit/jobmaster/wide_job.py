@@ -1,4 +1,4 @@
-"""A job of wide tasks, its scheduler fed by hand: what is asked for, offered, deployed, reported."""
+"""A job of wide tasks. Tests feed its scheduler by hand and see what is requested, offered, deployed and reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def task(name: str, parallelism: int, group: str) -> Task:
 
 
 class WideJob:
-    """`WideJob(a=4, b=2)`: two tasks, each in a slot sharing group of its own, unless `group` names one for all."""
+    """`WideJob(a=4, b=2)` has two tasks, each in a slot sharing group of its own, unless `group` names one for all."""
 
     def __init__(self, *, group: str = "", ran_with: int = 0, recovered: bool = False, **widths: int) -> None:
         rng = random.Random(7)
@@ -52,7 +52,7 @@ class WideJob:
         return list(commands)
 
     def wait(self, seconds: float) -> list[ev.Command]:
-        """What is commanded meanwhile."""
+        """Let time pass. Return the commands that are given meanwhile."""
         until, commands = self.now + seconds, []
         while (due := next_wakeup(self.state, self.now)) is not None and due <= until:
             self.now = due
@@ -65,7 +65,7 @@ class WideJob:
         return {need.group: need for need in self.state.pool.declaration()}
 
     def offer(self, resource: ResourceId, slots: int, allocation: str = "") -> list[ev.Command]:
-        """Of the only need, or of an allocation that nobody here has asked for."""
+        """Offer slots for the only need, or for an allocation that nobody here has requested."""
         if not allocation:
             (need,) = self.needs.values()
             allocation = need.allocation_id
@@ -88,7 +88,7 @@ class WideJob:
         return [c for c in commands if isinstance(c, ev.Deploy)]
 
     def come_up(self) -> None:
-        """Everything that is deployed runs."""
+        """Report RUNNING for everything that is deployed."""
         for execution in self.state.live:
             if execution.state is ExecutionState.DEPLOYING:
                 self.report(execution.task_id, TaskState.RUNNING)

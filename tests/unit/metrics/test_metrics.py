@@ -1,4 +1,4 @@
-"""E30: Prometheus metrics, from samples, in a registry of their own."""
+"""Prometheus metrics, made from samples, in a registry of their own (E30)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def values(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def test_a_sample_becomes_metrics() -> None:
-    """E30: jobs by state, restarts, checkpoints by cause, slots, TMs, heartbeat age, rows, state."""
+    """Metrics cover jobs by state, restarts, checkpoints by cause, slots, TMs, heartbeat age, rows and state (E30)."""
     metrics = Metrics(version="1")
     metrics.cluster.show(SAMPLE)
     found = values(metrics)
@@ -90,7 +90,7 @@ def test_a_sample_becomes_metrics() -> None:
 
 
 def test_the_files_of_a_jobs_checkpoints_are_measured() -> None:
-    """F10: files, bytes, amplification, what compactions rewrite, and the requests to the storage."""
+    """Metrics cover files, bytes, amplification, compactions, and requests to the storage (F10)."""
     metrics = Metrics(version="1")
     metrics.cluster.show(SAMPLE)
     found, job = values(metrics), ("a" * 32,)
@@ -105,14 +105,14 @@ def test_the_files_of_a_jobs_checkpoints_are_measured() -> None:
 
 
 def test_what_could_not_be_asked_for_is_left_out() -> None:
-    """E30: an absent number is not 0."""
+    """An absent number is not 0 (E30)."""
     metrics = Metrics(version="1")
     names = {name for name, _ in values(metrics)}
     assert not any(name.startswith(("minflinkd_jobs", "minflinkd_slots", "minflinkd_taskmanagers")) for name in names)
 
 
 def test_requests_are_counted_by_outcome() -> None:
-    """E30: RPC by type and outcome, storage requests; R1: what was refused for its token."""
+    """RPCs have type and outcome, storage requests too (E30). Refused tokens are counted (R1)."""
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
@@ -135,13 +135,13 @@ def test_two_daemons_in_a_process_do_not_meet() -> None:
 
 
 async def test_a_blocked_loop_is_seen() -> None:
-    """A4: the loop's lag is a metric."""
+    """The event loop's lag is a metric (A4)."""
     metrics = Metrics(version="1")
     async with LoopLag(metrics.registry, SystemClock(), interval=0.001):
         while (metrics.registry.get_sample_value("minflinkd_event_loop_lag_seconds_sum") or 0.0) < 0.02:
             stop = asyncio.get_running_loop().time() + 0.03
             while asyncio.get_running_loop().time() < stop:
-                pass  # what a blocking call does to the loop
+                pass  # this is what a blocking call does to the loop
             await asyncio.sleep(0)
     count = metrics.registry.get_sample_value("minflinkd_event_loop_lag_seconds_count")
     assert count is not None

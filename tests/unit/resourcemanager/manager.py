@@ -1,4 +1,4 @@
-"""A slot manager that is fed by hand, and short words for what it is fed."""
+"""A slot manager to which tests feed events by hand, with a short notation for reports and needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leader(job: JobId) -> LeaderId:
 
 @dataclass
 class Manager:
-    """Feeds a slot manager and remembers what it commanded. TaskManagers are named tm-1, tm-2, ... as they start."""
+    """Feeds a slot manager with events and remembers its commands. TaskManagers are named tm-1, tm-2, ... in order."""
 
     options: ResourceManagerOptions = NO_STANDBY
     now: float = 0.0
@@ -66,7 +66,7 @@ class Manager:
     def report(
         self, tm: ResourceId, session: SessionPhase = READY, slots: int | None = None, /, **held: AllocationId
     ) -> TaskManagerReport:
-        """`held` is read as s0=A, s1=A: who holds which slot; C is JOB2's, the others are JOB1's."""
+        """Feed a report. `held` says who holds which slot, as s0=A, s1=A. C belongs to JOB2, the others to JOB1."""
         self.versions[tm] = self.versions.get(tm, 0) + 1
         slots = tuple(
             SlotStatus(index=i, job_id=JOB2 if holder == C else JOB1, allocation_id=holder)
@@ -128,7 +128,7 @@ class Manager:
         libraries: tuple[Library, ...] = (),
         **needs: int | SlotNeed,
     ) -> list[ev.Command]:
-        """`needs` is read as a=2: allocation A, 2 slots; or as a whole SlotNeed."""
+        """Declare needs. a=2 means two slots for allocation A; a value may also be a whole SlotNeed."""
         declaration = self.declaration(job, version, held, by, exclusive, **needs)
         return self.feed(ev.NeedsDeclared(copy(declaration, libraries=libraries)))
 

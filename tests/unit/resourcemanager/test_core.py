@@ -1,4 +1,4 @@
-"""The core of the ResourceManager by messages: what it answers, and what it commands."""
+"""The core of the ResourceManager: how it answers messages, and which commands it gives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
 
 @dataclass
 class Manager:
-    """A core whose invariants are checked after every step, and the reports of TaskManagers with two slots."""
+    """A core whose invariants are checked after every step, and reports of TaskManagers with two slots."""
 
     core: ResourceManagerCore
     now: float = 0.0
@@ -78,7 +78,7 @@ class Manager:
         )
 
     def passes(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Time, in which `meanwhile` happens every second."""
+        """Let time pass and call `meanwhile` every second."""
         for _ in range(round(seconds)):
             self.now += 1.0
             meanwhile()
@@ -121,7 +121,7 @@ def test_a_need_becomes_a_request_to_the_taskmanager_and_its_answer_settles_it()
 
 @pytest.mark.parametrize("outcome", [Unknown(RpcTimeout("late")), Refused(Fenced("not registered yet"))])
 def test_a_request_without_a_known_outcome_is_repeated_after_a_pause(outcome: Unknown | Refused) -> None:
-    """m7: the same slots, for the same allocation."""
+    """The same slots are requested for the same allocation (m7)."""
     manager = manager_with()
     manager.register(TM1)
     manager.declare(need(A))
@@ -154,7 +154,7 @@ def test_a_slot_that_falls_free_serves_who_waits_for_it() -> None:
 
 
 def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> None:
-    """R9: it may arrive after the registration of the next one. A notice that names none is taken."""
+    """The notice may arrive after the next process has registered. A notice without a process is taken (R9)."""
     manager = manager_with(can_start=False)
     earlier = manager.register(TM1, standalone=True, nonce="1")
     report = manager.report(TM1, (OTHER, B))
@@ -171,7 +171,7 @@ def test_a_notice_of_an_earlier_process_of_the_taskmanager_changes_nothing() -> 
 
 
 def test_messages_with_another_resourcemanagers_token_are_refused() -> None:
-    """R1."""
+    """A message with another ResourceManager's token is refused (R1)."""
     manager = manager_with()
     registered = manager.register(TM1)
     with pytest.raises(Fenced):
@@ -182,7 +182,7 @@ def test_messages_with_another_resourcemanagers_token_are_refused() -> None:
 
 
 def test_an_earlier_jobmaster_of_a_job_is_refused() -> None:
-    """R1: whoever was replaced learns it."""
+    """A replaced JobMaster learns of it in this way (R1)."""
     manager = manager_with()
     manager.declare(need(A), by=SECOND)
     with pytest.raises(Fenced):
@@ -231,7 +231,7 @@ def test_a_silent_taskmanager_is_lost_killed_and_told_to_its_jobs() -> None:
 
 
 def test_nobody_is_lost_because_the_resourcemanager_itself_was_held_up() -> None:
-    """A4, R10: what was said meanwhile is still to be read; who is silent from then on is lost."""
+    """Messages that waited meanwhile are still read. Whoever is silent from then on is lost (A4, R10)."""
     manager = manager_with(can_start=False)
     manager.register(TM1)
     manager.passes(2)
@@ -264,7 +264,7 @@ def test_a_taskmanager_that_connects_again_is_not_lost() -> None:
 
 
 def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> None:
-    """R10."""
+    """An earlier JobMaster stays fenced, and the silent one may come back (R10)."""
     manager = manager_with(can_start=False)
     manager.declare(need(A), by=SECOND)
     manager.passes(10)
@@ -276,7 +276,7 @@ def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> N
 
 
 def test_whoever_is_not_registered_is_told_so_and_registers_again() -> None:
-    """R9, R12."""
+    """A TaskManager that is not registered is told so. It registers again, as a new instance (R9, R12)."""
     manager = manager_with(can_start=False)
     registered = manager.register(TM1)
     manager.core.exited(TM1, "killed", manager.now)
@@ -286,7 +286,7 @@ def test_whoever_is_not_registered_is_told_so_and_registers_again() -> None:
 
 
 def test_nothing_is_remembered_of_a_lost_standalone_taskmanager() -> None:
-    """R7: each restart may bring another resource id."""
+    """Each restart may bring another resource id (R7)."""
     manager = manager_with(can_start=False)
     manager.register(TM1, standalone=True)
     manager.passes(5)
@@ -311,7 +311,7 @@ def test_a_start_that_fails_is_repeated_after_a_pause_and_its_reason_is_told() -
 
 
 def test_an_idle_taskmanager_is_asked_to_exit_before_its_driver_stops_it() -> None:
-    """R6, m13: and it is told so when it registers meanwhile."""
+    """If it registers meanwhile, it is told again to exit (R6, m13)."""
     manager = manager_with(taskmanager_timeout=3.0)
     registered = manager.register(TM1)
     manager.passes(3, lambda: manager.beat(registered, manager.report(TM1)))
@@ -327,7 +327,7 @@ def test_an_idle_taskmanager_is_asked_to_exit_before_its_driver_stops_it() -> No
 
 
 def test_an_aged_session_is_renewed_by_request() -> None:
-    """R6a: what the answer says decides nothing, the next report does."""
+    """Only the next report counts, not the answer (R6a)."""
     manager = manager_with(can_start=False)
     registered = manager.register(TM1)
     aged = msgspec.structs.replace(manager.report(TM1), session_aged=True)
@@ -374,7 +374,7 @@ def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> 
 
 
 def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
-    """H3, R24: what is built there need not be built again, also where the TaskManager is the job's own."""
+    """What was built there need not be built again, even if the TaskManager is the job's own (H3, R24)."""
     manager = manager_with(can_start=False)
     registered = manager.register(TM1, (JOB, A))
     manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (JOB, A)), dedicated_to=JOB))
@@ -387,7 +387,7 @@ def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
 
 
 def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
-    """B31: the idle one keeps room for other versions. Where all hold another version, who waits is told."""
+    """The idle one is kept for other versions. If all hold another version, the waiting job is told (B31)."""
     one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
     manager = manager_with(can_start=False)
     registered = manager.register(TM1, (OTHER, B))
@@ -402,7 +402,7 @@ def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_alread
 
 
 def test_a_wanted_session_outlives_the_pause_between_failed_starts() -> None:
-    """R5: who asks only now and then gets one in the end."""
+    """Whoever asks only now and then still gets one in the end (R5)."""
     manager = manager_with()
     manager.receive(m.FindSession())
     for _ in range(7):
@@ -425,7 +425,7 @@ def test_times_are_shown_as_the_wall_clock_has_them() -> None:
 
 
 def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
-    """R7: a standalone one has it from nowhere else."""
+    """A standalone TaskManager learns it from nowhere else (R7)."""
     manager = manager_with()
     manager.core.blob_url, manager.core.blob_store = "http://127.0.0.1:1", "file:///blobs"
     registered = manager.register(TM1, standalone=True)

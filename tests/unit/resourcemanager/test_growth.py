@@ -1,4 +1,4 @@
-"""Jobs that begin with fewer slots than they want, and grow (R20)."""
+"""Jobs that start with fewer slots than they want, and grow (R20)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def need(allocation: AllocationId, slots: int, **more: object) -> SlotNeed:
 
 
 def with_two_free_on(tm: ResourceId, options: ResourceManagerOptions = NO_START) -> Manager:
-    """JOB2 holds the other two."""
+    """JOB2 holds the other two slots."""
     manager = Manager(options)
     manager.started = 3
     manager.register(tm, s0=C, s1=C)
@@ -48,7 +48,7 @@ def test_the_largest_part_is_taken() -> None:
 
 
 def test_a_taskmanager_for_all_of_it_is_started_once_all_the_same() -> None:
-    """And given to the job when it asks to grow; the start is not repeated for ever where it does not come."""
+    """The job gets it when it asks to grow. If it does not come, the start is not repeated for ever."""
     manager = with_two_free_on(TM1, FOUR)
     manager.started = 1
     assert manager.needs(a=need(A, 4, least=1)) == [allocate(TM1, (2, 3), A), ev.StartTaskManager(TM2)]
@@ -61,7 +61,7 @@ def test_a_taskmanager_for_all_of_it_is_started_once_all_the_same() -> None:
 
 
 def test_who_would_grow_starts_nothing() -> None:
-    """Not once, and so not in a loop."""
+    """Nothing is started even once, so there can be no loop."""
     manager = Manager(FOUR)
     manager.started = 1
     manager.register(TM1, s0=A, s1=A, s2=C, s3=C)
@@ -95,7 +95,7 @@ def test_growth_that_gains_nothing_is_none() -> None:
 
 
 def test_who_waits_comes_before_who_would_grow_though_it_came_later() -> None:
-    """A standby is there for whoever has nothing."""
+    """A standby is there for whoever has no slots."""
     manager = Manager(NO_START)
     manager.register(TM1, s0=A, s1=A, s2=C, s3=C)
     manager.needs(held=(A,), b=need(B, 4, least=3, beside=TM1, held=2))
@@ -104,7 +104,7 @@ def test_who_waits_comes_before_who_would_grow_though_it_came_later() -> None:
 
 
 def test_a_need_that_nothing_free_serves_stops_nobodys_growth() -> None:
-    """It may never be served, and would take none of these slots."""
+    """The need may never be served, and these slots would be of no use to it."""
     manager = with_two_free_on(TM1)
     manager.needs(JOB2, version=2, held=(C,), d=4)
     grow = need(B, 2, least=2, beside=ResourceId("tm-gone"), held=1)
@@ -113,7 +113,7 @@ def test_a_need_that_nothing_free_serves_stops_nobodys_growth() -> None:
 
 @pytest.mark.parametrize("slots", [4, 9])
 def test_growth_that_finds_no_room_stops_nobody_elses_and_starts_nothing(slots: int) -> None:
-    """R20: neither one for which there is none now, nor one that is larger than any TaskManager."""
+    """A need may find no room now, or be larger than any TaskManager (R20)."""
     manager = with_two_free_on(TM1, FOUR)
     too_much = need(AllocationId("d"), slots, least=slots, beside=TM1, held=1)
     assert manager.needs(JOB2, version=2, held=(C,), d=too_much) == []

@@ -18,7 +18,7 @@ IDLE_ONE_BESIDE = replace(NO_STANDBY, heartbeat_timeout=5.0)
 
 
 def after_a_crash() -> Manager:
-    """JOB1 holds both slots of TM1, and its JobMaster is gone; TM2 is free."""
+    """JOB1 holds both slots of TM1, and its JobMaster has crashed. TM2 is free."""
     manager = Manager(IDLE_ONE_BESIDE)
     manager.started = 2
     manager.register(TM1)
@@ -31,7 +31,7 @@ def after_a_crash() -> Manager:
 
 
 def test_the_taskmanagers_of_a_job_are_told_of_its_new_jobmaster_and_nothing_is_taken_elsewhere() -> None:
-    """R13: the job comes back on its warm TaskManager."""
+    """The job comes back on its warm TaskManager (R13)."""
     manager = after_a_crash()
     assert manager.needs(by=NEXT, b=2) == [ev.AnnounceJobMaster(JOB1, NEXT, (TM1,))]
     assert manager.slot_states(TM2) == [SlotState.FREE] * 2
@@ -42,7 +42,7 @@ def test_the_taskmanagers_of_a_job_are_told_of_its_new_jobmaster_and_nothing_is_
 
 
 def test_a_job_whose_slots_are_not_offered_in_time_is_served_elsewhere() -> None:
-    """R13: bounded by the heartbeat timeout after the first declaration of the new JobMaster."""
+    """The wait ends a heartbeat timeout after the new JobMaster's first declaration (R13)."""
     manager = after_a_crash()
     manager.needs(by=NEXT, b=2)
     (command,) = manager.tick(5)
@@ -59,7 +59,7 @@ def test_nothing_is_started_for_what_the_job_holds_already() -> None:
 
 
 def test_what_the_job_holds_covers_no_more_than_it_is_large() -> None:
-    """R13: one allocation of two slots serves one need, and none that wants more."""
+    """An allocation of two slots covers one need of at most two slots (R13)."""
     manager = after_a_crash()
     assert manager.needs(by=NEXT, b=2, d=1)[1:] == [allocate(TM2, (0,), "d", by=NEXT)]
     larger = after_a_crash()
@@ -68,7 +68,7 @@ def test_what_the_job_holds_covers_no_more_than_it_is_large() -> None:
 
 
 def test_an_earlier_jobmaster_is_stale_once_a_later_one_has_declared() -> None:
-    """R1: whatever version its declaration has."""
+    """The version of its declaration does not matter (R1)."""
     manager = after_a_crash()
     manager.needs(by=NEXT, b=2)
     assert is_stale(manager.state, JOB1, leader(JOB1))
@@ -95,7 +95,7 @@ def test_a_silent_jobmaster_may_speak_again_and_an_earlier_one_may_not() -> None
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_end_of_a_job_outlives_its_jobmasters_late_messages(known: bool) -> None:
-    """R1: also where its declaration was never heard; a later JobMaster of the same job is welcome."""
+    """Late messages are refused even if the job's declaration was never heard. A later JobMaster is accepted (R1)."""
     manager = Manager()
     if known:
         manager.needs(held=(A,))
@@ -107,7 +107,7 @@ def test_the_end_of_a_job_outlives_its_jobmasters_late_messages(known: bool) -> 
 
 
 def test_ended_jobs_are_remembered_up_to_a_bound() -> None:
-    """The last ones: their late messages are still under way."""
+    """The most recent ones are remembered, because their late messages are still under way."""
     manager = Manager()
     for number in range(PAST_KEPT + 10):
         manager.feed(ev.JobMasterGone(JobId(f"{number:032x}"), LeaderId("x"), for_good=True))
@@ -116,7 +116,10 @@ def test_ended_jobs_are_remembered_up_to_a_bound() -> None:
 
 
 def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_it_gives_slots_away() -> None:
-    """R12, R13, R14: they may hold slots of the jobs that ask; bounded by the heartbeat timeout."""
+    """TaskManagers that it found may hold slots of the jobs that ask.
+
+    The wait ends after the heartbeat timeout (R12, R13, R14).
+    """
     manager = Manager(IDLE_ONE_BESIDE)
     manager.feed(ev.TaskManagersFound((TM1, TM2)))
     manager.register(TM2)

@@ -1,4 +1,4 @@
-"""TaskManagers of a job's own (R24), those that nobody here started (R7), and those whose session has aged (R6a)."""
+"""TaskManagers of one job (R24), those started by others (R7), and those with aged sessions (R6a)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AGED = "its session has aged"
 
 
 def test_an_exclusive_job_gets_a_wholly_idle_taskmanager_which_is_its_own_from_then_on() -> None:
-    """R24: from the reservation, before the TaskManager has said so."""
+    """The TaskManager is the job's own from the reservation on, before the TaskManager has confirmed it (R24)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1, s0=C)
     manager.register(TM2)
@@ -70,7 +70,7 @@ def test_a_new_resourcemanager_learns_whose_own_a_taskmanager_is() -> None:
 
 
 def test_a_reservation_is_void_where_the_taskmanager_says_that_it_is_anothers_own() -> None:
-    """R24."""
+    """If a TaskManager reports that it belongs to another job, a reservation on it is void (R24)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1)
     manager.needs(JOB2, b=1)
@@ -79,7 +79,7 @@ def test_a_reservation_is_void_where_the_taskmanager_says_that_it_is_anothers_ow
 
 
 def test_an_own_taskmanager_ends_with_its_job() -> None:
-    """R24: not before it is idle, and long before an idle one of the session would."""
+    """A job's own TaskManager has to be idle to end, but ends long before an idle one of the session would (R24)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(exclusive=True, a=1)
@@ -99,7 +99,7 @@ def test_an_own_taskmanager_waits_a_while_for_its_jobs_next_jobmaster() -> None:
 
 
 def test_an_own_taskmanager_is_no_standby() -> None:
-    """R6, R24."""
+    """A TaskManager that belongs to one job does not count as a standby (R6, R24)."""
     manager = Manager(STANDBY)
     manager.started = 1
     own = manager.report_with(TM1, dedicated_to=JOB1)
@@ -117,7 +117,7 @@ def test_a_standalone_taskmanager_is_never_stopped_for_idleness() -> None:
 
 
 def test_a_standalone_taskmanager_is_told_to_exit_after_its_own_job_and_its_process_is_left_alone() -> None:
-    """R7, R24: whoever started it starts it again."""
+    """Whoever started it starts it again (R7, R24)."""
     manager = Manager()
     manager.register(TM1, standalone=True, as_report=manager.report_with(TM1, dedicated_to=JOB1))
     (told,) = manager.tick(LONELY)
@@ -128,7 +128,7 @@ def test_a_standalone_taskmanager_is_told_to_exit_after_its_own_job_and_its_proc
 
 
 def test_a_started_taskmanager_that_was_told_to_exit_is_stopped_by_its_driver() -> None:
-    """R6: whatever it answered."""
+    """The TaskManager's answer does not matter (R6)."""
     manager = Manager(replace(NO_STANDBY, taskmanager_timeout=60))
     manager.register(TM1)
     (told,) = manager.tick(60)
@@ -159,7 +159,7 @@ def test_a_lost_standalone_taskmanager_is_told_to_its_jobs_and_not_killed() -> N
 
 @pytest.mark.parametrize("other", [{"pid": 2}, {"nonce": "another"}])
 def test_another_process_in_place_of_one_takes_its_jobs_slots_away(other: dict[str, Any]) -> None:
-    """R9: with the process, what ran in it is gone. In a container every process may have the same pid."""
+    """What ran in the earlier process is gone. In a container every process may have the same pid (R9)."""
     manager = Manager()
     manager.register(TM1, standalone=True, s0=A)
     manager.needs(held=(A,))
@@ -172,7 +172,7 @@ def test_another_process_in_place_of_one_takes_its_jobs_slots_away(other: dict[s
 
 
 def test_an_aged_session_is_no_standby_and_is_renewed_once_another_stands_in() -> None:
-    """R6a: standby first."""
+    """The standby comes first (R6a)."""
     manager = Manager(STANDBY)
     manager.started = 1
     aged = manager.report_with(TM1, session_aged=True)
@@ -194,7 +194,7 @@ def test_an_aged_session_is_renewed_at_once_where_no_spare_can_be_had() -> None:
 
 
 def test_an_aged_session_in_use_is_not_renewed() -> None:
-    """R6a: at an idle moment; one that analyses a submission is not idle."""
+    """An aged session is renewed when it is idle. A session that analyses a submission is not idle (R6a)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1, as_report=manager.report_with(TM1, session_aged=True, s0=C))
     assert manager.tick(CALM) == []
@@ -206,7 +206,7 @@ def test_an_aged_session_in_use_is_not_renewed() -> None:
 
 
 def test_aged_sessions_are_renewed_one_after_the_other() -> None:
-    """R6a: as many at a time as may start."""
+    """As many are renewed at a time as may start (R6a)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     for tm in (TM1, TM2):
         manager.register(tm, as_report=manager.report_with(tm, session_aged=True))
@@ -218,7 +218,7 @@ def test_aged_sessions_are_renewed_one_after_the_other() -> None:
 
 
 def test_a_need_prefers_a_session_that_has_not_aged() -> None:
-    """R6a; and takes the aged one before it waits."""
+    """If there is no other, it takes the aged one and does not wait (R6a)."""
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.register(TM1, as_report=manager.report_with(TM1, session_aged=True))
     manager.register(TM2)

@@ -1,4 +1,4 @@
-"""Jobs whose code one session cannot hold in two versions (B31)."""
+"""Jobs whose code one session cannot hold, because it has two versions of a library (B31)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_versions_of_a_unit_clash_and_nothing_else_does() -> None:
 
 
 def test_a_job_gets_another_taskmanager_than_the_one_that_holds_its_library_in_another_version() -> None:
-    """B31: from the reservation, before the TaskManager has said so."""
+    """A TaskManager counts as holding a library from the reservation on, before it has confirmed it (B31)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.register(TM2)
@@ -52,8 +52,7 @@ def test_jobs_with_the_same_version_or_with_other_libraries_share_a_taskmanager(
 
 
 def test_a_job_goes_where_its_libraries_are_already() -> None:
-    """B31: to the idle session that analysed it, which says that it has aged, rather than to an idle one without them;
-    and among those in use."""
+    """An idle session that has them, even an aged one, is preferred to one without. So is one in use (B31)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.register(TM2, as_report=manager.report_with(TM2, libraries=ONE, session_aged=True))
@@ -65,7 +64,7 @@ def test_a_job_goes_where_its_libraries_are_already() -> None:
 
 
 def test_a_session_that_has_aged_otherwise_gets_no_job_for_its_libraries() -> None:
-    """B31, R6a: nor is an idle one used where one in use has room."""
+    """An idle session is not used either if one in use has room (B31, R6a)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.register(TM2, as_report=manager.report_with(TM2, libraries=ONE, session_aged=True, s0=C))
@@ -87,7 +86,7 @@ def test_a_taskmanager_is_started_where_free_slots_lie_beside_another_version_on
 
 
 def test_a_need_that_finds_no_room_for_its_libraries_keeps_none_from_the_others() -> None:
-    """B31: also where nothing can be started; who waits is told why."""
+    """Other needs are served even if nothing can be started. The waiting job is told why (B31)."""
     manager = Manager(FIXED)
     manager.register(TM1, as_report=manager.report_with(TM1, libraries=ONE))
     assert manager.needs(libraries=TWO, a=1) == []
@@ -108,7 +107,7 @@ def test_a_reservation_is_void_where_the_session_turns_out_to_hold_another_versi
 
 
 def test_the_library_of_a_job_that_has_ended_stays_until_the_session_is_renewed() -> None:
-    """B31, R6a: the TaskManager says what its session holds."""
+    """The TaskManager reports what its session holds (B31, R6a)."""
     manager = Manager(FIXED)
     manager.register(TM1)
     manager.needs(libraries=ONE, a=1)

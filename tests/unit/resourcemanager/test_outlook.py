@@ -1,4 +1,4 @@
-"""What a need that has no slots yet is told: what was asked, what there is, why no more comes (R5)."""
+"""What a job is told about a need without slots: what it asked for, what there is, why no more comes (R5)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_need_that_is_served_is_told_nothing() -> None:
 
 
 def test_where_none_is_started_a_need_waits_for_those_that_register_by_themselves() -> None:
-    """R7: also one that is larger than all that are there, for the next may be larger."""
+    """A need waits even if it is larger than all TaskManagers that are there: the next may be larger (R7)."""
     manager = Manager(replace(FOUR, can_start=False))
     manager.needs(a=NEED)
     none = "none is started here, they register by themselves (resourcemanager.driver: standalone)"
@@ -53,7 +53,7 @@ def test_where_none_is_started_a_need_waits_for_those_that_register_by_themselve
 
 @pytest.mark.parametrize("session", [STARTING, LOST])
 def test_a_session_that_does_not_start_says_why(session: object) -> None:
-    """`java` is missing on the host of a standalone TaskManager, say."""
+    """For example, `java` is missing on the host of a standalone TaskManager."""
     manager = Manager(replace(FOUR, can_start=False))
     manager.register(TM1, standalone=True, as_report=manager.report_with(TM1, session, session_error="no java"))
     manager.needs(a=NEED)
@@ -88,7 +88,7 @@ def test_a_start_whose_session_never_came_up_names_the_sessions_error() -> None:
 
 
 def test_the_cause_of_a_failed_start_is_told_once() -> None:
-    """R5: the session's last words are often those of its process, too."""
+    """The session's last words are often those of its process too (R5)."""
     manager = Manager(NO_STANDBY)
     manager.needs(a=1)
     manager.register(TM1, as_report=manager.report_with(TM1, STARTING, session_error="no such thing as Java"))
@@ -97,7 +97,7 @@ def test_the_cause_of_a_failed_start_is_told_once() -> None:
 
 
 def test_a_job_that_would_only_grow_is_never_refused() -> None:
-    """R20: it runs."""
+    """A job that asks only to grow is running (R20)."""
     manager = Manager(FOUR)
     manager.register(TM1, s0=C, s1=C, s2=C, s3=C)
     manager.needs(JOB2, held=(C,))
@@ -114,7 +114,7 @@ def test_fewer_slots_that_will_do_are_what_decides_whether_a_need_is_too_large()
 
 
 def test_the_answer_says_how_large_a_taskmanager_can_be_where_that_is_known() -> None:
-    """R5: one that registers by itself may be of any size."""
+    """One that registers by itself may be of any size (R5)."""
     manager = Manager(FOUR)
     manager.needs(a=NEED)
     assert manager.answer().largest == 4

@@ -1,4 +1,4 @@
-"""The process driver, with real small processes in the place of TaskManagers."""
+"""The process driver. Small real processes stand in for TaskManagers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAMILY = (
 
 
 class Host:
-    """A driver whose TaskManagers run a given script, and what it told."""
+    """A driver whose TaskManagers run a given script. It remembers what the driver reported."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "taskmanagers"
@@ -72,7 +72,7 @@ class Host:
         return [sys.executable, str(directory / "script.py")]
 
     async def start(self, script: str = SLEEP, resource_id: ResourceId = TM) -> int:
-        """The pid, when the script has said that it is up."""
+        """Start a TaskManager. Return its pid when the script has said that it is up."""
         self.script = script
         await self.driver.start(resource_id)
         if script in (FAIL, EXPLAIN):
@@ -88,7 +88,7 @@ class Host:
             return await self.exits.get()
 
     async def crash(self) -> None:
-        """The daemon ends and another begins."""
+        """End the daemon without cleanup and start another."""
         await self.driver.aclose()
         self.driver = self.new_driver()
 
@@ -107,7 +107,7 @@ def alive(pid: int) -> bool:
 
 
 def pidfds() -> int:
-    """How many this process has open."""
+    """Return how many pidfds this process has open."""
     return sum("pidfd" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
 
 
@@ -121,7 +121,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 async def test_the_exit_of_a_process_is_told_at_once_with_its_code_and_the_end_of_its_log(host: Host) -> None:
-    """R11, R5: why no TaskManager could be started is known at once."""
+    """So it is known at once why no TaskManager could be started (R11, R5)."""
     await host.start(FAIL)
     began = time.monotonic()
     resource_id, reason = await host.exit()
@@ -132,14 +132,14 @@ async def test_the_exit_of_a_process_is_told_at_once_with_its_code_and_the_end_o
 
 
 async def test_a_taskmanager_that_cannot_go_on_says_why_in_one_line(host: Host) -> None:
-    """R5: the reason reaches people in the error of a job; of a log that ends with it, the rest says less."""
+    """The reason appears in a job's error. The rest of a log that ends with it says less (R5)."""
     await host.start(EXPLAIN)
     _, reason = await host.exit()
     assert reason == "its process ended with exit code 1: no such thing as Java"
 
 
 async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:
-    """R11: the driver sees the exit long before a heartbeat is missed."""
+    """The driver sees the exit long before a heartbeat is missed (R11)."""
     pid = await host.start()
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ async def test_a_signal_without_a_name_is_told_by_its_number(host: Host) -> None
 async def test_an_exit_is_told_though_its_log_cannot_be_read_in_time(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R11: the slots are lost, whatever the disk does."""
+    """The slots are lost, whatever the disk does (R11)."""
     go_on = threading.Event()
     monkeypatch.setattr(module, "LOG_TIMEOUT", 0.01)
     monkeypatch.setattr(module, "_tail", lambda _: "late" if go_on.wait(10) else "")
@@ -170,7 +170,7 @@ async def test_an_exit_is_told_though_its_log_cannot_be_read_in_time(
 
 
 async def test_nothing_stays_of_an_ended_taskmanager_but_its_log(host: Host) -> None:
-    """R11: its working directory goes, also what it has elsewhere."""
+    """The working directory is deleted, and so is what the TaskManager has elsewhere (R11)."""
     scratch = host.directory.parent / "scratch" / TM / "state"
     scratch.mkdir(parents=True)
     pid = await host.start()
@@ -184,7 +184,7 @@ async def test_nothing_stays_of_an_ended_taskmanager_but_its_log(host: Host) -> 
 
 
 async def test_the_session_child_does_not_outlive_its_supervisor(host: Host) -> None:
-    """R11: the whole process group is killed, and what has left it as well."""
+    """The whole process group is killed, and so are processes that have left it (R11)."""
     pid = await host.start(FAMILY)
     family = [int(word) for word in (host.directory / TM / "family").read_text().split()]
     assert all(alive(member) for member in family)
@@ -193,7 +193,7 @@ async def test_the_session_child_does_not_outlive_its_supervisor(host: Host) -> 
 
 
 async def test_a_taskmanager_is_asked_to_end_before_it_is_killed(host: Host) -> None:
-    """R6: an idle one ends in order."""
+    """An idle one ends in order (R6)."""
     host.grace = 30
     host.driver = host.new_driver()
     pid = await host.start(POLITE)
@@ -211,7 +211,7 @@ async def test_one_that_does_not_end_when_asked_is_killed(host: Host) -> None:
 
 
 async def test_a_stopped_taskmanager_is_killed(host: Host) -> None:
-    """R11: one that is silent because of SIGSTOP never handles a SIGTERM."""
+    """A process that was stopped with SIGSTOP never handles a SIGTERM (R11)."""
     pid = await host.start(POLITE)
     os.kill(pid, signal.SIGSTOP)
     await until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -232,7 +232,7 @@ async def test_stopping_one_that_is_gone_or_never_was_does_nothing(host: Host) -
 async def test_stopping_one_whose_directory_is_slow_to_go_is_no_failure(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process has ended; it is not true that it is still there."""
+    """The process has ended, so it would be wrong to report that it is still there."""
     go_on = threading.Event()
     remove = ProcessDriver._remove
     monkeypatch.setattr(ProcessDriver, "_remove", lambda *about: remove(*about) if go_on.wait(10) else None)
@@ -250,7 +250,7 @@ async def test_stopping_one_whose_directory_is_slow_to_go_is_no_failure(
 
 
 async def test_a_command_that_cannot_be_run_is_an_error_of_the_start(host: Host, tmp_path: Path) -> None:
-    """R5: and says why."""
+    """The error says why (R5)."""
     host.command = lambda *_: [str(tmp_path / "no-such-program")]  # type: ignore[method-assign]
     host.driver = host.new_driver()
     with pytest.raises(StartFailed, match="no-such-program"):
@@ -263,7 +263,7 @@ async def test_a_command_that_cannot_be_run_is_an_error_of_the_start(host: Host,
 async def test_a_process_that_cannot_be_watched_is_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """R7: a full disk or too many open files, just after it was started, leave no TaskManager that nobody knows."""
+    """The disk is full or too many files are open just after its start. No unknown TaskManager may be left (R7)."""
     children: list[subprocess.Popen[bytes]] = []
     spawn = ProcessDriver._spawn
 
@@ -284,7 +284,7 @@ async def test_a_process_that_cannot_be_watched_is_ended(
 
 
 async def test_a_cancelled_start_leaves_no_process_that_nobody_watches(host: Host) -> None:
-    """A1: a ResourceManager that ends in the middle of a start."""
+    """The ResourceManager ends in the middle of the start (A1)."""
     starting = asyncio.create_task(host.driver.start(TM))
     await asyncio.sleep(0)
     starting.cancel()
@@ -293,7 +293,7 @@ async def test_a_cancelled_start_leaves_no_process_that_nobody_watches(host: Hos
 
 
 async def test_a_process_that_is_being_launched_is_waited_for_by_whoever_asks_what_lives(host: Host) -> None:
-    """R7: a ResourceManager that takes over in the middle of a start must not start a duplicate, nor kill it."""
+    """A ResourceManager that takes over during a start must neither start a duplicate nor kill the process (R7)."""
     asked = threading.Event()
     launch = host.command
     host.driver._command = lambda *about: launch(*about) if asked.wait(10) else []
@@ -314,7 +314,7 @@ async def test_a_process_that_is_being_launched_is_waited_for_by_whoever_asks_wh
 async def test_a_launch_that_hangs_is_waited_for_no_longer_than_is_bearable(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every wait has an end: a disk that does not answer must not keep the daemon from its work."""
+    """A disk that does not answer must not keep the daemon from its work."""
     monkeypatch.setattr(module, "LAUNCH_TIMEOUT", 0.01)
     go_on = threading.Event()
     launch = host.command
@@ -329,7 +329,7 @@ async def test_a_launch_that_hangs_is_waited_for_no_longer_than_is_bearable(
 
 
 async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(host: Host) -> None:
-    """A14."""
+    """Stopping all TaskManagers includes those that are being started (A14)."""
     starting = asyncio.create_task(host.driver.start(TM))
     await asyncio.sleep(0)
     await host.driver.stop_all()
@@ -338,7 +338,7 @@ async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(
 
 
 async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
-    """R7, A14: by pid, start time and token; their exits are told as those of its own."""
+    """The next daemon finds them by pid, start time and token, and reports their exits like its own ones (R7, A14)."""
     pid = await host.start()
     await host.start(resource_id=OTHER)
     await host.crash()
@@ -352,7 +352,7 @@ async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host:
 
 
 async def test_all_are_stopped_side_by_side(host: Host) -> None:
-    """A14: the orderly end of a daemon that takes its TaskManagers along."""
+    """A daemon that takes its TaskManagers along stops them all at the same time (A14)."""
     pids = [await host.start(STUBBORN), await host.start(POLITE, OTHER)]
     await host.driver.stop_all()
     assert not any(alive(pid) for pid in pids)
@@ -360,7 +360,7 @@ async def test_all_are_stopped_side_by_side(host: Host) -> None:
 
 
 async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobody_elses(host: Host) -> None:
-    """A6: the next one finds those of the one before."""
+    """The next daemon finds those of the one before (A6)."""
     left = await host.start()
     await host.crash()
     own = await host.start(resource_id=OTHER)
@@ -371,7 +371,7 @@ async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobo
 
 
 async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: Host) -> None:
-    """For a daemon that wants to begin anew."""
+    """A daemon that wants to begin anew kills the TaskManagers of the one before."""
     left = await host.start()
     await host.crash()
     own = await host.start(resource_id=OTHER)
@@ -383,7 +383,7 @@ async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: 
 async def test_a_leftover_that_does_not_die_does_not_keep_the_daemon_from_starting(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs in the kernel, on a disk; and dies as soon as it can."""
+    """The leftover hangs in the kernel, on a disk, and dies as soon as it can."""
     left = [await host.start(), await host.start(resource_id=OTHER)]
     await host.crash()
     with monkeypatch.context() as patch, capture_logs() as logs:
@@ -395,7 +395,7 @@ async def test_a_leftover_that_does_not_die_does_not_keep_the_daemon_from_starti
 
 
 async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_left_running(host: Host) -> None:
-    """Livy's lesson: children that outlived their server unseen."""
+    """Livy showed why: its children outlived the server unseen."""
     pid = await host.start(FAMILY)
     family = [int(word) for word in (host.directory / TM / "family").read_text().split()]
     await host.crash()
@@ -407,7 +407,7 @@ async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_l
 
 
 async def test_a_process_started_just_before_the_daemon_was_killed_is_found_by_its_token(host: Host) -> None:
-    """A6: between the start of a process and the note of its pid, too."""
+    """The daemon may be killed between the start of a process and the note of its pid (A6)."""
     pid = await host.start()
     await host.crash()
     file = host.directory / TM / "identity.json"
@@ -419,7 +419,7 @@ async def test_a_process_started_just_before_the_daemon_was_killed_is_found_by_i
 async def test_a_process_that_ends_while_it_is_looked_for_is_not_found(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A6: and keeps nobody from finding the others."""
+    """The others are found nevertheless (A6)."""
     await host.start()
     await host.crash()
     file = host.directory / TM / "identity.json"
@@ -434,7 +434,7 @@ async def test_a_process_that_ends_while_it_is_looked_for_is_not_found(
 
 
 async def test_what_a_cancelled_search_finds_is_watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A1: a ResourceManager that ends in the middle of its start; the next one asks again."""
+    """The ResourceManager ends in the middle of its start, and the next one searches again (A1)."""
     pid = await host.start()
     await host.crash()
     before = pidfds()
@@ -460,7 +460,7 @@ async def test_what_a_cancelled_search_finds_is_watched(host: Host, monkeypatch:
 
 
 async def test_an_exit_while_the_driver_ends_is_left_to_the_next_one(host: Host) -> None:
-    """A14: it could not be told any more."""
+    """A driver that is ending could no longer report the exit (A14)."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end() -> None:
@@ -484,7 +484,7 @@ async def test_an_exit_while_the_driver_ends_is_left_to_the_next_one(host: Host)
 
 
 async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(host: Host) -> None:
-    """R11: pid reuse; the stranger is left alone."""
+    """Pids are reused. The other process is left alone (R11)."""
     pid = await host.start()
     await host.crash()
     file = host.directory / TM / "identity.json"
@@ -495,7 +495,7 @@ async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(
 
 
 async def test_the_logs_of_the_latest_taskmanagers_are_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory each, for ever, would fill the disk of a host whose TaskManagers keep failing."""
+    """If TaskManagers keep failing, one directory for each would fill the host's disk."""
     monkeypatch.setattr(homes, "LOGS_KEPT", 2)
     for number in range(4):
         resource_id = ResourceId(f"tm-00000000000{number}")
@@ -507,7 +507,7 @@ async def test_the_logs_of_the_latest_taskmanagers_are_kept(host: Host, monkeypa
 async def test_a_taskmanager_that_was_not_started_here_keeps_its_directory(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R7: standalone TaskManagers may share the state directory; this driver knows nothing of them."""
+    """Standalone TaskManagers may share the state directory. This driver does not know them (R7)."""
     monkeypatch.setattr(homes, "LOGS_KEPT", 0)
     standalone = host.directory / OTHER
     for name in ("log", "state"):
@@ -520,7 +520,7 @@ async def test_a_taskmanager_that_was_not_started_here_keeps_its_directory(
 
 
 async def test_systemds_variables_are_not_handed_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A TaskManager that speaks to systemd in the daemon's name would feed its watchdog."""
+    """A TaskManager that speaks to systemd as the daemon would feed the daemon's watchdog."""
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     pid = await host.start()
     assert "NOTIFY_SOCKET" not in psutil.Process(pid).environ()

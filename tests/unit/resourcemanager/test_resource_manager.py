@@ -1,4 +1,4 @@
-"""The ResourceManager over a real network, with TaskManagers that are mailboxes; time is virtual."""
+"""The ResourceManager over a real network, in virtual time. TaskManagers are mailboxes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A, B = AllocationId("a"), AllocationId("b")
 
 
 class FakeTaskManager:
-    """Registers, answers AllocateSlots, and beats when it is told to."""
+    """Registers, answers AllocateSlots, and sends a heartbeat when the test says so."""
 
     def __init__(self, network: LocalNetwork, resource_id: ResourceId) -> None:
         self.network = network
@@ -157,7 +157,7 @@ async def running() -> AsyncIterator[Cluster]:
 
 
 async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers() -> None:
-    """m1 - m8, although the TaskManager may be asked before it knows that it is registered."""
+    """The TaskManager may be asked for slots before it knows that it is registered (m1 - m8)."""
     async with running() as cluster:
         assert "waiting for 1 TaskManager " in (await cluster.needs(a=1)).waiting[A]
         tm = await cluster.task_manager()
@@ -193,7 +193,7 @@ async def test_an_exit_seen_by_the_driver_is_told_to_the_job_and_replaced_at_onc
 
 
 async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
-    """R10, R15: an adopted or a stopped process is not seen to exit."""
+    """The exit of an adopted or a stopped process is not seen (R10, R15)."""
     async with running() as cluster:
         await cluster.needs(a=1)
         tm = await cluster.task_manager()
@@ -209,7 +209,7 @@ async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
 
 
 async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
-    """m7: the slots stay marked taken until somebody says what became of them."""
+    """The slots stay marked taken until somebody reports what happened to them (m7)."""
     async with running() as cluster:
         await cluster.needs(a=1)
         tm = await cluster.task_manager()
@@ -227,7 +227,7 @@ async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
 
 
 async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
-    """Its state is not to be trusted; another takes its place."""
+    """The state of a crashed ResourceManager cannot be trusted, and another takes its place."""
     async with running() as cluster:
         before = cluster.manager.snapshot()
         cluster.manager.crash(ValueError("a bug"))
@@ -237,7 +237,7 @@ async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
 
 
 async def test_a_resourcemanager_whose_command_fails_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A1: the commands behind it are lost, and its state tells of what was never done."""
+    """The commands after the failed one are lost, and its state records steps that were never carried out (A1)."""
     async with running() as cluster:
         monkeypatch.setattr(cluster.manager, "_carry", lambda _: 1 / 0)
         with pytest.raises(Unreachable, match="division by zero"):
@@ -246,7 +246,7 @@ async def test_a_resourcemanager_whose_command_fails_crashes(monkeypatch: pytest
 
 
 async def test_a_resourcemanager_takes_no_message_while_it_is_closed() -> None:
-    """What it would command then, nobody could carry out."""
+    """Nobody could carry out the commands that it would give."""
     async with running() as cluster:
         may_end = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The decisions of the ResourceManager, told as lists of events."""
+"""The decisions of the ResourceManager, tested with lists of events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_repeated_declaration_reserves_nothing_twice() -> None:
 
 
 def test_a_starting_taskmanager_counts_for_the_slots_that_it_will_have() -> None:
-    """R3: no second start for needs that fit the first; one for the need that does not."""
+    """Needs that fit it cause no second start; a need that does not fit causes one (R3)."""
     manager = Manager(replace(NO_STANDBY, max_concurrent_starts=5))
     assert manager.needs(a=1) == [ev.StartTaskManager(TM1)]
     assert manager.needs(JOB2, b=1) == []
@@ -69,7 +69,7 @@ def test_starts_are_made_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("hanging", ["process", "session"])
 def test_a_start_that_hangs_keeps_no_other_from_starting(hanging: str) -> None:
-    """R11: what is lost meanwhile is replaced before that start is given up, which is after 120 s."""
+    """Lost TaskManagers are replaced before that start is given up, which is after 120 s (R11)."""
     manager = Manager()
     manager.register(TM3)
     manager.needs(a=2, b=2)
@@ -83,7 +83,7 @@ def test_a_start_that_hangs_keeps_no_other_from_starting(hanging: str) -> None:
 
 
 def test_only_a_ready_session_is_given_slots() -> None:
-    """SessionPhase: slots are offered only by a READY one."""
+    """Only a session in SessionPhase READY has slots to offer."""
     manager = Manager()
     manager.needs(a=1)
     assert manager.register(TM1, STARTING) == []
@@ -108,7 +108,7 @@ def test_a_session_that_stays_away_costs_its_taskmanager() -> None:
 
 
 def test_a_session_that_begins_again_and_again_without_becoming_ready_costs_its_taskmanager() -> None:
-    """R6, R11: every attempt is a change of phase, but no progress."""
+    """Every attempt changes the phase, but none makes progress (R6, R11)."""
     manager = Manager()
     manager.register(TM1)
     manager.feed(ev.Reported(manager.report(TM1, LOST)))
@@ -134,7 +134,7 @@ def test_a_job_is_packed_where_it_runs_already_and_standbys_stay_whole() -> None
 
 
 def test_the_report_is_the_truth_but_frees_no_younger_reservation() -> None:
-    """m6: a heartbeat that left before AllocateSlots came cannot know of it."""
+    """A heartbeat that was sent before AllocateSlots arrived cannot know of it (m6)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(a=1)
@@ -148,7 +148,7 @@ def test_the_report_is_the_truth_but_frees_no_younger_reservation() -> None:
 
 
 def test_a_slot_that_is_taken_is_looked_for_elsewhere() -> None:
-    """m7: the answer's report corrects the view, and another TaskManager is asked."""
+    """The answer's report corrects the view, and another TaskManager is asked (m7)."""
     manager = Manager(replace(NO_STANDBY, slots_per_tm=1))
     manager.register(TM1)
     manager.register(TM2)
@@ -159,7 +159,7 @@ def test_a_slot_that_is_taken_is_looked_for_elsewhere() -> None:
 
 
 def test_a_reservation_of_which_another_holds_a_slot_is_void_and_made_elsewhere() -> None:
-    """One allocation's slots move together, and lie on one TaskManager."""
+    """The slots of one allocation move together, and are on one TaskManager."""
     manager = Manager()
     manager.register(TM1)
     manager.register(TM2)
@@ -185,7 +185,7 @@ def test_an_allocation_without_a_known_outcome_is_repeated_on_the_same_slots() -
 
 
 def test_a_cancelled_need_is_not_repeated_and_its_slots_fall_free() -> None:
-    """R2, R9: not before the TaskManager has answered, or the reservation timed out."""
+    """The slots fall free when the TaskManager has answered, or the reservation has timed out (R2, R9)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(a=2)
@@ -242,7 +242,7 @@ def test_a_need_larger_than_a_taskmanager_is_refused_with_the_sizes() -> None:
 
 
 def test_starts_are_repeated_with_growing_pauses_and_refused_after_three_failures() -> None:
-    """R5: the refusal names the last reason."""
+    """The refusal names the last reason (R5)."""
     manager = Manager()
     manager.needs(a=1)
     for attempt in range(1, FAILED_STARTS + 1):
@@ -280,7 +280,7 @@ def test_a_standby_is_kept_beside_those_in_use() -> None:
 
 
 def test_idle_taskmanagers_beyond_standby_and_minimum_are_stopped_after_their_time() -> None:
-    """R6: the longest idle first."""
+    """The one that is idle longest is stopped first (R6)."""
     manager = Manager(replace(NO_STANDBY, standby=1, taskmanager_timeout=60))
     manager.register(TM1)
     manager.now = 1.0
@@ -298,7 +298,7 @@ def test_idle_taskmanagers_beyond_standby_and_minimum_are_stopped_after_their_ti
 
 
 def test_no_option_but_standby_starts_taskmanagers_that_nobody_asked_for() -> None:
-    """R6: the minimum keeps those that are there."""
+    """The minimum only keeps TaskManagers that exist (R6)."""
     assert Manager(replace(NO_STANDBY, min=3)).tick() == []
     manager = Manager(replace(NO_STANDBY, min=3, standby=1))
     assert manager.tick() == [ev.StartTaskManager(TM1)]
@@ -330,7 +330,7 @@ def test_a_lost_taskmanager_is_told_to_its_jobs_killed_and_replaced_at_once() ->
 
 
 def test_nothing_is_started_for_a_job_that_has_noticed_the_loss_before_and_has_slots_elsewhere() -> None:
-    """R3, R11: JobMaster and ResourceManager lose sight of a TaskManager each at its own time."""
+    """JobMaster and ResourceManager notice the loss of a TaskManager at different times (R3, R11)."""
     manager = Manager()
     manager.register(TM1)
     manager.needs(a=2)
@@ -359,7 +359,7 @@ def test_with_a_standby_the_job_moves_at_once_and_the_standby_is_replaced() -> N
 
 
 def test_a_new_resourcemanager_learns_who_holds_what_and_starts_nothing_for_it() -> None:
-    """R12, R13: the TaskManager is told who leads the job, and knows it already or not."""
+    """The TaskManager is told who leads the job, and may know it already (R12, R13)."""
     told = ev.AnnounceJobMaster(JOB1, leader(JOB1), (TM1,))
     manager = Manager()
     manager.register(TM1, s0=A, s1=A)
@@ -380,7 +380,7 @@ def test_a_wanted_session_starts_one_taskmanager_and_is_forgotten_after_a_while(
 
 @pytest.mark.parametrize("session", [STARTING, LOST])
 def test_a_taskmanager_that_dies_before_it_was_ready_counts_as_a_failed_start(session: SessionPhase) -> None:
-    """R5: a crash loop is slowed down."""
+    """Counting it as a failed start slows a crash loop down (R5)."""
     manager = Manager()
     manager.needs(a=1)
     manager.register(TM1, session)
@@ -395,7 +395,7 @@ def test_ids_of_started_taskmanagers_come_from_the_injected_source() -> None:
 
 
 def test_a_session_that_gets_on_is_waited_for_beyond_its_timeout() -> None:
-    """R5: on a busy machine a start takes many times as long, and to kill it only begins the same work anew."""
+    """On a busy machine a start takes many times as long. Killing it would only begin the same work anew (R5)."""
     manager = Manager()
     manager.needs(a=1)
     manager.register(TM1, STARTING)
@@ -409,7 +409,7 @@ def test_a_session_that_gets_on_is_waited_for_beyond_its_timeout() -> None:
 
 
 def test_a_session_that_fails_again_and_again_gets_no_more_time() -> None:
-    """R5: each of its starts does something."""
+    """Progress in each start does not help it (R5)."""
     manager = Manager()
     manager.needs(a=1)
     manager.register(TM1, STARTING)

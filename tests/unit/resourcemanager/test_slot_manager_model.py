@@ -30,12 +30,12 @@ from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, Res
 
 OPTIONS = ResourceManagerOptions(slots_per_tm=2, standby=1, max=2, start_timeout=30, taskmanager_timeout=20)
 JOBS = tuple(JobId(str(n) * 32) for n in (1, 2, 3))
-EXCLUSIVE = JOBS[2]  # wants TaskManagers of its own (R24)
+EXCLUSIVE = JOBS[2]  # it wants TaskManagers of its own (R24)
 
 
 @dataclass
 class TrueTaskManager:
-    """What runs in reality: the slot table, the session, and whose own it is."""
+    """What really runs: the slot table, the session, and the job that owns the TaskManager."""
 
     resource_id: ResourceId
     slots: list[tuple[JobId, AllocationId] | None] = field(default_factory=lambda: [None, None])
@@ -129,7 +129,7 @@ class World(RuleBasedStateMachine):
                     pass
 
     def no_other_is_under_way(self, command: ev.SendAllocate) -> None:
-        """R2: what was asked for, and not answered, is asked for no second time before the reservation times out."""
+        """Slots that were requested are not requested again before the answer or the reservation timeout (R2)."""
         resource_id, allocation = command.resource_id, command.request.allocation_id
         recent = self.now - self.sent.get(allocation, -RESERVATION_TIMEOUT) < RESERVATION_TIMEOUT
         others = [(c.resource_id, c.request.allocation_id) for c in self.allocates]
@@ -165,9 +165,10 @@ class World(RuleBasedStateMachine):
         )
 
     def offer(self, tm: TrueTaskManager) -> None:
-        """m9, m10: what the JobMaster does not accept, the TaskManager frees.
+        """The TaskManager frees what the JobMaster does not accept (m9, m10).
 
-        It accepts what it asked for, and what an earlier JobMaster of the job did where that serves a need (R13).
+        The JobMaster accepts what it asked for. It also accepts allocations of the job's earlier JobMaster if they
+        serve a need (R13).
         """
         for job_id, allocation in sorted({h for h in tm.slots if h is not None}):
             job = self.jobs[job_id]
@@ -218,7 +219,7 @@ class World(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from(JOBS))
     def a_jobmaster_crashes_and_another_takes_over(self, job: JobId) -> None:
-        """R13: it wants as much, and knows of nothing; what the earlier one still sends changes nothing (R1)."""
+        """The new one wants as much, and knows nothing (R13). Late messages of the earlier one change nothing (R1)."""
         late = self.declare(job)
         true = self.jobs[job]
         sizes = [sum(h == (job, a) for tm in self.tms.values() for h in tm.slots) for a in true.held]
@@ -304,7 +305,7 @@ class World(RuleBasedStateMachine):
         assert sum(1 for _ in self.state.living()) <= OPTIONS.max
 
     def teardown(self) -> None:
-        """When faults stop: every need is served, the view equals the slot tables, and no TaskManager is kept idle."""
+        """When faults stop, every need is served, the view equals the slot tables, and no TaskManager is kept idle."""
         for event in self.late:
             self.feed(event)
         self.late = []
@@ -336,7 +337,7 @@ class World(RuleBasedStateMachine):
         assert self.state.holdings == {}
 
     def room(self, tm: TrueTaskManager, job_id: JobId, need: SlotNeed) -> int:
-        """Slots that the job could have there, with those that it has."""
+        """Return how many slots the job could have there, including those that it has."""
         others = {h[0] for h in tm.slots if h is not None} - {job_id}
         if tm.dedicated_to not in (None, job_id) or (job_id == EXCLUSIVE and others):
             return 0
@@ -345,7 +346,7 @@ class World(RuleBasedStateMachine):
 
     @rule()
     def quiet_second(self) -> None:
-        """Nothing goes wrong, and everybody does what is due."""
+        """Let a second pass without faults, in which everybody does what is due."""
         self.now += 1.0
         for tm in list(self.tms.values()):
             tm.session = SessionPhase.READY

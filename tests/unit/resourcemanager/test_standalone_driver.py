@@ -10,7 +10,7 @@ from minflinkd.runtime.ids import ResourceId
 
 
 async def test_a_start_is_refused_with_what_to_do_instead() -> None:
-    """R5, R7: nobody waits for a TaskManager that never comes without being told how one is started."""
+    """The error says how a TaskManager is started; otherwise users would wait for one that never comes (R5, R7)."""
     driver: ResourceManagerDriver = StandaloneDriver()
     with pytest.raises(StartFailed, match=r"resourcemanager\.driver: standalone") as refused:
         await driver.start(ResourceId("tm-1"))
@@ -18,7 +18,7 @@ async def test_a_start_is_refused_with_what_to_do_instead() -> None:
 
 
 async def test_it_has_and_ends_nothing() -> None:
-    """R7: TaskManagers that somebody else started outlive the daemon."""
+    """TaskManagers that somebody else started outlive the daemon (R7)."""
     driver: ResourceManagerDriver = StandaloneDriver()
     await driver.stop(ResourceId("tm-1"), kill=True)
     await driver.stop_all()

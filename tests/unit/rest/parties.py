@@ -1,4 +1,4 @@
-"""Small stand-ins for the Dispatcher, the ResourceManager and a TaskManager, with realistic data, on a LocalNetwork."""
+"""Stand-ins for the Dispatcher, the ResourceManager and a TaskManager, with realistic data, on a LocalNetwork."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TRACEBACK = """Traceback (most recent call last):
 AttributeError: 'DataFrame' object has no attribute 'selectt'
 """
 
-LOG = b"".join(b"2026-01-01T00:00:%02dZ line %05d of the log\n" % (i % 60, i) for i in range(20_000))  # some 800 KB
+LOG = b"".join(b"2026-01-01T00:00:%02dZ line %05d of the log\n" % (i % 60, i) for i in range(20_000))  # about 800 KB
 
 
 def graph(name: str = "carrier-delays") -> JobGraph:
@@ -139,7 +139,7 @@ def details(
 
 
 def failing() -> JobDetails:
-    """The running job after seven failures in a row, of which the next restart is due."""
+    """Return the running job after seven failures in a row. The next restart is due."""
     last = FailureRecord(
         timestamp_ms=STARTED + 8000,
         error=ErrorInfo(code="user-code", message="ValueError: seven is poison"),
@@ -152,7 +152,7 @@ def failing() -> JobDetails:
 
 
 def collecting() -> JobDetails:
-    """The running job with a collect sink `seen` beside its files."""
+    """Return the running job with a collect sink `seen` in addition to its files."""
     job = details()
     seen = Vertex(id=VertexId("seen"), inputs=(Input(id=VertexId("delays")),), sink=Sink(format="collect"))
     first, second = job.tasks
@@ -208,7 +208,7 @@ CHECKPOINT = {
 
 
 class Dispatcher:
-    """Knows the jobs in `jobs`; refuses submissions with `faults`."""
+    """Knows the jobs in `jobs`. Refuses submissions with `faults`."""
 
     def __init__(self, network: LocalNetwork) -> None:
         self.jobs: dict[JobId, JobDetails] = {
@@ -264,7 +264,7 @@ class Dispatcher:
         return self.jobs[question.job_id]
 
     async def restart_job(self, request: HotRestartJob | RescaleJob) -> RestartAnswer:
-        """Over, or on trial, as soon as it is accepted."""
+        """Accept a hot restart, which is then already completed or on trial."""
         job = await self.get_job(GetJob(job_id=request.job_id))
         self.restarts.append(request)
         changes = VersionChanges(
@@ -288,7 +288,7 @@ class Dispatcher:
         return RestartAnswer(job_id=job.job_id, number=ended.number, changes=changes)
 
     def end_trial(self, outcome: RestartState) -> None:
-        """Of the last hot restart of the job that runs."""
+        """End the trial of the running job's last hot restart."""
         job = self.jobs[RUNNING]
         last = msgspec.structs.replace(job.hot_restarts[0], state=outcome)
         self.jobs[RUNNING] = msgspec.structs.replace(job, hot_restarts=(last, *job.hot_restarts[1:]))
@@ -350,7 +350,7 @@ class Dispatcher:
 
 
 class ResourceManager:
-    """One TaskManager with two slots, one of them taken; fenced, as the real one is."""
+    """Knows one TaskManager with two slots, one of them taken. It is fenced, as the real one is."""
 
     def __init__(self, network: LocalNetwork) -> None:
         self.mailbox = Mailbox(RESOURCE_MANAGER, fence=LeaderId("e" * 32))

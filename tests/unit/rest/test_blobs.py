@@ -1,4 +1,4 @@
-"""`GET /blobs`, and what a scrape says of blobs, with a real BlobServer behind."""
+"""`GET /blobs`, and what the metrics say about blobs, with a real BlobServer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of TaskManagers that have ended and left them on the daemon's host."""
+"""Logs that TaskManagers left on the daemon's host when they ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.rest.parties import TM
 
 Http = aiohttp.ClientSession
 ENDED = "tm-ffffffffffff"
-TEXT = b"".join(b"line %05d\n" % number for number in range(50_000))  # more than a piece
+TEXT = b"".join(b"line %05d\n" % number for number in range(50_000))  # larger than one piece
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("home")
 async def test_they_are_listed_and_read_as_those_of_a_living_one(http: Http) -> None:
-    """Whole, by range, and as Flink's main log."""
+    """Logs of an ended TaskManager are served whole, by range, and as Flink's main log."""
     async with http.get(f"/taskmanagers/{ENDED}/logs") as response:
         listed = {log["name"]: log["size"] for log in (await response.json())["logs"]}
     assert listed == {"session.log": 8, "taskmanager.log": len(TEXT)}
@@ -41,7 +41,7 @@ async def test_they_are_listed_and_read_as_those_of_a_living_one(http: Http) -> 
 
 
 async def test_nothing_but_regular_files_of_its_log_directory_is_served(http: Http, home: Path) -> None:
-    """E40: neither what lies beside it, nor what a link leads to."""
+    """Files next to the directory, and files behind links, are not served (E40)."""
     (home / "log" / "link.log").symlink_to(home / "secret")
     for name in ("link.log", "..%2Fsecret", "secret", "none.log"):
         async with http.get(f"/taskmanagers/{ENDED}/logs/{name}") as response:
@@ -49,7 +49,7 @@ async def test_nothing_but_regular_files_of_its_log_directory_is_served(http: Ht
 
 
 async def test_of_a_registered_taskmanager_the_taskmanager_is_asked(http: Http, home: Path) -> None:
-    """What lies in the directory of its id here may be another host's."""
+    """The directory with its id on this host may belong to a TaskManager of another host."""
     home.rename(home.with_name(TM))
     async with http.get(f"/taskmanagers/{TM}/logs/session.log") as response:
         assert await response.read() == b"spark\n"

@@ -1,4 +1,4 @@
-"""What a client hears whose request is under way, or comes, while the daemon ends."""
+"""How a request is answered that is under way, or arrives, while the daemon ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = {"Content-Type": "application/json"}
 async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(
     http: aiohttp.ClientSession, server: RestServer, dispatcher: Dispatcher
 ) -> None:
-    """Issue 15, 9: a clear refusal, with a code, which may be repeated; no broken connection, and no traceback."""
+    """The refusal has a code and may be repeated: no broken connection, no traceback (issue 15, 9)."""
     dispatcher.silent = True
 
     async def under_way() -> bool:

@@ -1,4 +1,4 @@
-"""E3: what goes wrong is told with a status, a stable code and what to do; never with the daemon's own traceback."""
+"""Errors have a status, a stable code and a next step, and never the daemon's own traceback (E3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_an_error_has_a_status_a_code_and_a_hint(
 async def test_a_dispatcher_that_is_away_is_503_with_retry_after(
     http: Http, network: LocalNetwork, dispatcher: Dispatcher
 ) -> None:
-    """E3: 503 where the same request may succeed later."""
+    """503 means that the same request may succeed later (E3)."""
     network.detach(dispatcher.mailbox)
     async with http.get("/jobs") as response:
         body = await response.json()
@@ -55,14 +55,14 @@ async def test_a_dispatcher_that_is_away_is_503_with_retry_after(
 
 
 async def test_a_dispatcher_that_is_silent_is_503(http: Http, dispatcher: Dispatcher) -> None:
-    """A5: every wait has a timeout and a defined outcome."""
+    """Every wait has a timeout and a defined outcome (A5)."""
     dispatcher.silent = True
     async with http.get("/overview") as response:
         assert (response.status, (await response.json())["code"]) == (503, "rpc-timeout")
 
 
 async def test_a_bug_shows_no_traceback(http: Http, dispatcher: Dispatcher) -> None:
-    """E3: never a traceback of the daemon's own."""
+    """The daemon's own tracebacks are never shown (E3)."""
     dispatcher.broken = True
     async with http.get("/jobs") as response:
         text = await response.text()
@@ -74,7 +74,7 @@ async def test_a_bug_shows_no_traceback(http: Http, dispatcher: Dispatcher) -> N
 async def test_a_bug_of_the_endpoint_itself_names_what_to_look_for(
     http: Http, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E3: the log has the traceback, the client an id to find it by."""
+    """The log has the traceback, and the client gets an id with which to find it (E3)."""
     monkeypatch.setattr("minflinkd.rest.jobs._summary", lambda *_: 1 / 0)
     async with http.get("/jobs/overview") as response:
         body = await response.json()
@@ -84,7 +84,7 @@ async def test_a_bug_of_the_endpoint_itself_names_what_to_look_for(
 
 
 async def test_every_fault_of_a_job_is_in_the_answer(http: Http, dispatcher: Dispatcher) -> None:
-    """J4: all faults at once, with the path, what is wrong and what would be right."""
+    """Each fault has the path, what is wrong and what would be right (J4)."""
     dispatcher.faults = (
         GraphFault(path="vertices.out.inputs[0]", problem="there is no vertex delay", hint="did you mean delays?"),
         GraphFault(path="vertices.py", problem="delays failed", traceback="Traceback ...\nKeyError: 'x'"),
@@ -104,13 +104,13 @@ async def test_every_fault_of_a_job_is_in_the_answer(http: Http, dispatcher: Dis
 async def test_liveness_needs_no_party_and_readiness_all(
     http: Http, network: LocalNetwork, resource_manager: ResourceManager
 ) -> None:
-    """E2: /health."""
+    """The health endpoint is `/health` (E2)."""
     async with http.get("/health") as response:
         assert (response.status, (await response.json())["ready"]) == (200, True)
     network.detach(resource_manager.mailbox)
     async with http.get("/health/ready") as response:
         body = await response.json()
-        assert (response.status, body["ready"]) == (200, True)  # the answer of a moment ago still serves
+        assert (response.status, body["ready"]) == (200, True)  # the earlier answer is still served
     while response.status == 200:
         async with http.get("/health/ready") as response:
             body = await response.json()

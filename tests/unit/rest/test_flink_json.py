@@ -1,4 +1,4 @@
-"""E1: the answers have Flink's paths, statuses and field names."""
+"""The answers have Flink's paths, statuses and field names (E1)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def get(http: Http, path: str) -> Any:
 
 @pytest.mark.parametrize("path", ["/config", "/overview", "/jobs", f"/jobs/{RUNNING}/status", "/taskmanagers"])
 async def test_the_v1_prefix_is_optional(http: Http, path: str) -> None:
-    """E1: Flink's CLI uses /v1, its dashboard no prefix."""
+    """Flink's CLI uses /v1, and its dashboard no prefix (E1)."""
     assert await get(http, f"/v1{path}") == await get(http, path)
 
 
 async def test_config_has_what_the_dashboard_reads_and_names_the_blob_server(http: Http) -> None:
-    """E1, E2: a client finds where to upload artifacts."""
+    """A client finds there where to upload artifacts (E1, E2)."""
     config = await get(http, "/config")
     wanted = {"refresh-interval", "timezone-name", "timezone-offset", "flink-version", "flink-revision", "features"}
     assert wanted <= config.keys()
@@ -49,7 +49,7 @@ async def test_config_has_what_the_dashboard_reads_and_names_the_blob_server(htt
 
 
 async def test_overview_counts_jobs_and_slots(http: Http) -> None:
-    """E1: ClusterOverviewWithVersion."""
+    """The answer is a ClusterOverviewWithVersion (E1)."""
     overview = await get(http, "/overview")
     extras = overview.pop("minflinkd")
     assert overview == {
@@ -70,13 +70,13 @@ async def test_overview_counts_jobs_and_slots(http: Http) -> None:
 
 
 async def test_jobs_lists_ids_and_states(http: Http) -> None:
-    """E1: JobIdsWithStatusOverview."""
+    """The answer is a JobIdsWithStatusOverview (E1)."""
     jobs = await get(http, "/jobs")
     assert jobs == {"jobs": [{"id": RUNNING, "status": "RUNNING"}, {"id": FAILED, "status": "FAILED"}]}
 
 
 async def test_jobs_overview_has_every_task_state(http: Http) -> None:
-    """E1: MultipleJobsDetails."""
+    """The answer is a MultipleJobsDetails (E1)."""
     first = (await get(http, "/jobs/overview"))["jobs"][0]
     assert first.keys() == {
         "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "minflinkd",
@@ -88,7 +88,7 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
 
 
 async def test_a_job_has_flinks_details(http: Http) -> None:
-    """E1: JobDetailsInfo."""
+    """The answer is a JobDetailsInfo (E1)."""
     job = await get(http, f"/jobs/{RUNNING}")
     assert job.keys() == {
         "jid", "application-id", "name", "isStoppable", "state", "job-type", "schedulerType", "start-time",
@@ -105,7 +105,7 @@ async def test_a_job_has_flinks_details(http: Http) -> None:
 
 
 async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
-    """E1: Flink's CLI and dashboard parse a job vertex's id as 32 hex digits."""
+    """Flink's CLI and dashboard parse a job vertex's id as 32 hex digits (E1)."""
     vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][0]
     assert re.fullmatch("[0-9a-f]{32}", vertex["id"])
     assert vertex.keys() == {
@@ -125,13 +125,13 @@ async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
 
 
 async def test_a_jobs_rows_are_those_of_its_sources_and_sinks(http: Http) -> None:
-    """Rows that go from one task to the next through an exchange are not counted again."""
+    """Rows that pass from one task to the next through an exchange are not counted again."""
     extras = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]
     assert (extras["source-records"], extras["sink-records"]) == (5000, 20)
 
 
 async def test_the_plan_has_an_edge_where_a_task_reads_an_exchange(http: Http) -> None:
-    """E1: JobPlanInfo, its nodes being tasks."""
+    """The answer is a JobPlanInfo, whose nodes are tasks (E1)."""
     plan = (await get(http, f"/jobs/{RUNNING}/plan"))["plan"]
     first, second = plan["nodes"]
     assert plan.keys() == {"jid", "name", "type", "nodes"}
@@ -141,7 +141,7 @@ async def test_the_plan_has_an_edge_where_a_task_reads_an_exchange(http: Http) -
 
 
 async def test_a_jobs_config_hides_secrets(http: Http) -> None:
-    """E1: JobConfigInfo; E40: sensitive values are masked."""
+    """The answer is a JobConfigInfo (E1). Sensitive values are masked (E40)."""
     config = await get(http, f"/jobs/{RUNNING}/config")
     execution = config["execution-config"]
     assert execution.keys() == {
@@ -152,7 +152,7 @@ async def test_a_jobs_config_hides_secrets(http: Http) -> None:
 
 
 async def test_the_daemons_config_hides_secrets(http: Http) -> None:
-    """E40: sensitive values are masked everywhere."""
+    """Sensitive values are masked everywhere (E40)."""
     assert await get(http, "/jobmanager/config") == [
         {"key": "rest.port", "value": "8081"},
         {"key": "security.token-secret", "value": "******"},
@@ -160,7 +160,7 @@ async def test_the_daemons_config_hides_secrets(http: Http) -> None:
 
 
 async def test_the_traceback_of_user_code_is_in_the_exceptions(http: Http) -> None:
-    """E1: JobExceptionsInfoWithHistory, with the failure's traceback."""
+    """The answer is a JobExceptionsInfoWithHistory (E1)."""
     exceptions = await get(http, f"/jobs/{FAILED}/exceptions")
     assert exceptions.keys() == {"root-exception", "timestamp", "all-exceptions", "truncated", "exceptionHistory"}
     assert TRACEBACK in exceptions["root-exception"]
@@ -183,7 +183,7 @@ async def test_max_exceptions_truncates(http: Http) -> None:
 
 @pytest.mark.parametrize("name", ["flights", "hex"])
 async def test_a_vertex_is_found_by_flinks_id_and_by_its_own(http: Http, name: str) -> None:
-    """E1: JobVertexDetailsInfo."""
+    """The answer is a JobVertexDetailsInfo (E1)."""
     wanted = (await get(http, f"/jobs/{RUNNING}"))["vertices"][0]["id"] if name == "hex" else name
     vertex = await get(http, f"/jobs/{RUNNING}/vertices/{wanted}")
     assert {"id", "name", "parallelism", "maxParallelism", "now", "subtasks", "aggregated"} <= vertex.keys()
@@ -193,7 +193,7 @@ async def test_a_vertex_is_found_by_flinks_id_and_by_its_own(http: Http, name: s
 
 
 async def test_a_checkpoints_tasks_have_the_vertices_ids(http: Http) -> None:
-    """E1: what a checkpoint says of a task is found under the id that the job's vertices have."""
+    """A checkpoint's details of a task are found under the id of the job's vertex (E1)."""
     vertices = [vertex["id"] for vertex in (await get(http, f"/jobs/{RUNNING}"))["vertices"]]
     checkpoint = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7")
     assert list(checkpoint["tasks"]) == vertices
@@ -202,7 +202,7 @@ async def test_a_checkpoints_tasks_have_the_vertices_ids(http: Http) -> None:
 
 @pytest.mark.parametrize("by", ["the vertex's id", "the task's own id"])
 async def test_a_tasks_part_of_a_checkpoint_is_found(http: Http, by: str) -> None:
-    """C30: Flink's subtasks of one vertex."""
+    """A task's part is shown as Flink's subtasks of one vertex (C30)."""
     vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][1]["id"] if by == "the vertex's id" else "out"
     part = await get(http, f"/jobs/{RUNNING}/checkpoints/details/7/subtasks/{vertex}")
     assert (part["subtasks"][0]["index"], part["minflinkd"]["task-id"]) == (0, "out")
@@ -214,7 +214,7 @@ async def test_checkpoints_and_their_config_are_passed_on(http: Http) -> None:
 
 
 async def test_taskmanagers_have_flinks_fields(http: Http) -> None:
-    """E1: TaskManagersInfo."""
+    """The answer is a TaskManagersInfo (E1)."""
     (info,) = (await get(http, "/taskmanagers"))["taskmanagers"]
     assert {
         "id", "path", "dataPort", "jmxPort", "timeSinceLastHeartbeat", "slotsNumber", "freeSlots", "totalResource",
@@ -227,20 +227,20 @@ async def test_taskmanagers_have_flinks_fields(http: Http) -> None:
 
 
 async def test_a_taskmanager_shows_who_holds_its_slots(http: Http) -> None:
-    """E1: TaskManagerDetailsInfo."""
+    """The answer is a TaskManagerDetailsInfo (E1)."""
     info = await get(http, f"/taskmanagers/{TM}")
     assert [slot["jobId"] for slot in info["allocatedSlots"]] == [RUNNING]
     assert info["metrics"]["garbageCollectors"] == []
 
 
 async def test_logs_are_listed_by_name(http: Http) -> None:
-    """E1: LogListInfo."""
+    """The answer is a LogListInfo (E1)."""
     logs = (await get(http, f"/taskmanagers/{TM}/logs"))["logs"]
     assert [log["name"] for log in logs] == ["session.log", "taskmanager.log"]
     assert logs[0].keys() == {"name", "size", "mtime"}
 
 
 async def test_a_job_states_the_guarantee_of_each_sink(http: Http) -> None:
-    """J13: on the job's details."""
+    """The job's details show it (J13)."""
     sinks = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]["sinks"]
     assert sinks == [{"vertex": "out", "format": "parquet", "delivery": "exactly-once"}]

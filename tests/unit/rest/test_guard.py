@@ -1,4 +1,4 @@
-"""E40: whoever can submit a job can run code, so no other origin and no rebound name gets through."""
+"""Whoever can submit a job can run code, so requests of other origins and rebound names are refused (E40)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Http = aiohttp.ClientSession
 async def test_a_submission_by_another_sites_page_is_refused(
     http: Http, dispatcher: Dispatcher, headers: dict[str, str]
 ) -> None:
-    """E40: cross-site requests are refused."""
+    """Cross-site requests are refused (E40)."""
     async with http.post("/jobs", json={}, headers=headers) as response:
         body = await response.json()
     assert (response.status, body["code"]) == (403, "cross-site")
@@ -48,7 +48,7 @@ async def test_the_endpoints_own_page_and_links_to_it_work(http: Http, server: R
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "localhost.evil"])
 async def test_a_rebound_host_name_is_refused(http: Http, host: str) -> None:
-    """E40: DNS rebinding makes a page of evil.example same-origin with us, but not under our name."""
+    """DNS rebinding makes a page of evil.example same-origin with the daemon, but not under the daemon's name (E40)."""
     async with http.get("/jobs", headers={"Host": host}) as response:
         assert (response.status, (await response.json())["code"]) == (403, "unknown-host")
 
@@ -71,13 +71,13 @@ def test_only_loopback_is_loopback() -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
 async def test_only_json_is_taken(http: Http, kind: str) -> None:
-    """E40: the types that a page may send without asking are refused."""
+    """Types that a page may send without asking are refused (E40)."""
     async with http.post("/jobs", data=b"{}", headers={"Content-Type": kind}) as response:
         assert response.status == 415
 
 
 async def test_a_large_body_is_refused(http: Http, dispatcher: Dispatcher) -> None:
-    """E40: limits on body sizes."""
+    """The sizes of bodies are limited (E40)."""
     async with http.post(
         "/jobs", data=b" " * (64 * 1024 + 1), headers={"Content-Type": "application/json"}
     ) as response:
@@ -86,7 +86,7 @@ async def test_a_large_body_is_refused(http: Http, dispatcher: Dispatcher) -> No
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(server: RestServer) -> None:
-    """E40: slow clients."""
+    """A slow client cannot hold the server (E40)."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /jobs HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
@@ -96,13 +96,13 @@ async def test_a_body_that_does_not_come_is_not_waited_for(server: RestServer) -
 
 
 async def test_large_headers_are_refused(http: Http) -> None:
-    """E40: limits on header sizes."""
+    """The sizes of headers are limited (E40)."""
     async with http.get("/jobs", headers={"X-Large": "x" * 20_000}) as response:
         assert response.status == 400
 
 
 async def test_requests_beyond_the_limit_are_told_to_come_again(network: LocalNetwork) -> None:
-    """E40: limits on connections; E3: 503 when overloaded."""
+    """Connections are limited (E40), and an overloaded server answers 503 (E3)."""
     server = RestServer(
         network,
         host="127.0.0.1",

@@ -1,4 +1,4 @@
-"""`GET /`, for a person with a browser."""
+"""`GET /` for a person with a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minflinkd.rest.server import RestServer
 async def test_the_root_is_a_page_whose_links_lead_somewhere(
     http: aiohttp.ClientSession, server: RestServer, path: str
 ) -> None:
-    """Issue 15, 11: it was a 404."""
+    """Before, it was a 404 (issue 15, 11)."""
     async with http.get(path) as response:
         page = await response.text()
     assert (response.status, response.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -29,7 +29,7 @@ async def test_the_root_is_a_page_whose_links_lead_somewhere(
 
 
 async def test_the_page_can_do_nothing_and_cannot_be_framed(http: aiohttp.ClientSession) -> None:
-    """E40: no script, no form, not inside another site's page."""
+    """The page has no script and no form, and cannot appear inside another site's page (E40)."""
     async with http.get("/") as response:
         headers = response.headers
         page = await response.text()

@@ -1,4 +1,4 @@
-"""Two daemons that are started at the same moment with one port."""
+"""Two daemons that start at the same moment with one port."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(port: int, sockets: list[socket.socket]) -> RestServer:
 
 
 async def test_of_two_that_hold_a_port_the_second_to_listen_is_told_so() -> None:
-    """The kernel lets both bind it, as none of them listens yet; [Errno 98] says nothing of options."""
+    """The kernel lets both bind the port while neither listens. [Errno 98] alone would say nothing about options."""
     first = await bind(place("127.0.0.1", 0))
     port = first[0].getsockname()[1]
     second = await bind(place("127.0.0.1", port))

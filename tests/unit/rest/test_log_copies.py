@@ -1,4 +1,4 @@
-"""B3, B18: logs of TaskManagers as blobs, from real files, over a real BlobServer and the real endpoint."""
+"""TaskManagers' logs as blobs, from real files, over a real BlobServer and the real endpoint (B3, B18)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from minflinkd.taskmanager.logs import MARKED, Logs
 from tests.unit.rest.parties import TM, ResourceManager
 
 MINSIZE = 100_000
-SEGMENT = 400_000  # a tenth of what it is, for the tests' time
-LARGE = 2 * SEGMENT + 150_000  # bytes: three blobs
+SEGMENT = 400_000  # a tenth of the real size, to save time
+LARGE = 2 * SEGMENT + 150_000  # in bytes: three blobs
 
 
 class HandClock(SystemClock):
-    """Goes on by itself, and further by hand."""
+    """A clock that runs by itself and can be moved on by hand."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -59,7 +59,7 @@ class HandClock(SystemClock):
 
 
 def text(size: int, word: bytes = b"log") -> bytes:
-    """Every place in it looks different."""
+    """Return text that is different at every position."""
     lines = b"".join(b"%s line %09d\n" % (word, i) for i in range(size // 16 + 1))
     return lines[:size]
 
@@ -93,11 +93,11 @@ class World:
 
     @property
     def uploaded(self) -> int:
-        """Bytes that the BlobServer has received."""
+        """Return how many bytes the BlobServer has received."""
         return self.blobs.statistics().received_bytes
 
     def kept(self) -> int:
-        """Bytes of logs that lie in the BlobServer."""
+        """Return how many bytes of logs are in the BlobServer."""
         try:
             return sum(entry.stat().st_size for entry in os.scandir(self.store / "none"))
         except FileNotFoundError:
@@ -165,7 +165,7 @@ async def _running(
                 asked.append(message)
             return await deliver(message, fence)  # type: ignore[arg-type]  # handed on as it came
 
-        mailbox.deliver = journal  # type: ignore[method-assign,assignment]  # only looks on
+        mailbox.deliver = journal  # type: ignore[method-assign,assignment]  # it only watches
         network.attach(mailbox)
 
         async def put(data: bytes) -> BlobKey:
@@ -179,7 +179,7 @@ async def _running(
 
 
 async def test_a_large_log_travels_once_however_often_it_is_read(world: World) -> None:
-    """B3: as blobs, whose bytes are all that is sent."""
+    """Only the bytes of its blobs are sent (B3)."""
     data = text(LARGE)
     world.write(data)
     assert await world.read() == data
@@ -191,7 +191,7 @@ async def test_a_large_log_travels_once_however_often_it_is_read(world: World) -
 
 
 async def test_a_small_part_comes_by_message(world: World) -> None:
-    """B3: a tail is no reason for a blob."""
+    """A tail is too small for a blob (B3)."""
     data = text(LARGE)
     world.write(data)
     assert await world.read(query=f"?offset=-{MINSIZE}") == data[-MINSIZE:]
@@ -200,7 +200,7 @@ async def test_a_small_part_comes_by_message(world: World) -> None:
 
 @pytest.mark.parametrize(("more", "blobs"), [(MINSIZE, 0), (MINSIZE + 1, MINSIZE + 1), (SEGMENT + 5, SEGMENT)])
 async def test_of_a_log_that_has_grown_only_the_new_part_is_sent(world: World, more: int, blobs: int) -> None:
-    """B3: by message, as a blob, or as both."""
+    """The new part is sent by message, as a blob, or as both (B3)."""
     data = text(LARGE + more)
     path = world.write(data[:LARGE])
     await world.read()
@@ -214,7 +214,7 @@ async def test_of_a_log_that_has_grown_only_the_new_part_is_sent(world: World, m
 
 
 async def test_another_log_takes_the_place_of_the_one_before(world: World) -> None:
-    """B18: whose blobs are deleted at once."""
+    """The blobs of the earlier log are deleted at once (B18)."""
     world.write(text(LARGE))
     world.write(text(200_000, b"gc1"), "session.log")
     await world.read()
@@ -225,7 +225,7 @@ async def test_another_log_takes_the_place_of_the_one_before(world: World) -> No
 
 
 async def test_equal_logs_share_their_blobs(world: World) -> None:
-    """The same bytes in two places are one blob, which goes with the last of them."""
+    """Equal bytes in two logs are one blob. It is deleted with the last of the two."""
     data = text(300_000)
     world.write(data)
     world.write(data, "session.log")
@@ -236,7 +236,7 @@ async def test_equal_logs_share_their_blobs(world: World) -> None:
 
 
 async def test_a_copy_that_nobody_reads_goes_after_a_while(world: World) -> None:
-    """B18: also where its TaskManager is gone, and nobody will ever ask for another one."""
+    """An unread copy is deleted even if its TaskManager is gone, so that nobody asks for another log of it (B18)."""
     world.write(text(LARGE))
     await world.read()
     world.network.detach(world.mailbox)
@@ -273,7 +273,7 @@ async def test_a_truncated_log_is_another_one_however_far_it_has_grown_again(wor
 
 
 async def test_a_log_that_is_truncated_while_it_is_read_breaks_off(world: World) -> None:
-    """A mixture of both is never a whole answer."""
+    """An answer never mixes both contents."""
     path = world.write(text(LARGE))
     uploads = 0
     upload = world.upload
@@ -304,7 +304,7 @@ async def test_readers_at_the_same_time_share_one_copy(world: World) -> None:
 
 
 async def test_a_reader_ends_though_another_log_has_taken_its_place(world: World) -> None:
-    """B18: the blobs go with their last reader."""
+    """The blobs are deleted with their last reader (B18)."""
     data, other = text(20 * SEGMENT), text(LARGE, b"gc1")
     world.write(data)
     world.write(other, "session.log")
@@ -317,7 +317,7 @@ async def test_a_reader_ends_though_another_log_has_taken_its_place(world: World
 
 
 async def test_a_reader_that_goes_away_leaves_nothing_of_a_log_that_was_replaced(world: World) -> None:
-    """B18: neither of what it had, nor of the blob that was on its way."""
+    """The blobs that the reader had are deleted, and so is the blob that was on its way (B18)."""
     world.write(text(LARGE))
     world.write(text(200_000, b"gc1"), "session.log")
     begun, go_on, upload = asyncio.Event(), asyncio.Event(), world.upload
@@ -357,7 +357,7 @@ async def test_a_taskmanager_that_dies_while_its_log_is_read_breaks_the_answer_o
 
 @pytest.fixture
 async def copies(world: World) -> AsyncIterator[LogCopies]:
-    """Apart from the endpoint, so that readers stand where the test wants them."""
+    """Log copies without the endpoint, so that the test controls where readers are."""
 
     async def ask(_: ResourceId, question: ReadLog) -> LogRange:
         return await _ask(world, question)
@@ -377,7 +377,7 @@ async def test_readers_that_opened_a_log_together_share_one_copy(world: World, c
 
 
 async def test_blobs_of_a_copy_that_was_replaced_go_with_its_last_reader(world: World, copies: LogCopies) -> None:
-    """B18: who reads on is not sent anything again."""
+    """A reader that continues causes nothing to be sent again (B18)."""
     data, other = text(LARGE), text(200_000, b"gc1")
     world.write(data)
     world.write(other, "session.log")
@@ -397,7 +397,7 @@ async def test_blobs_of_a_copy_that_was_replaced_go_with_its_last_reader(world: 
 
 
 async def test_readers_of_parts_that_overlap_ask_for_no_byte_twice(world: World, copies: LogCopies) -> None:
-    """In whatever order they come: nothing between two ends is so small that each reader gets it by message."""
+    """In any order of readers, each byte is requested once. Every gap between two parts is large enough for a blob."""
     data = text(LARGE)
     world.write(data)
 
@@ -418,7 +418,7 @@ async def test_readers_of_parts_that_overlap_ask_for_no_byte_twice(world: World,
 
 
 async def test_without_a_blobserver_to_upload_to_a_log_comes_by_message(world: World) -> None:
-    """Of all things, a log must be there when something is broken."""
+    """A log is needed most when something is broken."""
     data = text(LARGE)
     world.write(data)
     await world.client.aclose()
@@ -439,7 +439,7 @@ async def test_a_blob_that_has_gone_from_the_store_is_asked_for_again(world: Wor
 
 
 async def test_blobs_that_are_too_large_for_the_server_come_by_message(tmp_path: Path) -> None:
-    """`blob.max-size`."""
+    """The limit is `blob.max-size`."""
     async for world in running(tmp_path, max_size=MINSIZE):
         data = text(LARGE)
         world.write(data)
@@ -448,7 +448,7 @@ async def test_blobs_that_are_too_large_for_the_server_come_by_message(tmp_path:
 
 
 async def test_a_link_is_no_log(world: World, tmp_path: Path) -> None:
-    """E40: nothing outside the directory is read."""
+    """Nothing outside the directory is read (E40)."""
     (tmp_path / "secret").write_text("hunter2")
     (world.directory / "link.log").symlink_to(tmp_path / "secret")
     async with world.http.get(world.path("link.log")) as response:
@@ -477,7 +477,7 @@ PLACES = st.one_of(st.integers(0, SIZE + 10), st.sampled_from([0, 1, MINSIZE, MI
 def test_any_part_at_any_time_is_what_the_file_has(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """B3: whatever was read before, and whatever has become of the log."""
+    """Earlier reads and changes of the log do not matter (B3)."""
 
     async def run() -> None:
         async for world in running(tmp_path_factory.mktemp("world")):
@@ -511,7 +511,7 @@ def test_any_part_at_any_time_is_what_the_file_has(
 
 
 async def test_a_mark_knows_the_log_by_its_last_bytes(world: World) -> None:
-    """A log whose last bytes before the mark have changed does not continue it."""
+    """A log whose last bytes before the mark have changed is not a continuation."""
     path = world.write(text(5000))
     known = (await _ask(world, ReadLog(name=path.name, length=0))).mark
     with path.open("ab") as log:
@@ -525,7 +525,7 @@ async def test_a_mark_knows_the_log_by_its_last_bytes(world: World) -> None:
 
 
 async def test_a_mark_knows_the_log_by_its_file(world: World) -> None:
-    """Another file may end in the same way."""
+    """Another file may end with the same bytes."""
     path = world.write(b"old" + text(5000))
     known = (await _ask(world, ReadLog(name=path.name, length=0))).mark
     path.rename(path.with_suffix(".1"))

@@ -1,4 +1,4 @@
-"""E31: logs of TaskManagers over HTTP, by byte range."""
+"""Logs of TaskManagers over HTTP, by byte range (E31)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAIN = f"/taskmanagers/{TM}/logs/taskmanager.log"
 
 
 async def test_a_whole_log_is_read_in_pieces(http: Http, task_manager: TaskManager) -> None:
-    """E31: neither the daemon nor a message holds a whole log."""
+    """Neither the daemon nor a message holds a whole log (E31)."""
     async with http.get(MAIN) as response:
         assert await response.read() == LOG
         assert response.headers["X-Log-Size"] == str(len(LOG))
@@ -25,7 +25,7 @@ async def test_a_whole_log_is_read_in_pieces(http: Http, task_manager: TaskManag
 
 
 async def test_log_and_stdout_take_the_file_of_that_kind(http: Http) -> None:
-    """E1: Flink's /log is the TaskManager's main log."""
+    """Flink's /log is the TaskManager's main log (E1)."""
     async with http.get(f"/taskmanagers/{TM}/log") as response:
         assert await response.read() == LOG
     async with http.get(f"/taskmanagers/{TM}/stdout") as response:
@@ -77,7 +77,7 @@ async def test_a_range_outside_the_log_is_refused(http: Http, header: str) -> No
 async def test_a_name_that_could_be_a_path_never_reaches_a_taskmanager(
     http: Http, task_manager: TaskManager, name: str
 ) -> None:
-    """E40: names of logs are parsed, never joined into paths."""
+    """Names of logs are parsed, never joined into paths (E40)."""
     async with http.get(f"/taskmanagers/{TM}/logs/{name}") as response:
         assert response.status in (400, 404)
     assert task_manager.reads == []

@@ -1,4 +1,4 @@
-"""E30: a scrape asks the parties and never fails because one of them is away."""
+"""A scrape asks the parties, and never fails because one of them is away (E30)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E2, H1: POST /jobs/:id/hot-restart, and Flink's resource requirements."""
+"""POST /jobs/:id/hot-restart, and Flink's resource requirements (E2, H1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUIREMENTS = f"/v1/jobs/{RUNNING}/resource-requirements"
 
 
 async def test_a_hot_restart_is_accepted_with_its_number_and_what_changes(http: Http, dispatcher: Dispatcher) -> None:
-    """H1, H2: the document reaches the Dispatcher as it was sent; the job shows how it went."""
+    """The document reaches the Dispatcher as it was sent, and the job shows how the restart went (H1, H2)."""
     async with http.post(f"{RESTART}?checkpoint=latest&replace", data=DOCUMENT, headers=JSON) as response:
         body = await response.json()
     assert (response.status, body["number"], body["dry-run"]) == (202, 1, False)
@@ -59,7 +59,7 @@ async def test_a_wrong_option_of_a_hot_restart_is_named(http: Http, query: str) 
 
 
 async def test_resource_requirements_are_flinks(http: Http, dispatcher: Dispatcher) -> None:
-    """E1: what GET answers PUT takes; a hot restart of the same version follows."""
+    """PUT takes what GET answers. A hot restart of the same version follows (E1)."""
     async with http.get(REQUIREMENTS) as response:
         body = await response.json()
     flights = vertex_id("flights")

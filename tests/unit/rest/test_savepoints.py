@@ -17,7 +17,7 @@ TRIGGER = "0" * 31 + "7"
 
 @pytest.fixture
 def asked(dispatcher: Dispatcher) -> list[Any]:
-    """What the Dispatcher was asked; savepoints are done at once, disposals fail."""
+    """Return what the Dispatcher is asked. It completes savepoints at once, and fails disposals."""
     asked: list[Any] = []
 
     async def trigger(request: Any) -> Done:
@@ -41,7 +41,7 @@ def asked(dispatcher: Dispatcher) -> list[Any]:
 
 
 async def test_a_savepoint_is_triggered_and_followed(http: aiohttp.ClientSession, asked: list[Any]) -> None:
-    """C24: Flink's fields."""
+    """The answers have Flink's fields (C24)."""
     body = {"target-directory": "/savepoints", "cancel-job": False, "formatType": "CANONICAL", "triggerId": TRIGGER}
     async with http.post(f"/jobs/{RUNNING}/savepoints", json=body) as answer:
         assert (answer.status, await answer.json()) == (202, {"request-id": TRIGGER})
@@ -54,7 +54,7 @@ async def test_a_savepoint_is_triggered_and_followed(http: aiohttp.ClientSession
 
 
 async def test_a_job_is_stopped_with_a_savepoint(http: aiohttp.ClientSession, asked: list[Any]) -> None:
-    """C24: an empty body is enough."""
+    """An empty body is enough (C24)."""
     async with http.post(f"/jobs/{RUNNING}/stop", json={"targetDirectory": "/s", "drain": True}) as answer:
         assert answer.status == 202
     async with http.post(f"/jobs/{RUNNING}/stop") as answer:
@@ -66,7 +66,7 @@ async def test_a_job_is_stopped_with_a_savepoint(http: aiohttp.ClientSession, as
 
 
 async def test_a_disposal_says_why_it_failed(http: aiohttp.ClientSession, asked: list[Any]) -> None:
-    """C24: `class` is the error's code."""
+    """`class` is the error's code (C24)."""
     async with http.post("/savepoint-disposal", json={"savepoint-path": "/savepoints/x"}) as answer:
         trigger = (await answer.json())["request-id"]
     async with http.get(f"/savepoint-disposal/{trigger}") as answer:
@@ -79,7 +79,7 @@ async def test_a_disposal_says_why_it_failed(http: aiohttp.ClientSession, asked:
 async def test_a_checkpoint_is_triggered_and_followed(
     http: aiohttp.ClientSession, dispatcher: Dispatcher, asked: list[Any]
 ) -> None:
-    """C20, E1: Flink's fields."""
+    """The answers have Flink's fields (C20, E1)."""
     answers = [
         j.OperationStatus(done=False),
         j.OperationStatus(done=True, location="17"),
@@ -104,7 +104,7 @@ async def test_a_checkpoint_is_triggered_and_followed(
 
 
 async def test_a_full_checkpoint_is_refused(http: aiohttp.ClientSession, asked: list[Any]) -> None:
-    """C12, E3: all are incremental."""
+    """All checkpoints are incremental (C12, E3)."""
     async with http.post(f"/jobs/{RUNNING}/checkpoints", json={"checkpointType": "FULL"}) as answer:
         assert (answer.status, asked) == (400, [])
 

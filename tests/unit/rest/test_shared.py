@@ -1,4 +1,4 @@
-"""E4: one question to a party answers everybody who asks at nearly the same time."""
+"""One question to a party answers everybody who asks at nearly the same time (E4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StandingClock:
 
 
 class Party:
-    """Answers with the number of the question, when it is let."""
+    """Answers with the number of the question, when the test lets it."""
 
     def __init__(self) -> None:
         self.questions = 0
@@ -80,7 +80,7 @@ async def test_a_failure_is_shared_but_not_kept(clock: StandingClock) -> None:
 
 
 async def test_after_a_change_no_answer_of_before_it_is_given(clock: StandingClock) -> None:
-    """The question under way when the change came may have been answered without it."""
+    """A question that was under way during the change may have been answered without it."""
     party = Party()
     party.free.clear()
     shared = Shared(party.ask, clock)

@@ -7,7 +7,7 @@ TRACE = "Traceback (most recent call last):\n  ...\nValueError: no room\n"
 
 
 def test_what_was_being_read_stands_below_the_traceback() -> None:
-    """Issue 15, 13: `info` and the exceptions show it, though the message is in the traceback already."""
+    """`info` and the exceptions show the hint; the message is in the traceback already (issue 15, 13)."""
     error = ErrorInfo(code="user-code", message="ValueError: no room", hint="read /in/1.json", traceback=TRACE)
     assert stack_trace(error) == TRACE + "(read /in/1.json)"
 

@@ -1,4 +1,4 @@
-"""Any instance of a message type, made from what msgspec knows of the type."""
+"""Strategies for instances of message types, made from msgspec's knowledge of the types."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.booleans()
         case inspect.NoneType():
             return st.none()
-        case inspect.AnyType():  # what a job file may hold
+        case inspect.AnyType():  # anything that a job file may hold
             return st.one_of(st.none(), st.booleans(), NUMBERS, FLOATS, TEXT, st.lists(NUMBERS, max_size=2))
         case inspect.CustomType(cls=cls) if cls is Duration:
             return st.floats(0, 1e6, allow_nan=False).map(Duration)

@@ -27,7 +27,7 @@ FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck
 @FEW
 @given(data=st.data())
 def test_every_message_comes_out_as_it_went_in(kind: type[Any], data: st.DataObject) -> None:
-    """A2: messages that could cross a network."""
+    """Messages could cross a network (A2)."""
     message = data.draw(instances(kind))
     assert CODEC.decode_message(kind.__name__, CODEC.encode(message)) == message
 
@@ -65,7 +65,7 @@ def test_every_frame_comes_out_as_it_went_in(kind: type[Frame], data: st.DataObj
 @given(st.binary(max_size=60))
 @pytest.mark.parametrize("prefix", [b"", b"\x85\xa5frame\xa3ask\xa2id\x01\xa6target", b"\x83\xa5frame\xa6answer"])
 def test_garbage_is_a_protocol_error_and_nothing_else(prefix: bytes, data: bytes) -> None:
-    """Whatever a peer sends, also where it is no text."""
+    """A peer may send anything, even bytes that are not text."""
     with contextlib.suppress(ProtocolError):
         CODEC.decode_frame(prefix + data)
 
@@ -79,7 +79,7 @@ def test_a_body_that_does_not_fit_is_a_protocol_error_and_nothing_else(data: byt
 
 
 def test_a_unit_that_is_none_is_a_protocol_error() -> None:
-    """Durations and sizes are decoded by a hook of ours, whose error must not go around the codec's."""
+    """A hook of ours decodes durations and sizes. Its errors must become those of the codec."""
     kind = registry()["DeployTask"]
     body = msgspec.msgpack.encode({"job": {"checkpointing": {"interval": "soon"}}})
     with pytest.raises(ProtocolError, match="soon"):
@@ -93,5 +93,5 @@ def test_an_unknown_message_is_refused_with_a_hint() -> None:
 
 
 def test_fields_that_an_older_side_does_not_know_are_passed_over() -> None:
-    """Additive changes of a message are no change of the protocol."""
+    """A field added to a message does not change the protocol."""
     assert CODEC.decode_answer(registry()["CancelTask"], msgspec.Raw(msgspec.msgpack.encode({"new": 1}))) == Done()

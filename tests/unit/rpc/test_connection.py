@@ -26,7 +26,7 @@ CANCEL = CancelTask(job_id=JobId("1" * 32), attempt_id=AttemptId("2" * 32))
 
 @dataclass
 class End:
-    """One side: a mailbox, and the connection to the other side."""
+    """One side: a mailbox and the connection to the other side."""
 
     mailbox: Mailbox = field(default_factory=lambda: Mailbox(PARTY))
     connection: Connection = field(init=False)
@@ -60,7 +60,7 @@ async def pair() -> AsyncIterator[tuple[End, End]]:
 
 @asynccontextmanager
 async def with_raw_peer() -> AsyncIterator[tuple[End, socket.socket]]:
-    """A side whose peer is a bare socket, to say what a Connection never would."""
+    """Return a side whose peer is a bare socket. It can send what a Connection never would."""
     end = End()
     ours, theirs = socket.socketpair()
     await end.connect(ours, "end")
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_both_sides_ask_and_answer_at_the_same_time() -> None:
-    """A2: requests both ways over one connection, each answer at its own request."""
+    """Requests go both ways over one connection, and each answer reaches its own request (A2)."""
     async with pair() as (left, right):
         for end, name in ((left, "left"), (right, "right")):
 
@@ -119,7 +119,7 @@ async def test_an_answer_finds_its_request_whatever_the_order() -> None:
 
 
 async def test_a_refusal_keeps_code_consequence_and_hint() -> None:
-    """An error is what it was on the other side."""
+    """The error on the other side is the same."""
     async with pair() as (left, right):
 
         async def refuse(request: CancelTask) -> Done:
@@ -134,7 +134,7 @@ async def test_a_refusal_keeps_code_consequence_and_hint() -> None:
 
 
 async def test_fenced_and_unreachable_arrive_as_what_they_are() -> None:
-    """R1: callers tell a refusal from an unknown outcome."""
+    """Callers can tell a refusal from an unknown outcome (R1)."""
     async with pair() as (left, right):
         right.mailbox.fence = LeaderId("new")
 
@@ -217,7 +217,7 @@ async def test_no_answer_in_time_is_a_timeout_and_a_late_one_is_passed_over() ->
 
 
 async def test_the_end_of_a_connection_ends_every_open_request_as_unknown() -> None:
-    """A5, style.md: Ok, Rejected or Unknown."""
+    """The outcome of a request is Ok, Rejected or Unknown (A5, style.md)."""
     async with pair() as (left, right):
 
         async def never(request: CancelTask) -> Done:
@@ -262,7 +262,7 @@ async def test_what_is_no_frame_cuts_the_connection(said: bytes) -> None:
 
 
 async def test_a_peer_that_stops_reading_is_cut_off_and_holds_up_nobody() -> None:
-    """A5: what waits for it is bounded in memory, and closing does not wait for it either."""
+    """The memory for waiting messages is bounded, and closing does not wait for the peer either (A5)."""
     async with with_raw_peer() as (end, _):
         request = asyncio.ensure_future(ask(end, ReadLog(name="x" * 1_000_000), timeout=60))
         await asyncio.sleep(0)
@@ -279,7 +279,7 @@ async def test_a_peer_that_stops_reading_is_cut_off_and_holds_up_nobody() -> Non
 
 
 async def test_closing_does_not_wait_for_a_peer_that_hangs() -> None:
-    """A5: a stopped process does not keep the daemon from ending."""
+    """A stopped process does not keep the daemon from ending (A5)."""
     async with with_raw_peer() as (end, _):
         end.connection.tell(PARTY, TaskManagerLost(resource_id=ResourceId("tm-1"), reason="x" * 3_000_000))
         async with asyncio.timeout(3):
@@ -287,7 +287,7 @@ async def test_closing_does_not_wait_for_a_peer_that_hangs() -> None:
 
 
 async def test_what_is_too_large_is_refused_here_and_harms_no_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """blob.md B3: it travels as a blob; sent all the same, it would cost everybody the connection."""
+    """A large message should travel as a blob. Sent directly, it would cost everybody the connection (blob.md B3)."""
     monkeypatch.setattr(conn, "MAX_FRAME", 10_000)
     async with pair() as (left, right):
 

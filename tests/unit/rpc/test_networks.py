@@ -1,4 +1,4 @@
-"""The network inside one process, and its faulty twin."""
+"""The network inside one process, and the faulty network for tests."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ async def test_a_leader_refuses_every_token_but_its_own_before_a_handler_sees_th
 
 
 async def test_what_is_said_before_the_leader_is_known_needs_no_token() -> None:
-    """m4: a registration cannot know the leader yet."""
+    """A registration cannot know the leader yet (m4)."""
     network, party = LocalNetwork(), Party(fence=NEW)
     network.attach(party.mailbox)
     assert (await network.ask(PARTY, FindSession(), timeout=1)).refused == "full"
 
 
 async def test_a_party_with_several_leaders_says_itself_whose_token_counts() -> None:
-    """R1: a TaskManager admits its ResourceManager's token here, a JobMaster's there."""
+    """A TaskManager admits its ResourceManager's token for some messages, and a JobMaster's for others (R1)."""
     asked: list[tuple[str, LeaderId | None]] = []
 
     def admits(message: Message, fence: LeaderId | None) -> bool:
@@ -114,7 +114,7 @@ async def test_nobody_there_is_unreachable_and_a_notice_to_nobody_is_lost() -> N
 
 
 async def test_errors_look_as_if_they_had_crossed_a_wire() -> None:
-    """A2: a party that moves to another process changes nothing for its callers."""
+    """If a party moves to another process, nothing changes for its callers (A2)."""
     network, mailbox = LocalNetwork(), Mailbox(PARTY)
 
     async def cancel(request: CancelTask) -> Done:
@@ -163,7 +163,7 @@ async def test_a_successor_takes_an_address_and_the_predecessor_cannot_give_it_a
 
 
 async def test_a_notice_after_the_end_is_lost_and_raises_nothing() -> None:
-    """Network.tell never raises, also while the process goes down."""
+    """`Network.tell` never raises, not even while the process shuts down."""
     network, party = LocalNetwork(), Party()
     network.attach(party.mailbox)
     await network.aclose()
@@ -192,7 +192,7 @@ async def test_a_dropped_request_is_a_timeout_and_reaches_nobody() -> None:
 
 
 async def test_a_lost_answer_leaves_the_outcome_unknown() -> None:
-    """R30: the request was carried out all the same."""
+    """The request was carried out nevertheless (R30)."""
     wire, party = FaultyWire(random.Random(1)), Party()
     wire.faults.drop_if = lambda source, target, message: source == PARTY
     wire.party("a").attach(party.mailbox)
@@ -272,7 +272,7 @@ async def _story(seed: int) -> tuple[list[str], list[float]]:
 
 
 async def test_a_seed_repeats_a_run_exactly() -> None:
-    """R30: a failing seed reproduces the run."""
+    """A failing seed reproduces the run (R30)."""
     what, when = await _story(5)
     again, when_again = await _story(5)
     assert again == what

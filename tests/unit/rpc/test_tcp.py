@@ -1,4 +1,4 @@
-"""TaskManager <-> daemon over TCP, on loopback."""
+"""The connection between TaskManager and daemon over TCP, on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT = ExitTaskManager(reason="test")
 
 
 class TaskManagerSide:
-    """A TaskManager's network with one party on it, that counts what it is asked."""
+    """A TaskManager's network with one party, which counts its requests."""
 
     def __init__(self, port: int, *, secret: bytes = SECRET, address: Address = TM) -> None:
         self.network = LocalNetwork()
@@ -72,7 +72,7 @@ class Daemon:
         return await self.network.ask(TM, EXIT, timeout=timeout)
 
     async def reaches(self, condition: Callable[[], object]) -> None:
-        """Ask until the condition holds; routes come and go behind sockets."""
+        """Ask until the condition holds. Routes appear and disappear with their connections."""
         async with asyncio.timeout(10):
             while True:
                 try:
@@ -108,7 +108,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_both_sides_reach_each_other_over_one_connection() -> None:
-    """m4 - m12: the TaskManager connects; requests go both ways."""
+    """The TaskManager connects, and requests go both ways (m4 - m12)."""
     async with daemon() as one, task_manager_side(one.port) as side:
         await side.connected()
         assert await one.ask() == Done()
@@ -128,7 +128,7 @@ async def test_who_does_not_know_the_secret_is_refused_by_the_daemon() -> None:
 
 
 async def test_a_daemon_that_does_not_know_the_secret_is_refused_by_the_taskmanager() -> None:
-    """Both sides prove it: whoever took the daemon's port gets no message."""
+    """Both sides prove that they know it. A process that took the daemon's port gets no message."""
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         write_frame(writer, msgspec.msgpack.encode(tcp.Challenge(PROTOCOL_VERSION, b"n" * 32)))
@@ -159,7 +159,7 @@ async def test_a_daemon_of_another_version_is_refused_with_a_hint() -> None:
 
 @pytest.mark.parametrize("address", [RESOURCE_MANAGER, Address("jobmaster/" + "1" * 32), Address("")])
 async def test_a_connection_speaks_for_a_taskmanager_and_for_nobody_else(address: Address) -> None:
-    """R1: knowing the secret does not make a TaskManager the ResourceManager."""
+    """Knowing the secret does not make a TaskManager the ResourceManager (R1)."""
     with capture_logs() as logs:
         async with daemon() as one, task_manager_side(one.port, address=address) as side:
             await until(lambda: [x for x in logs if "is no TaskManager's address" in str(x)])
@@ -167,7 +167,7 @@ async def test_a_connection_speaks_for_a_taskmanager_and_for_nobody_else(address
 
 
 async def test_an_address_that_names_no_taskmanager_is_refused() -> None:
-    """R1: ids are parsed before they are used."""
+    """Ids are parsed before they are used (R1)."""
     with capture_logs() as logs:
         async with daemon() as one, task_manager_side(one.port, address=Address("taskmanager/../x")) as side:
             await until(lambda: [x for x in logs if "is not a TaskManager id" in str(x)])
@@ -191,7 +191,7 @@ async def test_a_stranger_is_sent_away_and_harms_nobody(said: bytes) -> None:
 
 
 async def test_the_uplink_comes_back_to_a_daemon_that_started_again_on_the_same_port() -> None:
-    """A6, R12: the TaskManager outlives its daemon."""
+    """The TaskManager outlives its daemon (A6, R12)."""
     with capture_logs():
         async with daemon() as one, task_manager_side(one.port) as side:
             await side.connected()
@@ -208,7 +208,7 @@ async def test_the_uplink_comes_back_to_a_daemon_that_started_again_on_the_same_
 
 
 async def test_a_second_connection_of_an_address_replaces_the_first() -> None:
-    """R9: the newer one is the TaskManager; the end of the older one takes nothing from it."""
+    """The newer one is the TaskManager. The end of the older one does not harm it (R9)."""
     async with daemon() as one, task_manager_side(one.port) as first:
         await first.connected()
         await one.reaches(lambda: first.asked)
@@ -224,7 +224,7 @@ async def test_a_second_connection_of_an_address_replaces_the_first() -> None:
 
 
 async def test_the_end_of_a_taskmanagers_connection_is_told_once() -> None:
-    """R10: who has no connection any more is doubted before its heartbeats are missed."""
+    """A TaskManager without a connection is suspected before its heartbeats are missed (R10)."""
     async with daemon() as one:
         async with task_manager_side(one.port) as side:
             await side.connected()
@@ -235,7 +235,7 @@ async def test_the_end_of_a_taskmanagers_connection_is_told_once() -> None:
 
 
 async def test_the_end_of_a_replaced_connection_is_not_told() -> None:
-    """R10: the TaskManager is there, over the newer one."""
+    """The TaskManager is still connected, by the newer one (R10)."""
     async with daemon() as one, task_manager_side(one.port) as first:
         await first.connected()
         await one.reaches(lambda: first.asked)
@@ -248,7 +248,7 @@ async def test_the_end_of_a_replaced_connection_is_not_told() -> None:
 
 
 async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() -> None:
-    """A6: the earlier daemon's port comes first, and may be the last of the range, too."""
+    """The earlier daemon's port comes first, and may be the last of the range too (A6)."""
     async with daemon() as other:
         async with RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port, 0, other.port)) as server:
             assert server.endpoint[1] != other.port
@@ -258,7 +258,7 @@ async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() 
 
 @pytest.mark.parametrize(("timeout", "silence"), [(5, 15), (0.1, 0.3), (10.0**9, tcp.LONGEST_SILENCE)])
 async def test_a_connection_to_a_host_that_is_gone_ends(timeout: float, silence: float) -> None:
-    """A5: one that lost its power closes nothing, and neither side may be writing."""
+    """A host that lost its power closes nothing, and neither side may be sending (A5)."""
     network = LocalNetwork()
     async with RpcServer(network, secret=SECRET, heartbeat_timeout=timeout) as server:
         host, port = server.endpoint
@@ -281,11 +281,11 @@ async def test_a_daemon_closes_at_once_with_connections_open() -> None:
         async with asyncio.timeout(2):
             await one.server.aclose()
             await one.server.aclose()
-        assert one.disconnected == []  # it is the daemon that ended
+        assert one.disconnected == []  # the daemon has ended, not the TaskManager
 
 
 async def test_a_daemon_that_is_ending_takes_no_connection() -> None:
-    """TaskManagers whose connection it has closed come back at once; nothing would serve them any more."""
+    """TaskManagers whose connections it has closed come back at once, and nothing would serve them."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end() -> None:
@@ -318,7 +318,7 @@ class Uplink(RpcUplink):
     def __init__(self, lasts: float) -> None:
         super().__init__(LocalNetwork(), address=TM, secret=SECRET, host="127.0.0.1", port=0)
         self._lasts = lasts
-        self.attempts: list[float] = []  # when each was made
+        self.attempts: list[float] = []  # time of each attempt
 
     async def _connect(self) -> Any:
         self.attempts.append(asyncio.get_running_loop().time())
@@ -338,7 +338,7 @@ class ConnectionThatEnds:
 
 @pytest.mark.looptime
 async def test_an_uplink_whose_connections_end_at_once_comes_back_ever_more_slowly() -> None:
-    """A daemon that is ending, or a second host with the same resource id."""
+    """The daemon is ending, or a second host has the same resource id."""
     async with Uplink(lasts=0.01) as uplink:
         await asyncio.sleep(60)
     assert len(uplink.attempts) < 30
@@ -346,7 +346,7 @@ async def test_an_uplink_whose_connections_end_at_once_comes_back_ever_more_slow
 
 @pytest.mark.looptime
 async def test_an_uplink_that_loses_a_connection_of_long_standing_comes_back_at_once() -> None:
-    """R12: a daemon that was started anew, hot."""
+    """The daemon was restarted quickly (R12)."""
     async with Uplink(lasts=10) as uplink:
         await asyncio.sleep(35)
     assert uplink.attempts == pytest.approx([0, 10, 20, 30])
@@ -354,7 +354,7 @@ async def test_an_uplink_that_loses_a_connection_of_long_standing_comes_back_at_
 
 @pytest.mark.looptime
 async def test_two_that_take_turns_do_not_come_ever_faster() -> None:
-    """Each one's connection lasts for the other one's pause, which must not count as lasting."""
+    """Each one's connection lasts as long as the other one's pause. That must not count as a long-lived connection."""
     async with Uplink(lasts=tcp.RECONNECT_LONGEST) as uplink:
         await asyncio.sleep(600)
     assert len(uplink.attempts) < 110

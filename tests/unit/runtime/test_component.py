@@ -1,4 +1,4 @@
-"""The lifecycle that all components share (A1)."""
+"""The lifecycle of all components (A1)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_component_says_its_last_words_while_its_tasks_run_and_stops_wit
 
 
 async def test_closing_again_does_nothing() -> None:
-    """A1: `aclose` is idempotent."""
+    """`aclose` is idempotent (A1)."""
     component = Recorder()
     await component.start()
     await component.aclose()
@@ -57,7 +57,7 @@ async def test_closing_again_does_nothing() -> None:
 
 
 class Slow(Recorder):
-    """Takes its time, until it may stop."""
+    """A component that stops only when the test lets it."""
 
     def __init__(self, *, failing: str = "") -> None:
         super().__init__(failing=failing)
@@ -69,7 +69,7 @@ class Slow(Recorder):
 
 
 async def test_everybody_who_closes_a_component_waits_until_it_is_closed() -> None:
-    """A1: also where the one that began was cancelled, what follows its end finds everything freed."""
+    """Others wait even if the first `aclose` was cancelled. Whatever follows finds everything freed (A1)."""
     component = Slow()
     await component.start()
     first, second = (asyncio.create_task(component.aclose()) for _ in range(2))
@@ -83,7 +83,7 @@ async def test_everybody_who_closes_a_component_waits_until_it_is_closed() -> No
 
 
 async def test_those_who_wait_for_a_component_that_does_not_end_well_are_told() -> None:
-    """And nobody later: it is closed as far as it goes, so a repetition succeeds."""
+    """Later callers are not: as much as possible is closed, so a repetition succeeds."""
     component = Slow(failing="stop")
     await component.start()
     closings = [asyncio.create_task(component.aclose()) for _ in range(2)]
@@ -101,7 +101,7 @@ async def test_closing_what_was_never_started_does_nothing() -> None:
 
 
 async def test_a_failed_start_leaves_nothing_behind() -> None:
-    """A1: what was begun is undone before the error goes on; closing it afterwards does nothing more."""
+    """Everything begun is undone before the error is raised. Closing it afterwards does nothing more (A1)."""
     component = Recorder(failing="start")
     with pytest.raises(ValueError, match="start"):
         await component.start()
@@ -121,7 +121,7 @@ async def test_failing_last_words_do_not_keep_a_component_from_stopping() -> Non
 
 
 class Decider(Recorder):
-    """Decides in a loop and in a handler; crashes where it is told to."""
+    """Decides in a loop and in a handler, and crashes when the test says so."""
 
     def _on_crash(self) -> None:
         self.calls.append("crash")
@@ -132,7 +132,7 @@ class Decider(Recorder):
 
 
 async def test_a_crashed_component_decides_nothing_any_more_and_stops_without_last_words() -> None:
-    """A1: it takes no message from then on, and everything of it is freed when it is closed."""
+    """A crashed component takes no more messages, and everything is freed when it is closed (A1)."""
     component = Decider()
     await component.start()
     bug = ValueError("slot 3 is held twice")
@@ -158,7 +158,7 @@ async def test_the_first_crash_of_a_component_is_the_one_that_counts() -> None:
 
 
 async def test_a_loop_that_crashes_its_component_ends() -> None:
-    """The guard starts failed loops again; not those of a component that has crashed."""
+    """The guard restarts failed loops, but not those of a component that has crashed."""
     component = Decider()
     await component.start()
 
@@ -190,7 +190,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 
 async def test_a_refusal_is_the_askers_matter_and_no_crash() -> None:
-    """A1"""
+    """A refusal concerns only the caller (A1)."""
     async with Recorder() as component:
         with pytest.raises(NotFound):
             component.deciding(raising(NotFound("there is no such slot")))
@@ -200,7 +200,7 @@ async def test_a_refusal_is_the_askers_matter_and_no_crash() -> None:
 
 @pytest.mark.parametrize("bug", [ValueError("broken"), InvariantViolated("held twice"), IllegalTransition("never")])
 async def test_what_deciding_was_not_to_raise_crashes_and_nothing_is_decided_after_it(bug: Exception) -> None:
-    """A1: the state is not to be trusted."""
+    """Domain errors pass through; any other exception crashes the component. Its state cannot be trusted (A1)."""
     async with Recorder() as component:
         with capture_logs(), pytest.raises(Crashed):
             component.deciding(raising(bug))

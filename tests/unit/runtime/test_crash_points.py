@@ -1,4 +1,4 @@
-"""Processes that kill themselves between two steps, where a fault test tells them to."""
+"""Processes that kill themselves between two steps, at the point that a fault test names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for name in sys.argv[1:]:
 
 
 def run(value: str, *points: str) -> subprocess.CompletedProcess[str]:
-    """A process with the variable set, that reaches these points one after the other."""
+    """Run a process with the variable set. It reaches these points one after the other."""
     environ = {**os.environ, VARIABLE: value}
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *points], env=environ, capture_output=True, text=True, timeout=60, check=False
@@ -36,7 +36,7 @@ def run(value: str, *points: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_dies_when_it_reaches_the_point_for_the_given_time() -> None:
-    """C22: by SIGKILL, so that nothing is tidied up; and it says at its start that it may."""
+    """The process uses SIGKILL, so nothing is tidied up. At its start it says that it may do so (C22)."""
     ended = run("upload:2", "upload", "sync", "upload", "notify")
     assert ended.returncode == -signal.SIGKILL
     assert ended.stdout.split() == ["upload", "sync"]
@@ -44,7 +44,7 @@ def test_a_process_dies_when_it_reaches_the_point_for_the_given_time() -> None:
 
 
 def test_a_file_in_a_directory_strikes_once(tmp_path: Path) -> None:
-    """C40: whoever reaches the point first takes it; while it is not there nothing happens."""
+    """The first process that reaches the point removes the file. Without the file nothing happens (C40)."""
     (tmp_path / "notify").touch()
     assert run(str(tmp_path), "upload", "notify").returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
@@ -72,7 +72,7 @@ def test_points_are_named_with_or_without_a_count() -> None:
 
 
 def test_nothing_happens_where_nobody_asked_for_it() -> None:
-    """It is in the way of every checkpoint in production."""
+    """The code is in the path of every checkpoint in production."""
     assert VARIABLE not in os.environ
     assert crash_points._armed is None
     for point in CrashPoint:
@@ -80,7 +80,7 @@ def test_nothing_happens_where_nobody_asked_for_it() -> None:
 
 
 def test_every_point_is_passed_by_the_programs() -> None:
-    """A point that nobody reaches would be a fault test that never strikes."""
+    """A fault test with a point that no program reaches would never strike."""
     sources = [
         path.read_text(encoding="utf-8")
         for path in (REPOSITORY / "minflinkd").rglob("*.py")

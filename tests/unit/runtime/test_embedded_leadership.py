@@ -1,4 +1,4 @@
-"""`high-availability: embedded`: one daemon to a state directory."""
+"""`high-availability: embedded`: one daemon for each state directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = 65534
 
 @contextmanager
 def closed(directory: Path) -> Iterator[None]:
-    """A directory that this process may not enter. Root may enter any, and is somebody else meanwhile."""
+    """A directory that this process may not enter. Root may enter any, so it is another user meanwhile."""
     directory.chmod(0)
     user = os.geteuid()
     if user == 0:
@@ -57,7 +57,7 @@ def test_a_second_daemon_is_refused_until_the_first_lets_go(tmp_path: Path) -> N
 
 
 def test_a_killed_daemon_does_not_keep_its_directory(tmp_path: Path) -> None:
-    """A6, A10: the lock ends with the process, whichever way it ends."""
+    """The lock ends with the process, however that ends (A6, A10)."""
     program = (
         "import sys, pathlib; from minflinkd.ha.embedded import StateDirectory;"
         "s = StateDirectory(pathlib.Path(sys.argv[1])); print(s.take(), flush=True); sys.stdin.read()"
@@ -83,7 +83,7 @@ def test_a_killed_daemon_does_not_keep_its_directory(tmp_path: Path) -> None:
 
 
 def test_every_leadership_has_a_higher_epoch(tmp_path: Path) -> None:
-    """A11: part of the names of what a leader writes."""
+    """The epoch is part of the names of what a leader writes (A11)."""
     epochs = []
     for _ in range(3):
         directory = StateDirectory(tmp_path)
@@ -94,7 +94,7 @@ def test_every_leadership_has_a_higher_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"x", b"-1", b"1.5", b"\xff\xfe", b"1_0"])
 def test_a_damaged_epoch_is_refused_rather_than_begun_anew(tmp_path: Path, damaged: bytes) -> None:
-    """A11: an epoch that was given away before would let two leaders write under the same names."""
+    """If an epoch were given away twice, two leaders would write under the same names (A11)."""
     (tmp_path / "epoch").write_bytes(damaged)
     directory = StateDirectory(tmp_path)
     with pytest.raises(UnusableEpoch, match="no epoch"):
@@ -108,7 +108,7 @@ def test_a_damaged_epoch_is_refused_rather_than_begun_anew(tmp_path: Path, damag
 def test_a_file_is_written_whole_though_the_kernel_takes_it_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A11: a short write is no error to the kernel."""
+    """A short write is no error to the kernel (A11)."""
     write = os.write
     monkeypatch.setattr("os.write", lambda file, data: write(file, data[:1]))
     assert len(cluster_secret(tmp_path / "secret")) == 64
@@ -130,14 +130,14 @@ def test_the_cluster_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 31])
 def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
-    """An empty one would let everybody in."""
+    """An empty secret would let everybody in."""
     (tmp_path / "secret").write_bytes(content)
     with pytest.raises(UnusableSecret, match="at least 32"):
         cluster_secret(tmp_path / "secret")
 
 
 def test_a_cluster_keeps_its_id_which_no_other_has(tmp_path: Path) -> None:
-    """B19: what lies under another one's id in a shared storage is not this cluster's to clean up."""
+    """Objects under another cluster's id in a shared storage are not this cluster's to clean up (B19)."""
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     first = cluster_id(tmp_path / "one")
@@ -146,7 +146,7 @@ def test_a_cluster_keeps_its_id_which_no_other_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", ["", "../../etc", "0" * 31, "/"])
 def test_a_damaged_cluster_id_is_refused_rather_than_replaced(tmp_path: Path, damaged: str) -> None:
-    """B19: with a new one the artifacts of stored jobs would not be found."""
+    """With a new id the artifacts of stored jobs would not be found (B19)."""
     (tmp_path / "cluster.id").write_text(damaged)
     with pytest.raises(UnusableClusterId):
         cluster_id(tmp_path)
@@ -163,6 +163,6 @@ def test_a_damaged_cluster_id_is_refused_rather_than_replaced(tmp_path: Path, da
 def test_a_directory_in_one_that_may_not_be_entered_is_named_with_its_option(
     tmp_path: Path, take: Callable[[Path], object], error: type[Exception]
 ) -> None:
-    """To look at such a path is an error of its own, which must not take the place of the one that is told."""
+    """Looking at such a path raises an error itself, which must not replace the one that is reported."""
     with closed(tmp_path), pytest.raises(error, match="Permission denied"):
         take(tmp_path / "state")

@@ -1,4 +1,4 @@
-"""The collector of the daemon's process."""
+"""The garbage collector of the daemon's process."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ assert gone() is None
 
 
 def test_cycles_are_still_found_and_what_was_there_is_not_looked_at_again() -> None:
-    """A4: in a process of its own, for the collector is the whole process's."""
+    """The test uses a process of its own, because the collector belongs to the whole process (A4)."""
     done = subprocess.run([sys.executable, "-c", COLLECT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

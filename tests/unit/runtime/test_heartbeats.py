@@ -1,4 +1,4 @@
-"""Who was heard of when."""
+"""Who was last heard of, and when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_one_that_is_not_heard_of_for_the_timeout_is_silent_once() -> None:
 
 
 def test_a_suspected_one_is_silent_sooner_unless_it_is_heard_of() -> None:
-    """R10: a connection that failed."""
+    """A party is suspected when its connection has failed (R10)."""
     beats = Heartbeats[str](5.0)
     for name in ("a", "b"):
         beats.heard(name, 0.0)
@@ -34,7 +34,7 @@ def test_a_suspected_one_is_silent_sooner_unless_it_is_heard_of() -> None:
 
 
 def test_whoever_was_held_up_itself_gives_the_others_as_much_longer() -> None:
-    """A4, R10: an event loop that was blocked for ten seconds has heard nobody, and nobody is lost for that."""
+    """An event loop that was blocked for ten seconds has heard nobody, and nobody is lost because of that (A4, R10)."""
     beats = Heartbeats[str](5.0)
     beats.heard("a", 0.0)
     beats.postpone(10.0)

@@ -1,4 +1,4 @@
-"""Identities, errors and time: the values that everything else carries."""
+"""Identities, errors and time: values that all other code uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId
 
 
 def test_made_ids_are_of_the_shape_that_is_parsed() -> None:
-    """R1: made here, and parsed here."""
+    """Ids are made and parsed by the same code (R1)."""
     source = ids.IdSource()
     assert ids.parse_job_id(job := source.job()) == job
     assert ids.parse_resource_id(resource := source.resource()) == resource
@@ -50,7 +50,7 @@ PARSERS: list[Callable[[str], str]] = [
 @pytest.mark.parametrize("parse", PARSERS)
 @pytest.mark.parametrize("text", ["", "..", "a/b", "tm-", "tm-../x", "0" * 31, "0" * 32 + "\n", "g" * 32 + "/", "a\0"])
 def test_what_could_lead_elsewhere_is_no_id(parse: Callable[[str], str], text: str) -> None:
-    """R1: parsed before they touch a path."""
+    """Ids are parsed before they reach a path (R1)."""
     with pytest.raises(InvalidId):
         parse(text)
 
@@ -78,7 +78,7 @@ def _accepted(parse: Callable[[str], str], text: str) -> bool:
 
 
 def test_an_error_keeps_what_it_says_across_a_process_boundary() -> None:
-    """style.md: a stable code, a consequence and a next step."""
+    """An error has a stable code, a consequence and a next step (style.md)."""
     info = Conflict("the job runs", hint="cancel it").info()
     assert info == ErrorInfo(code="conflict", message="the job runs", consequence=Consequence.REFUSED, hint="cancel it")
     arrived = RemoteError(msgspec.json.decode(msgspec.json.encode(info), type=ErrorInfo))
@@ -100,7 +100,7 @@ def test_a_traceback_is_added_on_demand_and_never_replaced() -> None:
 
 @pytest.mark.looptime
 async def test_the_clock_is_the_loops() -> None:
-    """A7: virtual where the loop's time is."""
+    """The clock is virtual if the event loop's time is (A7)."""
     clock = SystemClock()
     began, wall = clock.monotonic(), time.monotonic()
     await clock.sleep(1000)

@@ -1,4 +1,4 @@
-"""Ports that are taken before anything is started, and what is said of those that somebody else has."""
+"""Ports are taken before anything is started, and errors say who has a port that is taken."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(*ports: int, host: str = "127.0.0.1") -> Place:
 
 
 async def test_a_taken_port_is_named_with_its_option_and_who_has_it(taken: int) -> None:
-    """Issue 15, 9: more than [Errno 98]."""
+    """[Errno 98] alone would say nothing (issue 15, 9)."""
     with pytest.raises(PortTaken) as refused:
         await bind(place(taken))
     assert f"port {taken} of 127.0.0.1 is taken (rest.port) by " in refused.value.message
@@ -54,7 +54,7 @@ async def test_an_address_of_another_machine_is_refused_by_its_option(host: str,
 
 
 async def test_a_name_with_several_addresses_has_one_port_on_all_of_them() -> None:
-    """`localhost` is 127.0.0.1 and, where there is IPv6, ::1."""
+    """`localhost` is 127.0.0.1 and, with IPv6, ::1."""
     bound = await bind(place(0, host="localhost"))
     assert len({each.getsockname()[1] for each in bound}) == 1
     close(bound)

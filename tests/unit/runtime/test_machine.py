@@ -34,7 +34,7 @@ def test_a_step_gives_commands_and_moves_the_state() -> None:
 
 
 def test_an_illegal_move_says_who_wanted_what_and_tells_the_story() -> None:
-    """A3: an error on an illegal move, which reads like the test that will reproduce it."""
+    """The error reads like the test that will reproduce it (A3)."""
     machine = Machine(Light.RED, step, name="crossing")
     machine.feed(Light.GREEN, 1.0)
     with pytest.raises(IllegalTransition) as failed:
@@ -63,7 +63,7 @@ def test_a_final_state_may_become_nothing() -> None:
 
 
 def test_a_table_without_a_row_for_every_state_is_refused() -> None:
-    """A3: no state is forgotten."""
+    """No state is forgotten (A3)."""
     with pytest.raises(InvariantViolated, match="Light has no row for GREEN, BROKEN"):
         table({Light.RED: {Light.GREEN}})
 

@@ -16,7 +16,7 @@ from minflinkd.runtime.supervision import TaskOwner
 
 @pytest.mark.looptime
 async def test_a_failing_loop_starts_again_after_growing_pauses() -> None:
-    """A1: 0.1 s, doubled up to 10 s."""
+    """The pauses begin with 0.1 s and double up to 10 s (A1)."""
     owner, clock = TaskOwner("owner"), asyncio.get_running_loop().time
     times: list[float] = []
 
@@ -35,7 +35,7 @@ async def test_a_failing_loop_starts_again_after_growing_pauses() -> None:
 
 @pytest.mark.looptime
 async def test_a_loop_that_ran_for_long_starts_again_at_once() -> None:
-    """A1: the pause grows with failures in a row, not with the age of the loop."""
+    """The pause grows with failures in a row, not with the age of the loop (A1)."""
     owner, clock = TaskOwner("owner"), asyncio.get_running_loop().time
     times: list[float] = []
 
@@ -84,7 +84,7 @@ async def test_the_failure_of_a_job_goes_to_on_error_or_to_the_log() -> None:
 
 @pytest.mark.looptime
 async def test_closing_names_the_tasks_that_do_not_end() -> None:
-    """style.md: stop() names the stuck tasks."""
+    """`stop()` names the stuck tasks (style.md)."""
     owner, release = TaskOwner("owner"), asyncio.Event()
 
     async def stubborn() -> None:
@@ -116,7 +116,7 @@ async def test_a_task_may_close_its_own_owner() -> None:
 
 
 async def test_nothing_is_left_unawaited_of_a_job_that_never_began() -> None:
-    """Cancelled before its first step, or given to an owner that is closed already."""
+    """The job was cancelled before its first step, or given to an owner that is closed already."""
     owner = TaskOwner("owner")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

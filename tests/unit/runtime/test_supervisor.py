@@ -1,4 +1,4 @@
-"""One component kept running, whatever becomes of it."""
+"""One component is kept running, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Part(Component):
 
 
 class Workshop:
-    """Everything that was made, as `kinds` say; well-behaved ones after that."""
+    """Remembers everything that was made: first as `kinds` say, then well-behaved parts."""
 
     def __init__(self, *kinds: Callable[[], Part]) -> None:
         self.made: list[Part] = []
@@ -71,7 +71,7 @@ async def test_a_crashed_component_is_closed_before_a_new_one_takes_its_place() 
 
 
 async def test_crashes_in_a_row_back_off_and_a_quiet_time_ends_it() -> None:
-    """0.1 s doubled to 10 s; reset after a minute without a crash."""
+    """The pauses begin with 0.1 s and double up to 10 s. A minute without a crash resets them."""
     workshop = Workshop()
     with capture_logs():
         async with supervised(workshop):
@@ -119,7 +119,7 @@ async def test_a_start_that_fails_after_a_crash_is_tried_again() -> None:
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["", "also when cancelled"])
 async def test_a_start_that_hangs_has_failed_after_a_time_and_lets_others_through_the_gate(stubborn: bool) -> None:
-    """A5: `stubborn` as what waits for a thread that does not return."""
+    """With `stubborn`, the start ignores cancellation, like code that waits for a thread that does not return (A5)."""
 
     class Hanging(Part):
         async def _start(self) -> None:
@@ -149,7 +149,7 @@ async def test_a_start_that_hangs_has_failed_after_a_time_and_lets_others_throug
 
 
 async def test_a_crashed_component_that_does_not_end_is_left_alone_after_a_time() -> None:
-    """Its successor comes up all the same."""
+    """The successor starts all the same."""
     workshop = Workshop(lambda: Part(stuck=True))
     with capture_logs() as logs:
         async with supervised(workshop) as keeper:
@@ -199,7 +199,7 @@ async def test_somebody_who_waits_makes_the_next_try_come_at_once() -> None:
     workshop = Workshop(*[lambda: Part(fails=True)] * 9)
     with capture_logs():
         async with supervised(workshop, insist=True) as keeper:
-            await asyncio.sleep(13)  # in the midst of a long pause
+            await asyncio.sleep(13)  # in the middle of a long pause
             count = len(workshop.made)
             assert count == 8
             keeper.hurry()
@@ -210,7 +210,7 @@ async def test_somebody_who_waits_makes_the_next_try_come_at_once() -> None:
 
 @pytest.mark.parametrize("kinds", [[Part], [Part, lambda: Part(fails=True)]], ids=["a crash", "a failed start"])
 async def test_a_retired_one_has_no_successor(kinds: list[Callable[[], Part]]) -> None:
-    """Also where it retires because of what it was just told."""
+    """A component may retire because of the crash that it was just told of."""
     workshop = Workshop(*kinds)
 
     def told(_: Exception) -> None:
@@ -246,7 +246,7 @@ async def test_supervisors_that_share_a_gate_bring_their_components_up_in_turn()
 
 
 async def test_a_component_gives_way_to_the_next_without_a_pause_and_without_a_failure() -> None:
-    """H3: the next is made of what is known when it is made, however often it was asked for."""
+    """The next one is made once, with what is known at that time, however often it was requested (H3)."""
     workshop, downs = Workshop(), list[Exception]()
     async with supervised(workshop, on_down=downs.append) as one:
         first = workshop.made[0]
@@ -261,7 +261,7 @@ async def test_a_component_gives_way_to_the_next_without_a_pause_and_without_a_f
 
 
 async def test_a_successor_that_does_not_start_is_tried_again() -> None:
-    """A1: as one that crashed."""
+    """A successor that does not start is treated like one that crashed (A1)."""
     workshop = Workshop(Part, lambda: Part(fails=True))
     with capture_logs():
         async with supervised(workshop) as one:

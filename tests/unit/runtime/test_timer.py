@@ -1,4 +1,4 @@
-"""Time passes for a machine when something is due, and not before."""
+"""A machine is woken when something is due, and not before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Alarms:
-    """A machine that has nothing to do but to be woken, at these times."""
+    """A machine that only wants to be woken at these times."""
 
     def __init__(self, *times: float, clock: Clock | None = None) -> None:
         self.times = list(times)
@@ -66,7 +66,7 @@ async def test_what_is_overdue_is_ticked_at_once() -> None:
 
 
 async def test_a_tick_is_not_before_what_is_due_also_where_the_loop_fires_early() -> None:
-    """Else the machine would find nothing due, and be asked for the rest of the time again and again."""
+    """Otherwise the machine would find nothing due, and be asked for the remaining time again and again."""
 
     class Behind(SystemClock):
         def monotonic(self) -> float:

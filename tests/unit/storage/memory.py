@@ -22,7 +22,7 @@ LOST = StorageUnavailable("mem: the answer was lost")
 
 
 class Memory(Storage):
-    """Objects in a dict; `script` says what happens to the next requests: before them, after them, or never."""
+    """Objects in a dict. `script` says what happens to the next requests."""
 
     scheme = ("mem",)
     capabilities = Capabilities(atomic_rename=True, exclusive_create=True, consistent_list=True)
@@ -31,14 +31,14 @@ class Memory(Storage):
         super().__init__()
         self.objects = objects
         self.versions = dict.fromkeys(objects, 1)
-        self.script: list[str | Exception] = []  # "hang", "lost" (done, but not answered), "" (as it should be)
+        self.script: list[str | Exception] = []  # "hang", "lost" (done, but not answered), an error, or "" (no fault)
         self.requests: list[str] = []
         self.at_once = self.most_at_once = 0
         self.piece = SHORT
         self.hung: list[str] = []
 
     async def act(self, name: str, path: str) -> bool:
-        """Whether the answer is to be lost."""
+        """Carry out the next step of the script. Return whether the answer is lost."""
         self.requests.append(name)
         step = self.script.pop(0) if self.script else ""
         self.at_once += 1
@@ -142,7 +142,7 @@ async def read(storage: Storage, path: str, offset: int = 0, length: int | None 
 
 async def collect(pieces: AsyncIterator[bytes], into: list[bytes]) -> None:
     async for piece in pieces:
-        into.append(piece)  # noqa: PERF401 - what came before a failure is to be seen
+        into.append(piece)  # noqa: PERF401 - a test wants to see what came before a failure
 
 
 async def fill(writer: Writer, data: bytes) -> None:

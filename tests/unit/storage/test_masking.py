@@ -1,4 +1,4 @@
-"""S4: credentials never appear in errors, whatever a backend says and however the error is shown."""
+"""Credentials never appear in errors, whatever a backend says and however the error is shown (S4)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Sdk(Exception):
 
 
 def failing(secret: str) -> StorageError:
-    """As a backend raises it: the SDK's error, which is about another one, as its cause."""
+    """Return an error as a backend raises it. Its cause is the SDK's error, which has another one as its own cause."""
     both = ExceptionGroup("two of them", [Sdk(f"key {secret}"), ValueError("harmless")])
     both.__context__ = Sdk(f"signing with {secret}")
     both.add_note(f"seen with {secret}")
@@ -103,7 +103,7 @@ def failing(secret: str) -> StorageError:
 
 
 def everything(error: BaseException) -> str:
-    """All that logs, answers and consoles show."""
+    """Return all that logs, answers and consoles show."""
     info = error_info(error, with_traceback=True)
     return "".join([*traceback.format_exception(error), str(error), repr(error), str(info), info.message, info.hint])
 

@@ -1,4 +1,4 @@
-"""S4: when a request is tried again, and when not."""
+"""When a request is repeated, and when not (S4)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_progress_begins_anew_and_rest_does_not_count() -> None:
     st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 0.999)), max_size=60),
 )
 def test_tries_are_bounded_in_number_and_in_time(options: CommonOptions, tries: list[tuple[float, float]]) -> None:
-    """Whatever each try takes: no more than the retries, and none begins after the deadline."""
+    """However long each try takes, there are no more than the retries, and none begins after the deadline."""
     patience, now, made = Patience(options, 0), 0.0, 0
     for takes, chance in tries:
         assert now <= options.deadline

@@ -1,4 +1,4 @@
-"""Backends of third parties as the registry meets them: whole, unfinished, in each other's way, failing to close."""
+"""Third parties' backends in the registry: sound, unfinished, with the same scheme, or failing to close."""
 
 import os
 import re
@@ -29,7 +29,7 @@ PASSWORD = "hunter" + "22" * 2
 
 
 class Plugin(Storage):
-    scheme: tuple[str, ...] = ("plugin", "file")  # the second is another's
+    scheme: tuple[str, ...] = ("plugin", "file")  # the second scheme belongs to another backend
     capabilities = Capabilities()
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -94,7 +94,7 @@ class FailsToClose(Plugin):
 
 
 def plugged(monkeypatch: pytest.MonkeyPatch, name: str) -> EntryPoint:
-    """An entry point that names a class of this file."""
+    """Return an entry point that names a class of this file."""
     module = types.ModuleType("plugin_of_a_test")
     vars(module).update(globals())
     monkeypatch.setitem(sys.modules, "plugin_of_a_test", module)
@@ -114,7 +114,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, name: str) -> EntryPoint:
 def test_an_unfinished_plugin_is_refused_and_listed_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
-    """S1: neither the daemon nor `minflinkd plugins` is troubled by it."""
+    """An unfinished plugin disturbs neither the daemon nor `minflinkd plugins` (S1)."""
     storages = Storages()
     storages._plugins["plugin"] = point = plugged(monkeypatch, name)
     with pytest.raises(UnknownScheme, match=said):

@@ -1,4 +1,4 @@
-"""What is shown of a place is what holds there, and not what the backend says of itself."""
+"""What is shown about a place is what holds there, not what the backend says about itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minflinkd_local import LocalStorage
 
 
 async def a_while(storage: LocalStorage, path: str) -> None:
-    """So long that whoever looks beside it has looked several times, however the threads take turns."""
+    """Wait until a concurrent check must have looked several times, however the threads take turns."""
     for _ in range(50):
         await storage.stat(path)
 
@@ -30,7 +30,7 @@ class Copies(LocalStorage):
 
 
 class MakesRoom(LocalStorage):
-    """Its rename replaces nothing, so the target is deleted before."""
+    """Its rename replaces nothing, so it deletes the target before."""
 
     async def rename(self, source: str, target: str) -> None:
         await self.stat(source)
@@ -40,7 +40,7 @@ class MakesRoom(LocalStorage):
 
 
 async def findings(storage: LocalStorage, directory: Path) -> dict[str, str]:
-    """The problem of each capability that is declared."""
+    """Return the problem of each declared capability."""
     storages = Storages()
     storages.add(storage)
     found = {one.name: one.problem async for one in probe(storages.at(str(directory))) if one.declared}

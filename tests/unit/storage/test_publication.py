@@ -31,7 +31,7 @@ JOB, SINK, ATTEMPT = "a" * 32, "out", "b" * 32
 
 
 class Copying(LocalStorage):
-    """As object stores are: it copies, and never renames."""
+    """Behaves like an object store: it copies, and never renames."""
 
     capabilities = Capabilities(server_side_copy=True)
 
@@ -40,7 +40,7 @@ class Copying(LocalStorage):
 
 
 def stage(root: Path, epoch: int, files: dict[str, bytes], attempt: str = ATTEMPT) -> None:
-    """As Spark does it: data, and its own marks beside it."""
+    """Write as Spark does: data, and its own marker files next to it."""
     directory = root / staged_directory(JOB, SINK, attempt, epoch)
     for name, data in {**files, "_SUCCESS": b"", ".part-0.parquet.crc": b"c"}.items():
         path = directory / name
@@ -49,7 +49,7 @@ def stage(root: Path, epoch: int, files: dict[str, bytes], attempt: str = ATTEMP
 
 
 def visible(root: Path) -> dict[str, bytes]:
-    """What a reader of the directory sees: names that begin with _ or . are skipped."""
+    """Return what a reader of the directory sees. It skips names that begin with _ or a dot."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
@@ -64,7 +64,7 @@ def every_file(root: Path) -> list[str]:
 async def transaction(
     storages: Storages, root: Path, checkpoint: int, epochs: list[int], attempt: str = ATTEMPT
 ) -> SinkTransaction:
-    """All data that is staged in these micro-batches, made durable."""
+    """Make all data durable that is staged in these micro-batches."""
     files: list[StagedFile] = []
     for epoch in epochs:
         relative = staged_directory(JOB, SINK, attempt, epoch)
@@ -96,7 +96,7 @@ async def test_staged_files_become_visible_with_their_checkpoint(tmp_path: Path)
 
 
 async def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
-    """J12: repeated from the snapshot until it is confirmed."""
+    """A publication is repeated from the snapshot until it is confirmed (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"one"})
     covered = await transaction(storages, tmp_path, 1, [1])
@@ -107,7 +107,7 @@ async def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_staged_file_that_is_missing_cannot_be_acknowledged(tmp_path: Path) -> None:
-    """J12: durable before the task acknowledges."""
+    """Files are durable before the task acknowledges (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"one"})
     covered = await transaction(storages, tmp_path, 1, [1])
@@ -127,7 +127,10 @@ async def test_publishers_beside_each_other_do_not_mind(tmp_path: Path) -> None:
 
 
 async def test_publishers_beside_each_other_do_not_mind_where_files_are_copied(tmp_path: Path) -> None:
-    """J12: each file is there once and whole, whoever copied it; nothing staged is left that could come again."""
+    """Each file exists once and whole, whoever copied it.
+
+    No staged file is left that could be published again (J12).
+    """
     storages = Storages()
     storages.add(Copying())
     stage(tmp_path, 1, {f"part-{number}.parquet": b"%d" % number for number in range(20)})
@@ -178,7 +181,7 @@ async def test_only_staged_files_are_published(tmp_path: Path, staged: str) -> N
 
 
 async def test_what_no_checkpoint_covers_is_discarded(tmp_path: Path) -> None:
-    """J12: at restore."""
+    """A restore discards staged files that no checkpoint covers (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"kept"})
     stage(tmp_path, 2, {"part-0.parquet": b"lost", "a=1/part-1.parquet": b"lost"})
@@ -240,7 +243,7 @@ def test_a_final_name_is_nobody_elses() -> None:
 def test_publication_interrupted_anywhere_and_repeated_ends_in_the_same_files(
     files: dict[str, bytes], faults: list[tuple[int, bool]], kind: type[LocalStorage]
 ) -> None:
-    """J12: whatever request fails, before or after it did its work."""
+    """Any request may fail, before or after it did its work (J12)."""
 
     async def run(root: Path) -> None:
         faulty, storages = FaultyStorage(kind()), Storages()
@@ -264,7 +267,7 @@ def test_publication_interrupted_anywhere_and_repeated_ends_in_the_same_files(
 
 
 async def test_a_file_that_an_earlier_checkpoint_publishes_meanwhile_is_durable_all_the_same(tmp_path: Path) -> None:
-    """J12: checkpoint 2 still carries what 1 did, while 1 is being published."""
+    """Checkpoint 2 still carries the files of 1 while 1 is being published (J12)."""
     storages = Storages()
     stage(tmp_path, 1, {"part-0.parquet": b"rows"})
     first = await transaction(storages, tmp_path, 1, [1])
@@ -276,7 +279,7 @@ async def test_a_file_that_an_earlier_checkpoint_publishes_meanwhile_is_durable_
 
 
 async def test_a_file_that_its_reader_has_taken_away_is_not_missed(tmp_path: Path) -> None:
-    """J12: checkpoint 2 still carries what 1 published, and a consumer moves files away as soon as it sees them."""
+    """Checkpoint 2 still carries what 1 published. A consumer moves files away as soon as it sees them (J12)."""
     storages = Storages()
     for epoch in (1, 2):
         stage(tmp_path, epoch, {"part-0.parquet": b"rows"})
@@ -318,8 +321,8 @@ async def test_the_records_are_listed_once_for_all_files_that_readers_have_taken
 async def test_a_file_taken_away_in_the_middle_of_its_publication_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
 ) -> None:
-    """J12: the publisher dies anywhere between the first rename and the manifest; its successor completes it."""
-    monkeypatch.setattr(publication, "_PARALLEL", 1)  # nothing of it is still under way behind its death
+    """The publisher dies anywhere between the first rename and the manifest. Its successor completes it (J12)."""
+    monkeypatch.setattr(publication, "_PARALLEL", 1)  # no part of it is still under way after its death
     faulty, storages = FaultyStorage(LocalStorage()), Storages()
     storages.add(faulty)
     stage(tmp_path, 1, {"part-0.parquet": b"one", "part-1.parquet": b"two"})

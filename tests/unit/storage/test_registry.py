@@ -104,7 +104,7 @@ class Stub(LocalStorage):
 def test_the_backends_that_have_options_are_imported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that their first use does not hold up the event loop."""
+    """So their first use does not hold up the event loop."""
     (tmp_path / "stub_of_a_backend.py").write_text(STUB)
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("stub", "stub_of_a_backend:Stub", GROUP)
@@ -147,7 +147,7 @@ def test_a_wrong_option_is_refused_when_its_backend_is_first_used(option: str, v
 
 
 async def test_a_backend_of_an_entry_point_is_retried_and_bounded(tmp_path: Path) -> None:
-    """S4, S7: with the options of its scheme."""
+    """The options of its scheme apply (S4, S7)."""
     storage = Storages({"file.retries": "0", "file.deadline": "7", "s3.retries": "9"}).at("/x").storage
     assert isinstance(storage, ResilientStorage)
     assert (storage._requests.options.retries, storage._requests.options.deadline) == (0, 7.0)
@@ -168,7 +168,7 @@ async def test_requests_are_counted_by_kind(tmp_path: Path) -> None:
     assert {kind: (one.requests, one.errors, one.bytes) for kind, one in counted.items()} == {
         "create": (1, 0, 5),
         "open_read": (1, 0, 5),
-        "stat": (3, 0, 0),  # one for the reading, so that its end is known
+        "stat": (3, 0, 0),  # one for the read, so that the end of the object is known
         "list": (1, 0, 0),
         "delete": (1, 0, 0),
     }

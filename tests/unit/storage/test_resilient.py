@@ -1,4 +1,4 @@
-"""Requests to a storage: repeated, bounded in time and number, counted, and told of in few kinds (S4, S6)."""
+"""Requests to a storage: repeated, bounded in time and number, counted, with few kinds of errors (S4, S6)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_the_deadline_bounds_all_tries_together() -> None:
 
 
 class Stubborn(Memory):
-    """A thread or a library that does not let itself be cancelled."""
+    """Stands for a thread or a library that cannot be cancelled."""
 
     async def stat(self, path: str) -> Entry:
         self.requests.append("stat")
@@ -142,7 +142,7 @@ async def test_waiting_for_a_turn_ends_at_the_deadline() -> None:
 
 @pytest.mark.parametrize("use", ["stat", "read", "list"])
 async def test_a_closed_backend_is_asked_for_nothing_more(use: str) -> None:
-    """Neither again for what was under way: it would connect anew, and nobody would close that."""
+    """Requests under way are not repeated either: they would connect anew, and nobody would close that connection."""
     memory = Memory(x=bytes(100))
     memory.piece = 10
     memory.script = [*([""] * {"stat": 0, "read": 3, "list": 1}[use]), "hang"]
@@ -206,7 +206,7 @@ async def test_that_there_is_none_or_one_already_is_an_answer() -> None:
 
 
 class Nested(Memory):
-    """Deletes in steps, each with tries of its own."""
+    """Deletes in steps, each with its own tries."""
 
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
         for path in paths:

@@ -1,4 +1,4 @@
-"""Reads and listings that break off go on where they stopped (S4)."""
+"""Reads and listings that break off continue where they stopped (S4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_stream_that_never_gets_on_ends_within_the_deadline() -> None:
 
 
 async def test_two_contents_are_never_mixed() -> None:
-    """A stream broke off, and the object was replaced by one of the same size before it goes on."""
+    """A stream breaks off, and an object of the same size replaces the first before the read continues."""
     memory = Memory(x=b"a" * 100)
     memory.piece = 10
     memory.script = ["", "", "", "hang"]
@@ -75,7 +75,7 @@ async def test_an_object_deleted_under_its_reader_is_not_found() -> None:
 
 
 async def test_a_reader_may_be_slow_and_may_stop() -> None:
-    """Only the backend's time counts, and a reader holds no place while it does something else."""
+    """Only the backend's time counts. A reader that does something else takes no place."""
     memory = Memory(x=bytes(100))
     memory.piece = 10
     storage = around(memory)
@@ -92,7 +92,7 @@ async def test_a_reader_may_be_slow_and_may_stop() -> None:
 
 @pytest.mark.parametrize("use", ["read", "list"])
 async def test_what_breaks_off_under_a_slow_reader_goes_on_all_the_same(use: str) -> None:
-    """The time that the reader took is not the backend's."""
+    """The reader's time does not count as the backend's."""
     memory = Memory(**{f"x{number}": bytes(100) for number in range(5)})
     memory.piece = 10
     memory.script = [*([""] * {"read": 4, "list": 2}[use]), "hang", *([unavailable()] * 2)]
@@ -117,7 +117,7 @@ async def test_a_listing_that_breaks_off_goes_on_after_the_last_path(broken: int
 
 @pytest.mark.parametrize("script", [[], ["", "", LOST]], ids=["whole", "resumed"])
 async def test_a_listing_out_of_order_is_an_error_and_loses_nothing_unsaid(script: list[str | Exception]) -> None:
-    """A backend that lists by directory, or in the order of UTF-16."""
+    """A backend might list by directory, or in the order of UTF-16."""
 
     class OfDirectories(Memory):
         async def list(self, prefix: str) -> AsyncIterator[Entry]:

@@ -1,4 +1,4 @@
-"""What may be repeated of writes, renames, exclusive creates and deletions, and what must not (S4)."""
+"""Which writes, renames, exclusive creates and deletions may be repeated, and which may not (S4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.looptime
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("before", [b"old.", b"longer than it", None])
 async def test_a_rename_that_never_arrived_is_not_taken_for_done(before: bytes | None, atomic: bool) -> None:
-    """Another took the source away meanwhile; what lies at the target, of whatever size, was there before."""
+    """Another process removed the source meanwhile. The object at the target was there before, whatever its size."""
 
     class Robbed(Memory):
         capabilities = Capabilities(atomic_rename=atomic)
@@ -61,7 +61,7 @@ async def test_a_rename_without_a_source_is_not_found_whatever_lies_at_the_targe
 
 
 async def test_a_rename_that_another_took_away_is_not_found() -> None:
-    """The source was there, an answer was lost, and now neither is: nobody can say that it is at the target."""
+    """The source existed, an answer was lost, and now neither exists: nobody can say that it is at the target."""
     memory = Memory(a=b"new")
 
     class Thief(Memory):
@@ -109,7 +109,7 @@ async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
 
 
 async def test_no_request_of_a_plain_writer_is_repeated() -> None:
-    """An append may have arrived although its answer did not: the write is lost, and the caller repeats it whole."""
+    """An append may have arrived although its answer did not. The write fails, and the caller repeats all of it."""
     scripts: list[list[str | Exception]] = [["", unavailable()], ["", "hang"], ["", "", "lost"]]
     for script in scripts:
         memory = Memory()

@@ -1,4 +1,4 @@
-"""A write that was broken off stays so: what is committed has no gap, whoever holds the writer (S4)."""
+"""A write that broke off cannot be continued: what is committed has no gap, whoever holds the writer (S4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minflinkd_local import LocalStorage
 
 
 class Parts(MultipartStorage):
-    """The `bad`-th request of a kind in `faults` fails once, or never returns."""
+    """The request of the kind `fault` fails once, or never returns."""
 
     scheme = ("parts",)
     capabilities = Capabilities()
@@ -101,7 +101,7 @@ async def test_a_write_in_parts_that_was_broken_off_is_never_committed(fault: st
 
 
 async def test_of_parts_that_fail_together_none_goes_unnoticed() -> None:
-    """Nothing is said of them but by the step that raises."""
+    """The step that raises is the only one that reports them."""
 
     class AllFail(Parts):
         async def act(self, kind: str) -> None:
@@ -120,7 +120,7 @@ async def test_of_parts_that_fail_together_none_goes_unnoticed() -> None:
 
 
 async def test_a_local_write_that_failed_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk, of which something is deleted then."""
+    """The disk is full, and then something on it is deleted."""
     writer, real, writes = await LocalStorage().create(f"{tmp_path}/x"), os.write, 0
 
     def full(fd: int, data: bytes) -> int:
@@ -142,7 +142,7 @@ async def test_a_local_write_that_failed_is_never_committed(tmp_path: Path, monk
 
 
 async def test_a_backend_that_forgets_a_failure_is_not_asked_to_go_on() -> None:
-    """Whatever comes through `Storages` is counted by `RecordedStorage`."""
+    """Everything that comes through `Storages` is watched by `RecordedStorage`."""
 
     class Forgetful(Writer):
         data = b""

@@ -1,4 +1,4 @@
-"""A TaskManager's core in tests: messages of leaders that are known by small numbers, and what it commands."""
+"""A world for tests of a TaskManager's core: leaders with small numbers, and the commands that the core gives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def leader(number: int) -> LeaderId:
-    """A later one has a greater number."""
+    """Return the id of leader `number`; a later leader has a greater number."""
     return LeaderId(f"{number:08d}")
 
 
@@ -80,7 +80,7 @@ def deploy(key: AllocationId, number: int = 0, *, job: JobId = JOB, jm: int = 1,
 
 
 class CoreWorld:
-    """Registered with leader 1 and with a session that is ready, unless told otherwise."""
+    """A TaskManager's core that is registered with leader 1 and has a ready session, unless told otherwise."""
 
     def __init__(self, *, ready: bool = True, **options: Any) -> None:
         self.now = 0.0
@@ -99,7 +99,7 @@ class CoreWorld:
         self.asks += [c for c in commands if isinstance(c, Ask)]
 
     def take(self, kind: type[T]) -> list[T]:
-        """The commands of this kind since the last time that they were taken, or all that come with it."""
+        """Return the commands of this kind, and of its subclasses, that were not taken before."""
         taken = [c for c in self.commands if isinstance(c, kind)]
         self.commands = [c for c in self.commands if not isinstance(c, kind)]
         return taken
@@ -108,7 +108,7 @@ class CoreWorld:
         return [tell.notice for tell in self.take(Tell)]
 
     def ask_of(self, kind: type[m.Message]) -> Ask:
-        """The last one that has no outcome yet."""
+        """Return the last request of this kind that has no outcome yet."""
         return [ask for ask in self.asks if isinstance(ask.request, kind)][-1]
 
     def offered(self) -> tuple[AllocationId, ...]:
@@ -157,7 +157,10 @@ class CoreWorld:
         self._collect()
 
     def wait(self, seconds: float, *, rm: bool = True) -> None:
-        """With a tick whenever it is due. The ResourceManager answers its beats, or nobody does."""
+        """Let time pass, with a tick whenever one is due.
+
+        The ResourceManager answers each heartbeat, or none (`rm`).
+        """
         end = self.now + seconds
         while (due := self.core.next_wakeup()) is not None and due <= end:
             self.now = max(self.now, due)
@@ -172,7 +175,7 @@ class CoreWorld:
         return SlotState.FREE if binding is None else binding.state
 
     def active(self, key: AllocationId, *slots: int, job: JobId = JOB, jm: int = 1) -> None:
-        """Allocated and accepted."""
+        """Allocate these slots and accept the offer."""
         assert self.rm(allocate(key, *slots, job=job, jm=jm)).allocated
         self.accept(*self.offered())
         assert self.state(key) is SlotState.ACTIVE

@@ -1,5 +1,6 @@
-"""A session child without Spark, for the tests of its keeper. How it behaves stands in the config's `conf`:
+"""A session child without Spark, for the tests of its keeper.
 
+The config's `conf` says how it behaves:
 - `silent-to: N` never answers a ping, in generations up to N
 - `never-ready-to: N` never becomes ready, in generations up to N
 - `leaks-to: N` opens 100 files with the first ping, in generations up to N

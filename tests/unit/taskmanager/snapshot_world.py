@@ -39,10 +39,10 @@ def state(number: int, kind: str = "changelog") -> str:
 
 @dataclass
 class Session:
-    """Links what `files` says where it is told to, or waits for a boundary that never comes where it is `busy`."""
+    """Writes `files` into each snapshot. While it is `busy`, it waits for a micro-batch boundary that never comes."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    others: dict[str, bytes] | None = None  # of the second task; None: the same
+    others: dict[str, bytes] | None = None  # of the second task; None: the same files
     busy: bool = False
     busy_attempts: set[AttemptId] = field(default_factory=set)
     asked: list[m.Message] = field(default_factory=list)
@@ -115,7 +115,7 @@ class World:
         return taken
 
     def subsume(self, *retained: TaskSnapshot) -> SpaceUse:
-        """Delete what none of these refers to, as a coordinator does; what the others take of the storage."""
+        """Delete every file that none of these needs, as a coordinator does. Return the space that they take."""
         kept = {file.handle.file for snapshot in retained for file in snapshot.files}
         for path in self.physical_files():
             if path.name not in kept:
@@ -155,7 +155,7 @@ class World:
         return None
 
     def stored(self) -> set[int]:
-        """Checkpoints of the physical files that are in the storage."""
+        """Return the ids of the checkpoints that have physical files in the storage."""
         return {parse_physical_file(path.name)[1] for path in self.physical_files()}
 
     def copies(self) -> set[str]:
@@ -173,7 +173,7 @@ class World:
 
 
 def space_of(snapshots: Iterable[TaskSnapshot]) -> SpaceUse:
-    """What these snapshots take and need of the storage, by what they say of their files."""
+    """Return the space that these snapshots take and need in the storage, from the sizes that they record."""
     handles: set[StateHandle] = set()
     sizes: dict[str, int] = {}
     for snapshot in snapshots:

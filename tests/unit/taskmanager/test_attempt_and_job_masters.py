@@ -1,4 +1,4 @@
-"""An attempt's states, and what a TaskManager sends to its JobMasters until it is answered."""
+"""An attempt's states, and the messages that a TaskManager repeats until a JobMaster answers them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_attempt_moves_and_says_so() -> None:
 
 
 def test_an_ended_attempt_stays_as_it_ended() -> None:
-    """The first reason is the one that is told."""
+    """The first reason is the one that is reported."""
     one = attempt()
     one.to(S.FAILED, error=ErrorInfo(code="first", message="first"))
     assert not one.to(S.CANCELED)
@@ -49,7 +49,7 @@ def test_an_ended_attempt_stays_as_it_ended() -> None:
 
 
 def test_an_attempt_makes_no_step_that_the_table_does_not_have() -> None:
-    """A3."""
+    """Transitions that the table does not have are refused (A3)."""
     with pytest.raises(IllegalTransition, match="DEPLOYING -> INPUT_ENDED"):
         attempt().to(S.INPUT_ENDED)
 
@@ -80,7 +80,7 @@ class World:
 
 @pytest.mark.looptime
 async def test_what_must_arrive_is_sent_until_it_is_answered() -> None:
-    """A5: at least once."""
+    """Messages are delivered at least once (A5)."""
     world, lost = World(), list[m.Message]()
 
     def drop_two(source: str, target: str, message: m.Message) -> bool:
@@ -107,7 +107,7 @@ async def test_silence_ends_the_patience_in_time() -> None:
 
 @pytest.mark.looptime
 async def test_a_replaced_job_master_is_no_silence() -> None:
-    """R1: what it refuses is refused at once."""
+    """If it refuses a message, the message is refused at once (R1)."""
     world = World()
     with pytest.raises(Fenced):
         await world.deliver(fence=LeaderId("old"))
@@ -116,7 +116,7 @@ async def test_a_replaced_job_master_is_no_silence() -> None:
 
 @pytest.mark.looptime
 async def test_nothing_is_sent_to_a_job_master_that_leads_the_job_no_longer() -> None:
-    """R13: also where that is learnt of between two tries."""
+    """The TaskManager may learn of the new leader between two tries (R13)."""
     world, clock = World(), asyncio.get_running_loop().time
 
     def drop_and_replace(source: str, target: str, message: m.Message) -> bool:

@@ -10,7 +10,7 @@ from minflinkd.taskmanager.session.operators import scans
 
 
 def test_the_rows_of_a_cut_are_those_up_to_its_micro_batch() -> None:
-    """What comes after the cut is processed again by the next attempt, and counted then."""
+    """The next attempt processes what comes after the cut again, and counts it then."""
     rows = AttemptRows()
     for epoch in (7, 8, 9):
         rows.wrote(epoch, {"out": 1})
@@ -21,7 +21,7 @@ def test_the_rows_of_a_cut_are_those_up_to_its_micro_batch() -> None:
 
 
 def test_what_spark_has_not_reported_is_awaited_only_of_the_attempts_own_micro_batches() -> None:
-    """A restored attempt may be cut before its first micro-batch, or behind one that a repartition has made."""
+    """A restored attempt may be cut before its first micro-batch, or after one that a repartition made."""
     rows = AttemptRows()
     assert not rows.is_awaited(4)
     rows.wrote(5, {"out": 1})
@@ -47,20 +47,20 @@ def test_totals_go_on_when_old_micro_batches_are_forgotten() -> None:
 
 
 def test_rows_are_told_by_the_vertex_that_reads_them() -> None:
-    """A second source in a vertex has the name `<vertex>#2`, and is the same vertex."""
+    """A second source in a vertex is named `<vertex>#2` and counts for the same vertex."""
     progress = {"sources": [{"numInputRows": 5}, {"numInputRows": 7}, {"numInputRows": None}]}
     assert rows_by_source(progress, {0: "a", 1: "a#2", 2: "b"}) == {"a": 12, "b": 0}
 
 
 def test_rows_of_a_source_that_is_read_in_several_places_count_once() -> None:
-    """J2: Spark counts them in each place; of two sources with the same rows the first counts."""
+    """Spark counts the rows in each place. If two sources have the same rows, the first one counts (J2)."""
     progress = {"sources": [{"numInputRows": 24}, {"numInputRows": 5}, {"numInputRows": 5}]}
     names = {0: "a", 1: "b", 2: "b#2"}
     assert rows_by_source(progress, names, {0: 2, 1: 1, 2: 0}) == {"a": 12, "b": 5}
 
 
 def test_how_often_spark_counts_a_row_is_seen_in_the_plan() -> None:
-    """J2: a function may unite several sources, which are all its own."""
+    """A function may unite several sources, and all of them are its own (J2)."""
     nodes = (
         PlanNode(number=0, stateful=False, vertex="a", kind="FileSource", lines=(0, 2)),
         PlanNode(number=1, stateful=False, vertex="b", kind="FileSource", lines=(1,)),

@@ -1,4 +1,4 @@
-"""Whether readers hold a task back, and when that is told (J10)."""
+"""Whether readers hold a task back, and when the task reports it (J10)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_time_that_a_task_was_held_back_adds_up_the_present_one_too() -> Non
 
 
 def test_a_change_of_being_held_back_is_news_at_once_and_another_backlog_now_and_then() -> None:
-    """A task that is held back finishes no micro-batch that would tell of it."""
+    """A task that is held back finishes no micro-batch, so nothing else would report it."""
     time = Time()
     pressure = Backpressure(time)
     told = TaskMetrics()

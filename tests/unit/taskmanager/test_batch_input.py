@@ -1,4 +1,4 @@
-"""A failure names the files and offsets of its micro-batch, as the logs of Spark have them (issue 15, 13)."""
+"""A failure names the files and offsets of its micro-batch, as Spark's logs record them (issue 15, 13)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def commit(checkpoint: Path, batch: int) -> None:
 
 
 def listed(checkpoint: Path, directory: int, entry: int, *files: tuple[int, str], compact: bool = False) -> None:
-    """One entry of a file source's log: number of the entry in which each file came, and its path."""
+    """Write one entry of a file source's log.
+
+    Each file has its path and the number of the entry in which it first came.
+    """
     log = checkpoint / "sources" / str(directory)
     log.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"path": path, "timestamp": 0, "batchId": number}) for number, path in files]
@@ -37,7 +40,7 @@ def log_offset(entry: int) -> str:
 
 
 def test_the_files_of_the_failed_micro_batch_are_named_and_no_others(tmp_path: Path) -> None:
-    """Those that it was to read, not those of the micro-batches before it."""
+    """The files are those that the micro-batch was to read, not those of earlier ones."""
     offsets(tmp_path, 0, log_offset(0))
     offsets(tmp_path, 1, log_offset(2))
     commit(tmp_path, 0)
@@ -48,7 +51,7 @@ def test_the_files_of_the_failed_micro_batch_are_named_and_no_others(tmp_path: P
 
 
 def test_a_compact_entry_gives_its_own_files_only(tmp_path: Path) -> None:
-    """Every tenth one repeats what came before it."""
+    """Every tenth entry is compact: it repeats all earlier entries."""
     offsets(tmp_path, 0, log_offset(8))
     offsets(tmp_path, 1, log_offset(9))
     commit(tmp_path, 0)
@@ -57,7 +60,7 @@ def test_a_compact_entry_gives_its_own_files_only(tmp_path: Path) -> None:
 
 
 def test_many_files_are_counted(tmp_path: Path) -> None:
-    """A message is no place for a thousand names."""
+    """A message has no room for a thousand names."""
     offsets(tmp_path, 0, log_offset(0))
     listed(tmp_path, 0, 0, *((0, f"/in/{number}") for number in range(MOST_FILES + 37)))
     said = failed_input(tmp_path, (source(0, "events"),))
@@ -66,7 +69,10 @@ def test_many_files_are_counted(tmp_path: Path) -> None:
 
 
 def test_another_source_tells_from_where_to_where_and_one_without_news_nothing(tmp_path: Path) -> None:
-    """Kafka's offsets as Spark writes them. An exchange has no log of files, and is no place to look for a record."""
+    """Kafka's offsets are quoted as Spark writes them.
+
+    An exchange has no log of files: nobody looks there for a record.
+    """
     sources = (source(0, "left", EXCHANGE), source(1, "views", "Kafka"), source(2, "files"), source(3, "still"))
     offsets(tmp_path, 3, '{"position":1}', '{"views":{"0":12}}', log_offset(0), log_offset(5))
     offsets(tmp_path, 4, '{"position":2}', '{"views":{"0":15}}', log_offset(1), log_offset(5))
@@ -78,7 +84,7 @@ def test_another_source_tells_from_where_to_where_and_one_without_news_nothing(t
 
 
 def test_nothing_is_said_where_no_micro_batch_had_begun(tmp_path: Path) -> None:
-    """Before the first one, between two, and where a log cannot be read: a failure is told without it."""
+    """Examples are the time before the first micro-batch, between two, and a log that cannot be read."""
     sources = (source(0, "events"),)
     assert failed_input(tmp_path, sources) == ""
     offsets(tmp_path, 0, log_offset(0))
@@ -89,7 +95,7 @@ def test_nothing_is_said_where_no_micro_batch_had_begun(tmp_path: Path) -> None:
 
 
 def test_a_log_in_a_form_that_is_not_known_keeps_no_failure_from_being_told(tmp_path: Path) -> None:
-    """What is said of the input is for a person; the failure itself decides whether the job is restarted."""
+    """The input is described for a person. Only the failure itself decides whether the job restarts."""
     offsets(tmp_path, 0, log_offset(0))
     log = tmp_path / "sources" / "0" / "0"
     log.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Which attempt may go on with the directory and the open stores of the one before it."""
+"""Which attempt may continue in the directory, and with the open state stores, of the attempt before it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REQUEST = RunTask(job=JOB, task=TASK, attempt_id=AttemptId("2" * 32), directory=
 
 
 def test_another_version_with_the_same_state_goes_on_where_the_one_before_it_stands() -> None:
-    """H4: params, code, SQL and names around the state may differ."""
+    """Params, code, SQL and names around the state may differ (H4)."""
     vertices = (*TASK.vertices, Vertex(id=VertexId("b"), sql="SELECT 1"))
     changed = replace(REQUEST, job=replace(JOB, params={"version": "2"}), task=replace(TASK, vertices=vertices))
     assert follows(STANDING, REQUEST, NODES)
@@ -72,7 +72,7 @@ def test_another_version_with_the_same_state_goes_on_where_the_one_before_it_sta
     ids=["fresh", "older", "elsewhere", "drained", "offsets", "without state", "other job", "bounded", "other task"],
 )
 def test_an_attempt_that_begins_elsewhere_does_not(request_: RunTask) -> None:
-    """C14."""
+    """An attempt that does not begin where the one before it stands cannot use its directory (C14)."""
     assert not may_follow(STANDING, request_)
     assert not follows(STANDING, request_, NODES)
 
@@ -90,12 +90,12 @@ def test_an_attempt_that_begins_elsewhere_does_not(request_: RunTask) -> None:
     ids=["rescaled", "settings", "no state", "other types", "moved", "variables"],
 )
 def test_stores_of_another_kind_are_opened_anew(standing: dict[str, Any], nodes: tuple[PlanNode, ...]) -> None:
-    """H6, C25: a store has the schema, the settings and the number of partitions with which it was opened."""
+    """A store keeps the schema, the settings and the number of partitions with which it was opened (H6, C25)."""
     assert not follows(dataclasses.replace(STANDING, **standing), REQUEST, nodes)
 
 
 def test_what_was_planned_and_not_processed_is_forgotten(tmp_path: Path) -> None:
-    """C14: the next version plans its first micro-batch itself, with its own sources."""
+    """The next version plans its first micro-batch itself, with its own sources (C14)."""
     for name in ("offsets", "commits", "sources/0", "sources/1", "sources/2"):
         (tmp_path / name).mkdir(parents=True)
     lines = ["v1", "{}", json.dumps({"logOffset": 4}), '{"events": 7}', json.dumps({"logOffset": 2})]

@@ -1,4 +1,4 @@
-"""The core of a TaskManager, as lists of messages and what it does about them (m7 - m13, R8 - R15)."""
+"""The core of a TaskManager, tested with lists of messages and the commands that follow (m7 - m13, R8 - R15)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ends(world: CoreWorld) -> list[tuple[str, ...]]:
 
 
 def running(*, jm: int = 1) -> CoreWorld:
-    """Attempt 0 runs on A."""
+    """Return a world in which attempt 0 runs on allocation A."""
     world = CoreWorld()
     world.active(A, 0, 1, jm=jm)
     world.jm(deploy(A, jm=jm), jm)
@@ -65,7 +65,7 @@ def test_slots_are_promised_offered_and_accepted() -> None:
 
 
 def test_taken_slots_are_told_with_the_truth() -> None:
-    """m8: `SlotTaken`, by which the ResourceManager corrects its view."""
+    """The refusal, `SlotTaken`, carries the report with which the ResourceManager corrects its view (m8)."""
     world = CoreWorld()
     world.active(A, 0)
     for request in (allocate(B, 0, 1), allocate(A, 0, 1), allocate(A, 0, job=OTHER), allocate(B, 9)):
@@ -76,7 +76,7 @@ def test_taken_slots_are_told_with_the_truth() -> None:
 
 
 def test_what_is_not_accepted_is_free_and_what_was_accepted_before_is_not_at_stake() -> None:
-    """m10: of that the heartbeats judge."""
+    """Only heartbeats decide about slots that were accepted before (m10)."""
     world = CoreWorld()
     world.active(A, 0)
     world.rm(allocate(B, 1))
@@ -86,7 +86,7 @@ def test_what_is_not_accepted_is_free_and_what_was_accepted_before_is_not_at_sta
 
 
 def test_the_answer_to_any_but_the_last_offer_is_dropped() -> None:
-    """R8."""
+    """Only the answer to the last offer counts (R8)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     first = world.ask_of(m.OfferSlots)
@@ -102,7 +102,7 @@ def test_the_answer_to_any_but_the_last_offer_is_dropped() -> None:
 
 
 def test_an_offer_is_repeated_until_the_reservation_ends() -> None:
-    """m9, R9: ten seconds, whatever comes back that is no answer."""
+    """An offer is repeated for ten seconds, whatever comes back, unless that is an answer (m9, R9)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     offers = 0
@@ -116,7 +116,7 @@ def test_an_offer_is_repeated_until_the_reservation_ends() -> None:
 
 
 def test_a_job_master_that_was_replaced_refuses_an_offer_without_harm_to_the_slots() -> None:
-    """R13: they wait for its successor."""
+    """The slots wait for its successor (R13)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     world.refuse(world.ask_of(m.OfferSlots), Fenced("another leader"))
@@ -126,7 +126,7 @@ def test_a_job_master_that_was_replaced_refuses_an_offer_without_harm_to_the_slo
 
 
 def test_a_heartbeat_that_names_slots_is_as_good_as_the_answer_that_was_lost() -> None:
-    """R8: it is the JobMaster's whole view."""
+    """A heartbeat is the JobMaster's whole view (R8)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     assert world.beat(A).allocations == (A,)
@@ -134,7 +134,7 @@ def test_a_heartbeat_that_names_slots_is_as_good_as_the_answer_that_was_lost() -
 
 
 def test_slots_are_given_on_a_ready_session_only() -> None:
-    """m7: but what was given before stays, and is answered with yes again."""
+    """Slots given before stay, and a repeated request for them is answered with yes (m7)."""
     world = CoreWorld()
     world.active(A, 0)
     world.core.session_changed(m.SessionPhase.LOST, 1, aged=False, now=0.0)
@@ -146,7 +146,7 @@ def test_slots_are_given_on_a_ready_session_only() -> None:
 
 
 def test_a_taskmanager_of_one_job() -> None:
-    """R24."""
+    """An exclusive job gets a TaskManager without other jobs, which then takes no other job (R24)."""
     world = CoreWorld()
     world.active(A, 0, job=OTHER)
     assert not world.rm(allocate(B, 1, exclusive=True)).allocated
@@ -175,7 +175,7 @@ def test_a_task_needs_slots_that_are_bound_to_its_job() -> None:
 
 
 def test_a_deployment_that_overtakes_the_answer_to_the_offer_accepts_the_slots() -> None:
-    """m10, m12: both are under way at once, and a JobMaster deploys only on what it has accepted."""
+    """Both are under way at once, and a JobMaster deploys only on slots that it has accepted (m10, m12)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     world.jm(deploy(A, 1))
@@ -186,7 +186,7 @@ def test_a_deployment_that_overtakes_the_answer_to_the_offer_accepts_the_slots()
 
 
 def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
-    """m12: repeated while it runs, and doubled on the way until after its end or its cancellation."""
+    """A deployment may be repeated while its attempt runs; a copy may arrive after its end or cancellation (m12)."""
     world = running()
     world.jm(deploy(A))
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
@@ -205,7 +205,7 @@ def test_a_deployment_is_carried_out_once_and_a_late_one_not_at_all() -> None:
 
 
 def test_no_attempt_of_a_task_runs_beside_an_earlier_one() -> None:
-    """m12: also where the JobMaster has given up to wait for its end."""
+    """The next attempt waits even if the JobMaster no longer waits for the earlier attempt to end (m12)."""
     world = running()
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     world.active(B, 2)
@@ -234,7 +234,7 @@ def test_slots_given_back_are_free_when_their_tasks_have_ended() -> None:
 
 
 def test_the_end_of_a_job_frees_all_of_it_and_then_forgets_it_once() -> None:
-    """R26: also what its JobMaster never heard of."""
+    """The end of a job also frees slots that its JobMaster never heard of (R26)."""
     world = running()
     world.active(B, 2)
     ended = m.FreeSlots(job_id=JOB, allocations=(A,), job_ended=True)
@@ -251,7 +251,7 @@ def test_the_end_of_a_job_frees_all_of_it_and_then_forgets_it_once() -> None:
 
 
 def test_a_job_that_went_elsewhere_or_was_only_analysed_here_is_forgotten_after_a_while() -> None:
-    """Nobody says so here."""
+    """Nobody tells this TaskManager that such a job has ended."""
     world = CoreWorld()
     world.core.analysed(OTHER, 0.0)
     world.active(A, 0)
@@ -266,7 +266,7 @@ def test_a_job_that_went_elsewhere_or_was_only_analysed_here_is_forgotten_after_
 
 
 def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_young() -> None:
-    """R10: a beat may have been sent before the offer was answered."""
+    """The heartbeat may have been sent before the offer was answered (R10)."""
     world = running()
     world.active(B, 2)
     for _ in range(10):
@@ -279,7 +279,7 @@ def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_y
 
 
 def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
-    """R13, R15."""
+    """The tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
     world = running()
     world.wait(4.9)
     assert ends(world) == []
@@ -294,7 +294,7 @@ def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold
 
 
 def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
-    """R13."""
+    """Slots are not free while a task may still run on them (R13)."""
     world = running()
     world.wait(60.0)
     assert world.state(A) is S.RELEASING
@@ -303,7 +303,7 @@ def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
 
 
 def test_a_silence_is_noticed_at_the_time_that_it_was_said_to_end() -> None:
-    """R13: whatever the clock shows, else the timer would be due at once for ever."""
+    """The deadline counts, whatever the clock shows. Otherwise the timer would be due again and again (R13)."""
     world = running()
     for tenths in range(100):
         world.now += 0.1 + tenths / 7
@@ -317,7 +317,7 @@ def ticked(slots: Slots, now: float) -> Slots:
 
 
 def test_a_silent_job_master_that_comes_back_has_its_slots_again() -> None:
-    """R15: they may carry tasks when the earlier ones have ended, and it says that it has them."""
+    """The JobMaster says that it has the slots, and they may carry tasks once the earlier tasks have ended (R15)."""
     world = running()
     world.wait(6.0)
     assert world.beat(A).allocations == (A,)
@@ -398,7 +398,7 @@ def test_however_it_learns_of_a_new_job_master_it_ends_the_old_ones_tasks_and_of
 
 
 def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_for_it() -> None:
-    """R13: for the hold's time, though it does not answer."""
+    """The slots wait for the hold time, even if the new JobMaster does not answer (R13)."""
     world = CoreWorld()
     world.active(A, 0)
     learn_by_notice(world)
@@ -424,7 +424,7 @@ def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_fo
     ],
 )
 def test_an_earlier_job_master_changes_nothing(message: m.Message) -> None:
-    """R1."""
+    """Messages of an earlier JobMaster are fenced (R1)."""
     world = running(jm=2)
     before = world.core.slots
     with pytest.raises(Fenced):
@@ -449,7 +449,7 @@ def test_an_earlier_job_master_changes_nothing(message: m.Message) -> None:
 )
 @pytest.mark.parametrize("number", [1, 3])
 def test_only_the_resourcemanager_that_registered_it_is_obeyed(message: m.Message, number: int) -> None:
-    """R1: not an earlier one, nor a later one before it has registered this TaskManager."""
+    """An earlier one is refused, and so is a later one until it has registered this TaskManager (R1)."""
     world = CoreWorld(ready=False)
     with pytest.raises(Fenced):
         world.rm(message, number)
@@ -462,7 +462,7 @@ def test_only_the_resourcemanager_that_registered_it_is_obeyed(message: m.Messag
 
 
 def test_a_session_is_renewed_when_no_slot_is_taken() -> None:
-    """R6a: and gives no slots from then on until it is another one."""
+    """From then on the TaskManager gives no slots until the session is another one (R6a)."""
     world = CoreWorld()
     renew = m.RenewSession(reason="aged")
     world.active(A, 0)
@@ -479,7 +479,7 @@ def test_a_session_is_renewed_when_no_slot_is_taken() -> None:
 
 
 def test_a_session_is_not_renewed_while_it_analyses_a_job() -> None:
-    """R6a: no slot is taken for that, and it would fail with the session."""
+    """An analysis takes no slot, but it would fail with the session (R6a)."""
     world = CoreWorld()
     for job in (JOB, OTHER, JOB):
         world.core.analysing(job, world.now)
@@ -492,7 +492,7 @@ def test_a_session_is_not_renewed_while_it_analyses_a_job() -> None:
 
 
 def test_an_analysis_brings_libraries_and_is_refused_where_they_clash() -> None:
-    """B31: the session is to be replaced when nobody is there who brought what it holds."""
+    """The session is to be replaced once every job that brought the held libraries is gone (B31)."""
     world = CoreWorld()
     one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
     world.core.analysing(JOB, world.now, one)
@@ -524,7 +524,7 @@ def test_it_exits_when_it_is_told_to_or_nobody_registers_it_in_time() -> None:
 
 
 def test_one_that_reaches_nobody_keeps_its_session_and_tries_again() -> None:
-    """R15: its tasks stop and its slots fall free at their own timeouts."""
+    """The tasks stop and the slots fall free at their own timeouts (R15)."""
     world = running()
     for _ in range(120):
         world.wait(1.0, rm=False)
@@ -541,7 +541,7 @@ def test_one_that_reaches_nobody_keeps_its_session_and_tries_again() -> None:
 
 
 def test_every_change_of_the_report_is_told_at_once() -> None:
-    """m11, R6a: with a greater version; what an answer has told already is not told again."""
+    """The report has a greater version. What an answer has told already is not told again (m11, R6a)."""
     world = CoreWorld()
     world.core.session_changed(m.SessionPhase.READY, 1, aged=True, now=0.0)
     world.ended()

@@ -1,4 +1,4 @@
-"""The driver of a TaskManager's core, by its registration in virtual time (m4 - m6, R10)."""
+"""The driver of a TaskManager's core, tested by its registration in virtual time (m4 - m6, R10)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FakeResourceManager:
 
 
 class Registering(CoreDriver):
-    """Its first requests fail before they are sent, as many as `broken`."""
+    """The first `broken` requests fail before they are sent."""
 
     def __init__(self, network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> None:
         self.broken = broken
@@ -119,7 +119,7 @@ async def registering(network: Network, *, give_up_after: float = 0.0, broken: i
 
 
 async def until(condition: Callable[[], object]) -> float:
-    """How long it took, in seconds."""
+    """Wait for the condition and return how many seconds it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
     async with asyncio.timeout(120):
@@ -140,7 +140,7 @@ async def test_it_registers_beats_and_tells_at_once_what_falls_free() -> None:
 
 
 async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
-    """R10: `unknown-task-manager`."""
+    """The ResourceManager answers `unknown-task-manager` (R10)."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
     async with registering(network):
@@ -150,7 +150,7 @@ async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
 
 
 async def test_it_follows_a_new_leader() -> None:
-    """R1, R12: its beats are fenced, and it registers with the successor."""
+    """The old leader's successor fences its heartbeats, and it registers there (R1, R12)."""
     network = LocalNetwork()
     first = FakeResourceManager(network)
     async with registering(network) as registration:
@@ -161,7 +161,7 @@ async def test_it_follows_a_new_leader() -> None:
 
 
 async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
-    """R10: sooner than the heartbeat's timeout."""
+    """Two failing connections end a registration sooner than the heartbeat timeout (R10)."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
     async with registering(network) as registration:
@@ -173,7 +173,7 @@ async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
 
 
 async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> None:
-    """R10: lost beats alone are no failing connections."""
+    """Lost heartbeats alone do not count as failing connections (R10)."""
     wire = FaultyWire(random.Random(1))
     rm = FakeResourceManager(wire.party("rm"))
     async with registering(wire.party("tm")) as registration:
@@ -186,7 +186,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
 
 
 async def test_it_gives_up_after_the_registration_timeout() -> None:
-    """R15: so that nothing is left behind for good."""
+    """Otherwise a TaskManager that nobody needs would stay for good (R15)."""
     async with registering(LocalNetwork(), give_up_after=30.0) as registration:
         assert 30.0 <= await until(lambda: registration.exits) < 33.0
         (given_up,) = registration.exits
@@ -206,7 +206,7 @@ async def test_it_never_gives_up_where_no_timeout_is_set() -> None:
 
 
 async def test_a_request_that_fails_on_its_way_has_an_outcome_too() -> None:
-    """m4: whatever goes wrong when it is sent, the registration goes on."""
+    """Whatever goes wrong while it is sent, the registration goes on (m4)."""
     rm = FakeResourceManager(network := LocalNetwork())
     async with registering(network, broken=2) as registration:
         assert await until(lambda: rm.beats) < 2.0
@@ -218,7 +218,7 @@ async def test_a_request_that_fails_on_its_way_has_an_outcome_too() -> None:
 
 
 async def test_a_core_that_fails_in_deciding_takes_no_message_any_more() -> None:
-    """A state that cannot be trusted must not answer; whoever made the process is told to end it."""
+    """A state that cannot be trusted must not answer. The owner of the process is told to end it."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
     async with registering(network) as registration:
@@ -232,7 +232,7 @@ async def test_a_core_that_fails_in_deciding_takes_no_message_any_more() -> None
 
 
 async def test_a_core_whose_command_fails_takes_no_message_any_more() -> None:
-    """The commands behind it are lost, and its state tells of what was never done."""
+    """The commands after the failed one are lost, and the state records steps that were never carried out."""
     network = LocalNetwork()
     rm = FakeResourceManager(network)
     async with registering(network) as registration:

@@ -1,4 +1,4 @@
-"""The core of a TaskManager under messages of earlier and later leaders in any order, with answers that are lost."""
+"""The core of a TaskManager under messages of earlier and later leaders in any order. Some answers are lost."""
 
 from __future__ import annotations
 
@@ -41,22 +41,25 @@ SECONDS = st.sampled_from([0.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 4.0, 6.0, 11.0, 40
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """R30: no slot twice, no task on slots that are not its job's, or not its JobMaster's any more, and no message of a
+    """Rules for slots and leaders under any order of messages (R30).
 
-    lower leader changes anything. Which JobMaster knows of which slots is recorded here, from messages alone, apart
-    from the code that is tested: it was promised them by the ResourceManager, was offered them, or has named them in a
-    heartbeat. A deployment makes nothing known: it is what is judged by it. What a JobMaster gave back, or the
-    TaskManager reports as free, nobody knows of any more.
+    No slot is given twice. No task runs on slots that do not belong to its job and its present JobMaster. A message of
+    a lower leader changes nothing.
+
+    `known` records which JobMaster knows of which slots. It is built from messages alone, apart from the code under
+    test. A JobMaster knows slots that the ResourceManager promised it, that it was offered, or that it named in a
+    heartbeat. A deployment adds nothing to `known`, because deployments are judged by it. Slots that a JobMaster gave
+    back, or that the TaskManager reports as free, are known to nobody.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.world = CoreWorld()
         self.known: dict[AllocationId, tuple[JobId, LeaderId]] = {}
-        self.fenced = False  # the last message was refused, as another leader is followed
-        self.running: dict[AttemptId, m.DeployTask] = {}  # its processes live
+        self.fenced = False  # the last message was refused: another leader is followed
+        self.running: dict[AttemptId, m.DeployTask] = {}  # their processes live
         self.ending: set[AttemptId] = set()
-        self.attempts = 0  # deployed so far
+        self.attempts = 0  # number of attempts deployed so far
         self.last_offers: dict[JobId, int] = {}
         self.seen = self.world.core.report()
 
@@ -109,7 +112,7 @@ class AnyOrder(RuleBasedStateMachine):
         held = {slot.allocation_id for slot in self.world.core.report().slots}
         self.known = {key: by for key, by in self.known.items() if key in held}
 
-    # Whoever speaks is most often the present leader, and of what is here: else nothing would ever come about.
+    # Messages mostly come from the present leader and concern existing slots. Otherwise little would ever happen.
 
     def some_rm(self, data: st.DataObject) -> int:
         return self.around(data, self.world.core.registration.leader)
@@ -139,7 +142,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(job=JOBS, beats=st.integers(0, 2))
     def get_slots_and_run(self, job: JobId, beats: int) -> None:
-        """What mostly happens, so that there is something to lose."""
+        """The usual course of events, so that there is something to lose."""
         core = self.world.core
         free = [s.index for s in core.report().slots if s.allocation_id is None]
         unused = [key for key in KEYS if key not in core.slots.table.bindings]
@@ -164,14 +167,14 @@ class AnyOrder(RuleBasedStateMachine):
         keys = self.world.core.slots.table.of_job(job) if knows == "all" else data.draw(SOME)
         jm = self.some_jm(data, job)
         known = self.world.core.slots.jobs.get(job)
-        if known is None or leader(jm) >= known.leader:  # else it is fenced, and says nothing
-            mine = self.world.core.slots.table.of_job(job)  # of what is another job's it has nothing to say
+        if known is None or leader(jm) >= known.leader:  # otherwise it is fenced, and its message has no effect
+            mine = self.world.core.slots.table.of_job(job)  # it cannot name another job's slots
             self.known |= {key: (job, leader(jm)) for key in keys if key in mine}
         self.from_jm(job, m.HeartbeatFromJobMaster(job_id=job, leader_id=leader(jm), allocations=keys), jm)
 
     @rule(data=st.data(), job=JOBS, older=st.sampled_from([0, 0, 0, 1]), task=st.sampled_from("tu"))
     def deploy(self, data: st.DataObject, job: JobId, older: int, task: str) -> None:
-        """Each attempt is another one, or one that came before. The slots may be another job's, or nobody's."""
+        """The attempt is new, or one that was deployed before. The slots may be another job's, or nobody's."""
         self.attempts += 1 - older
         jm, key = self.some_jm(data, job), self.some_key(data, job)
         self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=task), jm)
@@ -184,7 +187,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data(), job=JOBS, ended=st.sampled_from([False] * 5 + [True]))
     def free(self, data: st.DataObject, job: JobId, ended: bool) -> None:
-        """What is given back carries no new task, though its tasks have not ended yet."""
+        """Slots that were given back get no new task, even if their tasks have not ended yet."""
         request = m.FreeSlots(job_id=job, allocations=(self.some_key(data, job),), job_ended=ended)
         self.from_jm(job, request, self.some_jm(data, job))
         if not self.fenced:
@@ -195,7 +198,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.world.asks)
     @rule(data=st.data(), whole=st.sampled_from([True, True, True, False]), fate=FATES)
     def answer(self, data: st.DataObject, whole: bool, fate: str) -> None:
-        """Any request that has no outcome yet, however old."""
+        """Answer any request that has no outcome yet, however old it is."""
         ask: Ask = data.draw(st.sampled_from(self.world.asks))
         before = self.world.core.registration.leader or ""
         match ask.request:
@@ -215,7 +218,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.world.is_asking(m.OfferSlots))
     @rule()
     def accept(self) -> None:
-        """The last offer, in whole."""
+        """Accept the last offer as a whole."""
         ask, keys = self.world.ask_of(m.OfferSlots), self.world.offered()
         self.world.answer(ask, m.OffersAccepted(accepted=keys))
         self.carry_out()
@@ -223,7 +226,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def attempt_ends(self, data: st.DataObject) -> None:
-        """By command, or by itself."""
+        """An attempt ends on command or by itself."""
         ended = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[ended]
         self.ending.discard(ended)
@@ -233,7 +236,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS)
     def time_passes(self, seconds: float) -> None:
-        """Perhaps unseen, as for a process that is stopped."""
+        """Time may pass unnoticed, as for a stopped process."""
         self.world.now += seconds
         self.world.core.tick(self.world.now)
         self.world.ended()
@@ -270,7 +273,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.seen = report
 
     def teardown(self) -> None:
-        """R15: left alone by everybody, it has no slot taken and knows no job, after a bounded time."""
+        """Without any messages, it has no slot taken and knows no job after a bounded time (R15)."""
         for _ in range(20):
             self.world.wait(10.0, rm=False)
             for ask in list(self.world.asks):
@@ -293,26 +296,29 @@ TestAnyOrder.settings = settings(
 
 
 class WithoutTheEnd(AnyOrder):
-    """What breaks a rule would break the end as well, and that would be told in its place."""
+    """Leaves out the check at the end.
+
+    A planted fault would break it too, and would be reported in place of the rule.
+    """
 
     def teardown(self) -> None: ...
 
 
 def on_anothers_slots(slots: Slots, request: m.DeployTask) -> str:
-    """Whoever knows an allocation may deploy on it."""
+    """A planted fault: whoever knows an allocation may deploy on it."""
     binding = slots.table.bindings.get(request.allocation_id)
     mine = binding is not None and binding.job_id == request.job.job_id
     return "" if binding is not None and not mine and request.job.job_id in slots.jobs else FAULT_OF(slots, request)
 
 
 def on_slots_given_back(slots: Slots, request: m.DeployTask) -> str:
-    """As long as an earlier task has not ended on them, they look as if they were the job's."""
+    """A planted fault: until an earlier task has ended on them, slots that were given back count as the job's."""
     fault = FAULT_OF(slots, request)
     return "" if "is RELEASING" in fault else fault
 
 
 def under_another_jobmaster(slots: Slots, request: m.DeployTask) -> str:
-    """A later JobMaster finds slots that were an earlier one's, and has not been offered them."""
+    """A planted fault: a later JobMaster may use an earlier one's slots without an offer."""
     fault = FAULT_OF(slots, request)
     return "" if "is HELD" in fault or "under another JobMaster" in fault else fault
 
@@ -324,7 +330,7 @@ FAULT_OF = Slots.fault_of
 def test_the_rule_finds_a_taskmanager_that_starts_tasks_on_slots_of_others(
     planted: Callable[[Slots, m.DeployTask], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is recorded here, not by the core's own check of itself, which is switched off."""
+    """The record kept here finds it. The core's own check of its invariants is switched off."""
     monkeypatch.setattr(Slots, "fault_of", planted)
     monkeypatch.setattr("minflinkd.taskmanager.core.check_invariants", lambda _: None)
     longer = settings(

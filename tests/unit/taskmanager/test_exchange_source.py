@@ -1,4 +1,4 @@
-"""What the reading end of an exchange answers to Spark, without Spark."""
+"""What the reading end of an exchange answers to Spark; tested without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS: dict[str, Callable[[ExchangeSource], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_answer_to_spark_is_kept_until_the_next_call(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """py4j lets Java forget what Python has forgotten, even before Java has read the answer: it then reads null."""
+    """py4j lets Java drop what Python has dropped, even before Java has read the answer. Java would then read null."""
     source = ExchangeSource(MagicMock(), MagicMock(), VertexId("v"), StructType([]))
     monkeypatch.setattr(source, "_channels", MagicMock())
     monkeypatch.setattr(source, "_offset", lambda _: Answer())

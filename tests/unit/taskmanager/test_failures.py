@@ -1,4 +1,4 @@
-"""What an exception on the Python side of a session says of it."""
+"""How an exception on the Python side of a session is classified."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.cluster import free_port
 
 @pytest.fixture
 def dead_jvm() -> Iterator[ClientServer]:
-    """The Python side of a session whose JVM is not there any more."""
+    """Return the Python side of a session whose JVM is gone."""
     gateway = ClientServer(JavaParameters(port=free_port()), PythonParameters(port=0))
     yield gateway
     gateway.shutdown()
 
 
 def test_a_jvm_that_dies_while_a_task_is_built_is_a_lost_session(dead_jvm: ClientServer) -> None:
-    """C10a, R16: a restart on another session mends it; as a fault of user code it would end the job."""
+    """A restart on another session repairs it. Counted as a fault of user code, it would end the job (C10a, R16)."""
     with pytest.raises(ConnectionRefusedError) as raised:
         dead_jvm.jvm.java.lang.System.currentTimeMillis()
     info = build_failure(raised.value)
@@ -31,7 +31,7 @@ def test_a_jvm_that_dies_while_a_task_is_built_is_a_lost_session(dead_jvm: Clien
 
 
 def test_a_refused_connection_of_user_code_is_its_own() -> None:
-    """C10a: the same exception from elsewhere says nothing of the session."""
+    """The same exception from elsewhere says nothing about the session (C10a)."""
     with pytest.raises(ConnectionRefusedError) as raised:
         socket.create_connection(("127.0.0.1", free_port()), timeout=5)
     info = build_failure(raised.value)

@@ -1,4 +1,4 @@
-"""Which Java a session would start, and what is said of one that Spark cannot use; programs stand in for JVMs."""
+"""Which Java a session would start, and the error for one that Spark cannot use. Programs stand in for JVMs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
 
 def java(directory: Path, *, says: str, exit_code: int = 0) -> Path:
-    """A program `bin/java` in `directory`."""
+    """Write a program `bin/java` in `directory`."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {exit_code}\n")
@@ -31,7 +31,7 @@ def java(directory: Path, *, says: str, exit_code: int = 0) -> Path:
     ],
 )
 def test_java_17_and_later_is_taken(tmp_path: Path, says: str, version: int | None) -> None:
-    """What does not tell its version is left to Spark."""
+    """If it does not tell its version, Spark decides."""
     program = java(tmp_path, says=says)
     found = check_java({"PATH": str(program.parent)})
     assert (found.program, found.version) == (program, version)
@@ -41,7 +41,7 @@ def test_java_17_and_later_is_taken(tmp_path: Path, says: str, version: int | No
     ("says", "version"), [('openjdk version "1.8.0_392"', 8), ('openjdk version "11.0.2" 2019', 11)]
 )
 def test_an_older_java_is_refused_with_its_version(tmp_path: Path, says: str, version: int) -> None:
-    """Issue 15, 9: Spark 4 needs Java 17."""
+    """Spark 4 needs Java 17 (issue 15, 9)."""
     program = java(tmp_path, says=says)
     with pytest.raises(JavaTooOld, match=f"{program} is Java {version}, and Spark needs Java 17"):
         check_java({"PATH": str(program.parent)})
@@ -54,7 +54,7 @@ def test_no_java_names_both_places_where_it_may_be(tmp_path: Path) -> None:
 
 
 def test_a_java_home_without_java_is_named_though_there_is_one_on_the_path(tmp_path: Path) -> None:
-    """Spark's launcher looks nowhere else where JAVA_HOME is set."""
+    """If JAVA_HOME is set, Spark's launcher looks nowhere else."""
     good = java(tmp_path / "good", says=JAVA_17)
     environ = {"PATH": str(good.parent), "JAVA_HOME": "/no/such/jdk"}
     with pytest.raises(NoJava, match="JAVA_HOME is /no/such/jdk, where there is no bin/java") as refused:

@@ -1,4 +1,4 @@
-"""Names of Java classes are asked for once; without a JVM."""
+"""Each Java class is looked up once by its name; tested without a JVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLASSES = {"org.apache.spark.SparkConf", "org.apache.spark.sql.functions"}
 
 
 class Gateway:
-    """Answers as py4j's Java side does, by name; `asked`: the names, in order."""
+    """Answers lookups as py4j's Java side does. `asked` lists the names in order."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -43,7 +43,7 @@ def jvm(gateway: Gateway) -> Any:
 
 
 def test_a_class_is_asked_for_once(gateway: Gateway, jvm: Any) -> None:
-    """By its path and by its whole name."""
+    """Both the path and the whole name of a class are looked up only once."""
     first = jvm.org.apache.spark.sql.functions
     assert (first._fqn, len(gateway.asked)) == ("org.apache.spark.sql.functions", 5)
     assert jvm.org.apache.spark.sql.functions is first
@@ -54,14 +54,14 @@ def test_a_class_is_asked_for_once(gateway: Gateway, jvm: Any) -> None:
 
 
 def test_a_class_that_comes_later_is_found_then(gateway: Gateway, jvm: Any) -> None:
-    """py4j takes a class that is not there for a package; an archive may be added while the session runs."""
+    """py4j takes a missing class for a package. An archive may be added while the session runs."""
     assert isinstance(jvm.org.postgresql.Driver, JavaPackage)
     gateway.classes.add("org.postgresql.Driver")
     assert isinstance(jvm.org.postgresql.Driver, JavaClass)
 
 
 def test_what_java_does_not_know_is_an_error_each_time(gateway: Gateway, jvm: Any) -> None:
-    """As it is with py4j."""
+    """py4j does the same."""
     for _ in range(2):
         with pytest.raises(Py4JError):
             getattr(jvm.org, "no such")

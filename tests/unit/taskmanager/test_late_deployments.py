@@ -1,4 +1,4 @@
-"""Deployments that come behind what was sent after them (m12)."""
+"""Deployments that arrive after later messages (m12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _with_slots() -> CoreWorld:
 
 
 def test_a_deployment_that_comes_behind_the_cancellation_of_its_attempt_is_refused() -> None:
-    """m12: the JobMaster was told that nothing of the attempt is left, and has deployed the next one."""
+    """The JobMaster was told that nothing of the attempt is left, and has deployed the next one (m12)."""
     world = _with_slots()
     assert world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1))) == m.Done()
     with pytest.raises(SlotNotBound, match="was cancelled"):
@@ -29,7 +29,7 @@ def test_a_deployment_that_comes_behind_the_cancellation_of_its_attempt_is_refus
 
 
 def test_what_an_earlier_job_master_cancelled_says_nothing_of_a_later_ones_attempts() -> None:
-    """R13."""
+    """A later JobMaster may deploy an attempt that an earlier one has cancelled (R13)."""
     world = _with_slots()
     world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(1)))
     world.beat(jm=2)
@@ -39,7 +39,7 @@ def test_what_an_earlier_job_master_cancelled_says_nothing_of_a_later_ones_attem
 
 
 def test_a_second_copy_of_a_deployment_that_was_refused_is_refused_as_well() -> None:
-    """m12: the JobMaster has deployed the next attempt since."""
+    """The JobMaster has deployed the next attempt since (m12)."""
     world = CoreWorld()
     world.rm(allocate(A, 0))
     world.accept(A)

@@ -1,4 +1,4 @@
-"""What sinks owe to checkpoints: staged, covered, confirmed, and covered by none."""
+"""What sinks owe to checkpoints: staged, covered, confirmed, or covered by none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def token(epoch: int) -> StagedToken:
 
 
 def test_a_checkpoint_covers_what_earlier_ones_have_not_confirmed() -> None:
-    """J12, J13: until a checkpoint is confirmed the next one carries its tokens as well, in order."""
+    """Until a checkpoint is confirmed, the next one carries its tokens as well, in order (J12, J13)."""
     ledger = Ledger("job", "out")
     for epoch in (2, 0, 1):
         ledger.stage(epoch, tokens=(token(epoch),))

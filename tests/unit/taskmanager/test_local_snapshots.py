@@ -41,7 +41,7 @@ def snapshots(tmp_path: Path) -> LocalSnapshots:
 
 
 def test_a_complete_copy_is_laid_out_by_hard_links(snapshots: LocalSnapshots, tmp_path: Path) -> None:
-    """C14: no byte is copied."""
+    """No byte is copied (C14)."""
     target = tmp_path / "attempt"
     assert not snapshots.lay_out(JOB, SNAPSHOT, target)
     snapshots.completed(JOB, TASK, 1)
@@ -52,7 +52,7 @@ def test_a_complete_copy_is_laid_out_by_hard_links(snapshots: LocalSnapshots, tm
 
 @pytest.mark.parametrize("damage", ["missing", "longer", "other"])
 def test_a_damaged_copy_is_refused_and_leaves_nothing(snapshots: LocalSnapshots, tmp_path: Path, damage: str) -> None:
-    """C14: the storage's copy is used instead."""
+    """The storage's copy is used instead (C14)."""
     snapshots.completed(JOB, TASK, 1)
     last = snapshots.directory(JOB, TASK, 1) / "state/0/1.zip"
     last.unlink()
@@ -64,7 +64,7 @@ def test_a_damaged_copy_is_refused_and_leaves_nothing(snapshots: LocalSnapshots,
 
 @pytest.mark.parametrize(("retained", "left"), [(1, ["3", "4"]), (2, ["2", "3", "4"]), (9, ["1", "2", "3", "4"])])
 def test_copies_stay_as_long_as_their_checkpoints(snapshots: LocalSnapshots, retained: int, left: list[str]) -> None:
-    """C14: later checkpoints being confirmed; one that is still on its way stays in any case."""
+    """Later checkpoints may be confirmed meanwhile. A copy of a checkpoint that is still pending always stays (C14)."""
     for number in (1, 2, 3, 4):
         take(snapshots, number, {})
     snapshots.confirmed(JOB, TASK, 3, retained=retained)
@@ -81,7 +81,7 @@ def take(snapshots: LocalSnapshots, number: int, files: dict[str, str]) -> Path:
 
 
 def test_beyond_the_bound_the_oldest_copies_go(tmp_path: Path) -> None:
-    """C14: and a copy that is too large by itself costs no other its place."""
+    """A copy that is larger than the bound by itself costs no other copy its place (C14)."""
     snapshots = LocalSnapshots(tmp_path, max_size=10)
     one, two = take(snapshots, 1, {"a": "123456"}), take(snapshots, 2, {"a": "1234"})
     assert (one.exists(), two.exists(), snapshots.size()) == (True, True, 10)
@@ -92,7 +92,7 @@ def test_beyond_the_bound_the_oldest_copies_go(tmp_path: Path) -> None:
 
 
 def test_a_file_of_two_copies_is_counted_once(tmp_path: Path) -> None:
-    """C14: copies of one task are links to the same files."""
+    """Copies of one task are links to the same files (C14)."""
     snapshots = LocalSnapshots(tmp_path, max_size=10)
     one = take(snapshots, 1, {"a": "12345678"})
     two = snapshots.directory(JOB, TASK, 2)
@@ -103,7 +103,7 @@ def test_a_file_of_two_copies_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_where_copies_may_take_nothing_none_is_kept(tmp_path: Path) -> None:
-    """C14: local recovery is off."""
+    """A bound of zero switches local recovery off (C14)."""
     assert not take(LocalSnapshots(tmp_path, max_size=0), 1, {"a": "1"}).exists()
 
 
@@ -115,7 +115,7 @@ def test_where_copies_may_take_nothing_none_is_kept(tmp_path: Path) -> None:
 def test_what_stays_fits_and_nothing_goes_without_need(
     files: list[dict[int, int]], sizes: list[int], bound: int
 ) -> None:
-    """C14: the bound holds; of copies that fit by themselves the latest stay, and as many as there is room for."""
+    """The bound holds. Of the copies that fit by themselves, the latest stay, as many as there is room for (C14)."""
     copies = [Copy((JOB, TASK, n), {inode: sizes[inode] for inode in names}) for n, names in enumerate(files)]
     gone = beyond(copies, bound)
     assert gone == [copy for copy in copies if copy in gone], "in the order of their age"
@@ -132,7 +132,7 @@ def disk(copies: list[Copy]) -> int:
 
 
 def test_what_a_job_makes_after_it_came_back_is_not_deleted(snapshots: LocalSnapshots, tmp_path: Path) -> None:
-    """The directory of the time before is set aside at once, and deleted by and by."""
+    """The earlier directory is set aside at once, and its files are deleted later."""
     snapshots.completed(JOB, TASK, 1)
     gone = snapshots.forget_job(JOB)
     assert not snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt")
@@ -153,7 +153,7 @@ def test_ids_that_lead_elsewhere_are_refused(snapshots: LocalSnapshots) -> None:
 
 
 def test_a_silent_child_is_given_up_late_and_a_stopped_one_soon() -> None:
-    """J7."""
+    """A silent child may only be busy; a child stopped by a signal does nothing (J7)."""
     limits, health = Limits(silent=60, stopped=5), Health(heard=100)
     assert verdict(health, limits, 159.9) is None
     assert "not answered for 60.0 s" in (verdict(health, limits, 160) or "")
@@ -166,7 +166,7 @@ def test_a_silent_child_is_given_up_late_and_a_stopped_one_soon() -> None:
 
 
 def test_a_time_in_which_nobody_looked_is_held_against_no_child() -> None:
-    """J7: the supervisor was stopped itself, or its machine was."""
+    """The supervisor itself was stopped, or its machine was (J7)."""
     limits, health = Limits(silent=60, stopped=5), Health(heard=100, stopped_since=101)
     assert verdict(unwatched(health, 1000), limits, 1104) is None
     assert "stopped by a signal for 5.0 s" in (verdict(unwatched(health, 1000), limits, 1106) or "")

@@ -1,4 +1,4 @@
-"""What the state of operators means is read from Spark's own account of a plan."""
+"""What the state of operators means, as read from Spark's own description of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYWORDS = "org.apache.spark.sql.catalyst"
 
 
 def part(name: str, /, *children: Tree, **fields: Any) -> Tree:
-    """A node or an expression, with all below it, as Spark lists them."""
+    """A node or an expression, with everything below it, as Spark lists them."""
     first = {"class": f"{_KEYWORDS}.{name}", "num-children": len(children), **fields}
     return [first, *(entry for child in children for entry in child)]
 
@@ -42,7 +42,7 @@ def counted(below: Tree, keys: list[Tree], results: list[Tree]) -> tuple[Meant, 
 
 
 def test_a_name_that_a_projection_gives_does_not_matter() -> None:
-    """C25: a column is what it is computed of, down to the source."""
+    """A column is identified by what it is computed from, down to the source (C25)."""
     renamed = part(
         "Project", SOURCE, projectList=[alias("key", 11, column("k", 1)), alias("amount", 12, column("v", 2))]
     )
@@ -53,7 +53,7 @@ def test_a_name_that_a_projection_gives_does_not_matter() -> None:
 
 
 def test_a_literal_counts_in_a_key_and_not_in_a_projection_below_it() -> None:
-    """C25, H2."""
+    """A literal in a projection may change; a literal in a key may not (C25, H2)."""
 
     def key(in_projection: int, in_key: int) -> Meant:
         projected = alias("p", 11, part("Remainder", column("v", 2), literal(in_projection)))
@@ -66,14 +66,14 @@ def test_a_literal_counts_in_a_key_and_not_in_a_projection_below_it() -> None:
 
 
 def test_an_aggregate_is_its_function_and_the_columns_that_it_is_computed_of() -> None:
-    """C25: how it is computed of them may change."""
+    """How it is computed from them may change (C25)."""
     doubled = aggregate("Sum", part("Multiply", column("v", 2), literal(2)))
     (meant,) = counted(SOURCE, [], [alias("n", 20, doubled)])
     assert (meant.text, meant.form) == ("sum((v * 2))", "sum(v)")
 
 
 def test_a_part_of_a_column_is_a_column_of_its_own() -> None:
-    """C25: all that a message of Kafka holds is one column to Spark."""
+    """To Spark, everything in a Kafka message is one column (C25)."""
 
     def form(name: str) -> str:
         parsed = alias("data", 11, part("JsonToStructs", column("v", 2)))
@@ -85,19 +85,19 @@ def test_a_part_of_a_column_is_a_column_of_its_own() -> None:
 
 
 def test_statistics_that_spark_computes_of_the_same_state_mean_the_same() -> None:
-    """C25."""
+    """Standard deviation and variance, for example, are computed from the same state (C25)."""
     forms = {counted(SOURCE, [], [aggregate(name, column("v", 2))])[0].form for name in ("StddevSamp", "VariancePop")}
     assert forms == {"variance(v)"}
 
 
 def test_an_aggregate_that_is_written_twice_is_one() -> None:
-    """C25: Spark keeps it once."""
+    """Spark keeps it once (C25)."""
     total = aggregate("Sum", column("v", 2))
     assert len(counted(SOURCE, [], [alias("a", 20, total), alias("b", 21, part("Divide", total, total))])) == 1
 
 
 def test_what_is_written_does_not_grow_with_the_projections() -> None:
-    """C25: a column that each of a hundred projections reads twice."""
+    """The test reads one column twice in each of a hundred projections (C25)."""
     below, last = SOURCE, column("v", 2)
     for number in range(100, 200):
         below = part("Project", below, projectList=[alias(f"c{number}", number, part("Add", last, last))])
@@ -107,7 +107,7 @@ def test_what_is_written_does_not_grow_with_the_projections() -> None:
 
 
 def test_of_a_join_only_the_columns_that_have_to_be_equal_say_what_its_state_means() -> None:
-    """C25: which of the two is written first does not matter."""
+    """It does not matter which of the two is written first (C25)."""
     other = part("StreamingRelationV2", output=[column("k", 5), column("w", 6)])
     later = part("GreaterThan", column("v", 2), column("w", 6))
     condition = part("And", part("EqualTo", column("k", 5), column("k", 1)), later)

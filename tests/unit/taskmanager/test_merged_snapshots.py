@@ -1,4 +1,4 @@
-"""Snapshots of tasks that share physical files, and files that are written anew when little of them is needed."""
+"""Snapshots of tasks that share physical files, and the rewriting of files of which little is still needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.taskmanager.snapshot_world import (
 
 
 async def test_tasks_on_one_taskmanager_share_the_file_of_a_checkpoint(tmp_path: Path) -> None:
-    """F1, F3: one data file a TaskManager and checkpoint."""
+    """A TaskManager writes one data file for each checkpoint (F1, F3)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first"}
         world.session.others = {state(2): b"two", "offsets/0": b"other"}
@@ -52,7 +52,7 @@ async def test_tasks_on_one_taskmanager_share_the_file_of_a_checkpoint(tmp_path:
 
 
 async def test_a_task_does_not_wait_for_ever_for_one_that_aligns(tmp_path: Path) -> None:
-    """F1: its file is finished by age; what becomes of the other one does not touch it."""
+    """The file is finished when it reaches its age, and is not touched by what happens to the other task (F1)."""
     async with running(tmp_path, max_file_age=0.0) as world:
         world.session.files = {state(1): b"one"}
         world.session.busy_attempts = {OTHER_ATTEMPT}
@@ -64,8 +64,10 @@ async def test_a_task_does_not_wait_for_ever_for_one_that_aligns(tmp_path: Path)
 
 
 async def test_one_task_that_fails_is_told_and_the_other_ends_with_it(tmp_path: Path) -> None:
-    """C21, C23: a checkpoint fails once, for the cause that it has; nothing is left of it, and no trigger begins it
-    anew."""
+    """The checkpoint fails once, with its own cause.
+
+    Nothing is left of it, and no trigger begins it anew (C21, C23).
+    """
     async with running(tmp_path, fail_at=1) as world:
         world.session.files, world.session.others = {state(1): b"one"}, {}
         world.trigger_both(1)
@@ -80,12 +82,12 @@ async def test_one_task_that_fails_is_told_and_the_other_ends_with_it(tmp_path: 
 
 
 async def test_an_abort_of_all_leaves_nothing(tmp_path: Path) -> None:
-    """C13: while one has written and waits, and the other has yet to reach its cut."""
+    """One task has written its files and waits; the other has not reached its cut yet (C13)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): bytes(700_000), state(2): b"1" * 700_000}
         world.session.busy_attempts = {OTHER_ATTEMPT}
         world.trigger_both(1)
-        await until(lambda: len(world.physical_files()) == 1)  # of max-file-size, and finished
+        await until(lambda: len(world.physical_files()) == 1)  # it has max-file-size and is finished
         for attempt in (world.attempt, world.other):
             number = m.NotifyCheckpointAborted(job_id=JOB, attempt_id=attempt.deployment.attempt_id, checkpoint_id=1)
             await world.snapshots.abort(attempt, number)
@@ -98,7 +100,7 @@ def figures(snapshot: TaskSnapshot) -> MergingFigures:
 
 
 def churn(world: World, chance: random.Random, number: int) -> None:
-    """A tenth of the state is replaced, and the logs; 30 files of 4 kB for each task."""
+    """Replace a tenth of each task's state, or begin with 30 files of 4 kB, and replace the logs."""
     for task, files in enumerate((world.session.files, world.session.others)):
         assert files is not None
         kept = [path for path in files if path.startswith("state")]
@@ -111,7 +113,7 @@ def churn(world: World, chance: random.Random, number: int) -> None:
 
 
 async def test_the_storage_holds_little_that_is_not_needed(tmp_path: Path) -> None:
-    """F6: over 40 checkpoints of two tasks, by the bytes on the disk; each restores byte for byte."""
+    """Over 40 checkpoints of two tasks, by the bytes on disk. The restored files are equal byte for byte (F6)."""
     chance = random.Random(1)
     async with running(tmp_path) as world:
         world.session.others = {}
@@ -145,7 +147,7 @@ async def test_the_storage_holds_little_that_is_not_needed(tmp_path: Path) -> No
 
 
 async def worn_out(world: World) -> TaskSnapshot:
-    """A confirmed checkpoint, of whose file the next one needs one third."""
+    """Take and confirm a checkpoint. The next checkpoint needs one third of its file."""
     world.session.files = {state(n): b"%d" % n * 1000 for n in (1, 2, 3)}
     taken = await world.confirmed(1)
     for number in (1, 2):
@@ -154,14 +156,14 @@ async def worn_out(world: World) -> TaskSnapshot:
 
 
 async def test_what_failed_to_be_rewritten_is_rewritten_by_the_next_checkpoint(tmp_path: Path) -> None:
-    """F6: and of the first try nothing is left, whichever step of it fails."""
+    """Nothing is left of the first try, whichever step of it fails (F6)."""
     for step in (1, 2, 3, 4):
         async with running(tmp_path / str(step)) as world:
             first = await worn_out(world)
             world.storage.fail_at = world.storage.requests + step
             world.trigger(2)
             await until(lambda: not world.snapshots._running)
-            if step == 4:  # there are but three
+            if step == 4:  # there are only three steps
                 assert world.acknowledged(2) is not None
                 continue
             assert (world.acknowledged(2), world.stored()) == (None, {1})
@@ -173,7 +175,7 @@ async def test_what_failed_to_be_rewritten_is_rewritten_by_the_next_checkpoint(t
 
 
 async def test_a_rewritten_file_that_was_never_confirmed_is_rewritten_again(tmp_path: Path) -> None:
-    """F6, C12: handles into the new one are good from its confirmation on."""
+    """Handles into the new file are valid only once its checkpoint is confirmed (F6, C12)."""
     async with running(tmp_path) as world:
         first = await worn_out(world)
         second = await world.take(2)
@@ -188,7 +190,7 @@ async def test_a_rewritten_file_that_was_never_confirmed_is_rewritten_again(tmp_
 async def test_an_attempt_that_is_cancelled_while_it_rewrites_leaves_the_earlier_checkpoint_whole(
     tmp_path: Path,
 ) -> None:
-    """F5, F6: nothing of the worn file is touched."""
+    """The worn file is not touched (F5, F6)."""
     async with running(tmp_path) as world:
         first = await worn_out(world)
         world.storage.hang, world.storage.fail_at = True, world.storage.requests + 2
@@ -201,7 +203,7 @@ async def test_an_attempt_that_is_cancelled_while_it_rewrites_leaves_the_earlier
 
 
 async def test_a_state_file_that_is_damaged_on_the_own_disk_stays_where_it_is_whole(tmp_path: Path) -> None:
-    """F6: a rewritten segment has the content of the first, or there is none."""
+    """Either a rewritten segment has the content of the first, or nothing is rewritten (F6)."""
     async with running(tmp_path) as world:
         first = await worn_out(world)
         good = dict(world.session.files)
@@ -212,7 +214,7 @@ async def test_a_state_file_that_is_damaged_on_the_own_disk_stays_where_it_is_wh
 
 
 async def test_what_there_is_no_time_for_waits_for_the_next_checkpoint(tmp_path: Path) -> None:
-    """F6: on a slow storage compaction costs no checkpoint; whole files are done with, as far as it came."""
+    """Compaction on a slow storage fails no checkpoint. Files that were rewritten in time are finished (F6)."""
     async with running(tmp_path, max_file_size=3000) as world:
         world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 7)}
         taken = await world.confirmed(1)
@@ -229,7 +231,7 @@ async def test_what_there_is_no_time_for_waits_for_the_next_checkpoint(tmp_path:
 
 
 async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
-    """F6: whoever stops it waits."""
+    """Somebody waits for the job to stop (F6)."""
     async with running(tmp_path) as world:
         await worn_out(world)
         request = m.TriggerCheckpoint(job_id=JOB, attempt_id=ATTEMPT, checkpoint_id=2, epoch=1, stop=True)
@@ -241,7 +243,10 @@ async def test_a_job_that_stops_does_not_wait_for_a_compaction(tmp_path: Path) -
 
 
 async def test_with_merging_off_each_state_file_is_a_file_of_its_own(tmp_path: Path) -> None:
-    """F9: also those of two tasks and empty ones; what is needed no more is gone at once, and nothing is rewritten."""
+    """Files of two tasks and empty files are separate too.
+
+    Unneeded files are deleted at once, none is rewritten (F9).
+    """
     chance = random.Random(1)
     async with running(tmp_path, merging=False) as world:
         world.session.others = {}
@@ -262,7 +267,7 @@ async def test_with_merging_off_each_state_file_is_a_file_of_its_own(tmp_path: P
 
 
 async def test_with_merging_off_no_task_waits_for_another(tmp_path: Path) -> None:
-    """F9: nor does one that fails end the other's part."""
+    """If one fails, the other's part does not end (F9)."""
     async with running(tmp_path, merging=False) as world:
         world.session.files = {state(1): b"one", state(2): b"two"}
         world.session.busy_attempts = {OTHER_ATTEMPT}
@@ -274,7 +279,7 @@ async def test_with_merging_off_no_task_waits_for_another(tmp_path: Path) -> Non
 
 
 async def test_with_merging_off_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """C13: nor the files that were finished already."""
+    """The files that were finished already are deleted too (C13)."""
     async with running(tmp_path, merging=False, fail_at=8) as world:
         world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 9)}
         world.trigger(1)
@@ -283,7 +288,7 @@ async def test_with_merging_off_an_upload_that_fails_leaves_nothing(tmp_path: Pa
         assert len((await world.confirmed(2)).physical_files) == 8
 
 
-OFF = None  # as a largest size: no merging
+OFF = None  # as the maximum size: no merging
 SIZES = [OFF, 1, 3000, 1 << 20]
 
 
@@ -293,7 +298,7 @@ SIZES = [OFF, 1, 3000, 1 << 20]
 async def test_a_job_goes_on_from_a_checkpoint_that_was_merged_otherwise(
     tmp_path: Path, written_with: int | None, restored_with: int | None, sizes_recorded: bool
 ) -> None:
-    """F9: off, with other sizes, and by a version that did not record the files' sizes, on another TaskManager."""
+    """Merging was off, used other sizes, or was done by a version that did not record file sizes (F9)."""
     async with running(tmp_path, max_file_size=written_with or 1 << 20, merging=written_with is not OFF) as world:
         world.session.files = {state(n): b"%d" % n * 1000 for n in range(1, 9)} | {"offsets/0": b"", "commits/0": b"c"}
         taken = await world.confirmed(1)
@@ -312,7 +317,7 @@ async def test_a_job_goes_on_from_a_checkpoint_that_was_merged_otherwise(
         assert (await world.take(2)).bytes_uploaded == 0
         for number in (1, 3, 5, 7):
             del world.session.files[state(number)]
-        for number in (3, 4, 5, 6):  # with files so small a checkpoint may rewrite but one
+        for number in (3, 4, 5, 6):  # with such small files a checkpoint may rewrite only one
             latest = await world.confirmed(number)
         space = world.subsume(latest)
         if restored_with is not OFF:

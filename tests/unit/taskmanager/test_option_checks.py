@@ -1,4 +1,4 @@
-"""Which of several options is at fault, and what is said of it."""
+"""Which of several options is at fault, and what the fault says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.taskmanager.session.option_checks import refused_options
 
 
 def refusing(*wrong: str) -> Callable[[Mapping[str, str]], None]:
-    """Fails as long as one of these options is there, and quotes it."""
+    """Return a check that fails, and quotes the option, while any of these options is there."""
 
     def attempt(options: Mapping[str, str]) -> None:
         for name in wrong:
@@ -22,20 +22,20 @@ def refusing(*wrong: str) -> Callable[[Mapping[str, str]], None]:
 
 
 def test_the_fault_is_at_the_option_without_which_it_works() -> None:
-    """J4: a fault names what to change."""
+    """A fault names what to change (J4)."""
     (fault,) = refused_options("vertices.a.source", {"sep": ",", "maxColumns": "x"}, refusing("maxColumns"))
     assert fault.path == "vertices.a.source.options.maxColumns"
     assert "x" in fault.problem
 
 
 def test_each_of_several_wrong_options_has_a_fault_of_its_own() -> None:
-    """J4: all faults at once."""
+    """All faults are reported at once (J4)."""
     found = refused_options("vertices.a.source", {"a": "1", "sep": ",", "b": "2"}, refusing("a", "b"))
     assert [(fault.path.rpartition(".")[2], fault.problem[-1]) for fault in found] == [("a", "1"), ("b", "2")]
 
 
 def test_an_option_that_needs_a_later_one_is_not_at_fault() -> None:
-    """Whoever writes options does not think of their order."""
+    """Users do not think of the order of options."""
 
     def attempt(options: Mapping[str, str]) -> None:
         if "end" in options and "start" not in options:
@@ -57,7 +57,7 @@ def test_where_some_options_are_needed_the_fault_is_at_the_one_without_which_it_
 
 
 def test_what_fails_without_options_too_is_no_fault_of_theirs() -> None:
-    """A job that would run is not refused because the trial itself cannot."""
+    """A job that would run is not refused because the trial itself cannot run."""
 
     def always(options: Mapping[str, str]) -> None:
         raise PySparkException("no space left on the device")
@@ -67,7 +67,7 @@ def test_what_fails_without_options_too_is_no_fault_of_theirs() -> None:
 
 @pytest.mark.parametrize("other", [{}, {"kafka.ssl.key.password": "other"}])
 def test_a_secret_is_not_shown_whoever_quotes_it(other: dict[str, str]) -> None:
-    """E40: neither in the value nor in Spark's sentence."""
+    """A secret appears neither as the value nor in Spark's sentence (E40)."""
     options = {"kafka.sasl.jaas.config": "user=u password=hunter2", **other}
     faults = list(refused_options("vertices.a.source", options, refusing(*options)))
     assert len(faults) == len(options)

@@ -1,4 +1,4 @@
-"""The same file at a second place, by a link or by a copy (C11)."""
+"""The same file in a second place, by a link or by a copy (C11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory of another file system than `tmp_path`."""
+    """A directory on another file system than `tmp_path`."""
     if not MEMORY.is_dir() or MEMORY.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no second file system")
     with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
@@ -33,7 +33,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_file_is_linked_where_that_can_be_done(source: Path, tmp_path: Path) -> None:
-    """C11: no byte is copied."""
+    """No byte is copied (C11)."""
     assert link_or_copy(source, tmp_path / "link") == source.stat().st_size
     assert (tmp_path / "link").samefile(source)
 
@@ -49,7 +49,7 @@ def test_a_file_is_copied_to_another_file_system(source: Path, elsewhere: Path) 
 def test_a_file_is_copied_where_no_link_can_be_made(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int, inside: bool
 ) -> None:
-    """C11: also where the file system cannot copy by itself."""
+    """A file is copied even if the file system cannot copy by itself (C11)."""
     monkeypatch.setattr(os, "link", refusing(reason))
     if not inside:
         monkeypatch.setattr(os, "copy_file_range", refusing(errno.EXDEV))
@@ -59,7 +59,7 @@ def test_a_file_is_copied_where_no_link_can_be_made(
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C11: what looks like a state file is a whole one."""
+    """Whatever looks like a state file is a whole one (C11)."""
     (tmp_path / "a").write_bytes(b"state")
     monkeypatch.setattr(os, "link", refusing(errno.EPERM))
     monkeypatch.setattr(os, "copy_file_range", refusing(errno.ENOSPC))
@@ -69,7 +69,7 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_that_maintenance_has_deleted_is_missed(tmp_path: Path) -> None:
-    """C11: the closure is then looked for again."""
+    """The files of the snapshot are then computed again (C11)."""
     with pytest.raises(FileNotFoundError):
         link_or_copy(tmp_path / "a", tmp_path / "b")
 

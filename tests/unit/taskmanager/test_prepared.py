@@ -1,4 +1,4 @@
-"""Plans that wait for their deployment: whose they are, how long they are kept, and that none is left."""
+"""Plans that wait for their deployment: whose they are, how long they are kept, and that none is left over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK = Task(id=TaskId("a"), vertices=(Vertex(id=A, source=Source(format="rate"))
 
 @dataclass
 class Held:
-    """Stands for a plan and for code: what counts is that it is given back once."""
+    """Stands for a plan and for code. Only one thing counts: it is released once."""
 
     released: int = 0
 
@@ -78,7 +78,7 @@ def test_a_plan_is_taken_once_by_the_task_that_it_was_built_for(world: World) ->
 
 
 def test_what_nobody_takes_goes_after_a_while(world: World) -> None:
-    """R6a: a refused or a cancelled job leaves nothing in the session."""
+    """A refused or cancelled job leaves nothing in the session (R6a)."""
     world.prepared.keep(job().job_id, [world.task(job()), replace(world.task(job()), inputs={})])
     world.now = KEPT - 0.1
     world.prepared.drop_old()
@@ -98,7 +98,7 @@ def test_a_later_analysis_takes_the_place_of_the_one_before(world: World) -> Non
 
 
 def test_no_more_jobs_are_kept_than_a_few(world: World) -> None:
-    """R6a: many submissions in a row."""
+    """Many jobs may be submitted in a row (R6a)."""
     for number in range(JOBS + 3):
         world.prepared.keep(job(number).job_id, [world.task(job(number))])
     assert world.left == 2 * JOBS

@@ -1,4 +1,4 @@
-"""What an attempt tells of its input: rows, how far its sources are, and that there is none yet (H7)."""
+"""What an attempt reports of its input: rows, how far its sources are, and whether there is any yet (H7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOTALS = frozenset({VertexId("totals")})
 
 @dataclass
 class Report:
-    """Of Spark, for one micro-batch."""
+    """Spark's report of one micro-batch."""
 
     value: dict[str, Any]
 
@@ -53,7 +53,7 @@ class Attempt:
 
 
 def test_a_source_that_is_further_than_it_was_has_had_input_though_spark_counts_no_rows() -> None:
-    """It counts none where it cannot match the leaves of the executed plan with the query's sources, and only warns."""
+    """If Spark cannot match the executed plan's leaves with the sources, it counts no rows and only warns."""
     attempt = Attempt()
     assert not attempt.batch(0, (4, 4)).advanced, "a restored query begins with a micro-batch that has none"
     assert attempt.progress.is_awaited
@@ -69,7 +69,7 @@ def test_a_source_that_is_read_for_the_first_time_has_had_input_once_it_has_an_o
 
 
 def test_an_exchange_is_further_also_with_nothing_but_a_watermark() -> None:
-    """Whoever writes to it has had input, or not."""
+    """The task that writes to it reports whether there was input."""
     attempt = Attempt()
     assert not attempt.batch(0, (4, 4), (7, 8)).advanced
     assert attempt.batch(3, (4, 4), (8, 9)).rows_in == 3
@@ -77,7 +77,7 @@ def test_an_exchange_is_further_also_with_nothing_but_a_watermark() -> None:
 
 
 def test_a_query_that_waits_and_then_finds_input_waits_no_more() -> None:
-    """Whether it gets through that is open; each is told once."""
+    """Whether the query processes that input is not known yet. Each of the two states is reported once."""
     attempt = Attempt()
     for waits in (True, True, False, False, True):
         attempt.progress.waits(waits)

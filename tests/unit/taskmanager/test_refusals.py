@@ -1,4 +1,4 @@
-"""Spark's refusals in a user's words (J4): Spark's sentences, as it gave them."""
+"""Spark's refusals in a user's words (J4). The tests use Spark's own sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from minflinkd.taskmanager.session.failures import build_failure
 from minflinkd.taskmanager.session.refusals import REFUSALS, in_users_words
 
-SAID = {  # by Spark; words of the problem, words of the hint
+SAID = {  # Spark's sentence; words of the problem, words of the hint
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider name is correct and the "
     "package is properly registered and compatible with your Spark version. SQLSTATE: 42K02": (
         "no source format delta in",
@@ -35,24 +35,24 @@ SAID = {  # by Spark; words of the problem, words of the hint
 
 @pytest.mark.parametrize("said", SAID)
 def test_what_spark_says_becomes_a_sentence_and_an_example(said: str) -> None:
-    """J4: the name of the thing at fault is kept."""
+    """The name of the element at fault is kept (J4)."""
     problem, hint = in_users_words(said)
     assert SAID[said][0] in problem
     assert SAID[said][1] in hint
 
 
 def test_what_is_not_known_stays_as_it_is() -> None:
-    """J4: nothing is guessed."""
+    """Nothing is guessed (J4)."""
     assert in_users_words("[NEW_IN_SPARK_5] No.") == ("[NEW_IN_SPARK_5] No.", "")
 
 
 def test_every_refusal_has_an_example() -> None:
-    """J4: what to do next."""
+    """An example says what to do next (J4)."""
     assert all(refusal.hint for refusal in REFUSALS)
 
 
 def test_the_plan_of_a_stream_is_not_part_of_the_sentence() -> None:
-    """J4: Spark marks the lines of a streaming plan with a tilde, others not."""
+    """Spark marks the lines of a streaming plan with a tilde, and other lines not (J4)."""
     for line in ("~Join Cross", "'Project ['a]", "+- Aggregate [a#1]", "!Filter"):
         error = AnalysisException(f"It is refused.;\n{line}\n:- ~Project [value#38L]\n")
         assert build_failure(error).message == "It is refused."

@@ -1,4 +1,4 @@
-"""A TaskManager's registration, as lists of events (m4 - m6, R9, R10, R15)."""
+"""A TaskManager's registration, tested with lists of events (m4 - m6, R9, R10, R15)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def beat(number: int = 1, instance: int = 2) -> Beat:
 
 
 def test_it_registers_and_beats_each_interval_whether_it_is_answered_or_not() -> None:
-    """m4, R10: one lost beat must not cost two."""
+    """One lost heartbeat must not cost two (m4, R10)."""
     state, commands = run((0.0, Tick()), (0.1, Accepted(1, registered(2))), (1.0, Tick()), (1.1, Tick()), (2.2, Tick()))
     assert state.phase is Phase.REGISTERED
     assert commands == [Register(1), beat(), beat()]
 
 
 def test_a_try_that_fails_is_repeated_with_growing_pauses() -> None:
-    """m4: one at a time."""
+    """Only one try is under way at a time (m4)."""
     state, commands = run((0.0, Tick()), (5.0, NotAccepted(1, "no answer")), (5.05, Tick()), (5.1, Tick()))
     assert commands == [Register(1), Register(2)]
     state, _ = run((10.0, NotAccepted(2, "no answer")), state=state)
@@ -57,7 +57,7 @@ def test_a_try_that_fails_is_repeated_with_growing_pauses() -> None:
 
 
 def test_an_earlier_leader_than_one_seen_before_is_not_followed() -> None:
-    """R1: its answer was late, or it has not learnt yet that it was replaced."""
+    """The earlier leader's answer was late, or that leader has not yet learnt that it was replaced (R1)."""
     lost = run((1.0, BeatRefused(1, "unknown-task-manager")), (1.0, Tick()), state=REGISTERED)[0]
     state, _ = run((1.1, Accepted(2, registered(1))), state=lost)
     assert (state.phase, state.leader) == (Phase.UNREGISTERED, leader(2))
@@ -81,7 +81,7 @@ def test_two_failing_connections_in_a_row_or_silence_end_a_registration() -> Non
 
 
 def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
-    """R8."""
+    """Outcomes of an earlier registration arrive late and change nothing (R8)."""
     again = run(
         (2.0, BeatRefused(1, "unknown-task-manager")),
         (2.0, Tick()),
@@ -94,7 +94,7 @@ def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
 
 
 def test_a_try_without_an_outcome_is_followed_by_the_next_one() -> None:
-    """m4, R15: whoever carries it out may fail to say so. It is judged as one that failed."""
+    """Whoever carries it out may fail to report. The try counts as failed (m4, R15)."""
     state, commands = run((0.0, Tick()), (5.9, Tick()))
     assert (commands, next_wakeup(state)) == ([Register(1)], 6.0)
     state, commands = run((6.0, Tick()), (6.1, Tick()), (6.2, Accepted(1, registered(1))), state=state)
@@ -105,7 +105,10 @@ def test_a_try_without_an_outcome_is_followed_by_the_next_one() -> None:
 
 
 def tries_answered(*stories: tuple[float, int | None]) -> tuple[Registration, list[Command]]:
-    """REGISTERED with leader 2 is lost at 100; then for some seconds a leader answers each try at once, or nobody."""
+    """Lose the registration with leader 2 at 100 s, then answer tries at once as `stories` say.
+
+    A story is a number of seconds and the leader that answers in them, or None if nobody does.
+    """
     state, commands = run((100.0, BeatRefused(1, "no")), state=REGISTERED)
     now = 100.0
     for seconds, number in stories:
@@ -124,7 +127,10 @@ def tries_answered(*stories: tuple[float, int | None]) -> tuple[Registration, li
 
 
 def test_it_ends_where_nobody_but_an_earlier_leader_answers_for_long() -> None:
-    """R1: the daemon's state was lost, and with it its epoch; the next process of this TaskManager follows anybody."""
+    """The daemon lost its state, and the epoch with it.
+
+    The next process of this TaskManager follows any leader (R1).
+    """
     assert tries_answered((59.0, 1))[1] == []
     state, given_up = tries_answered((63.0, 1))
     assert state.phase is Phase.GIVEN_UP
@@ -135,7 +141,7 @@ def test_it_ends_where_nobody_but_an_earlier_leader_answers_for_long() -> None:
 
 
 def test_an_earlier_leader_that_answers_now_and_then_ends_nothing() -> None:
-    """R1: the later one may be there, and not be heard."""
+    """The later leader may exist, and only its answers get lost (R1)."""
     assert tries_answered((50.0, 1), (5.0, None), (50.0, 1))[1] == []
     assert tries_answered((50.0, 1), (5.0, 2))[0].phase is Phase.REGISTERED
     again = tries_answered((50.0, 1), (5.0, 2))[0]
@@ -143,7 +149,7 @@ def test_an_earlier_leader_that_answers_now_and_then_ends_nothing() -> None:
 
 
 def test_it_gives_up_only_where_a_time_is_set() -> None:
-    """R15: without a ResourceManager since it lost the last one."""
+    """The time counts from the loss of the last ResourceManager (R15)."""
     lost = run((100.0, BeatRefused(1, "no")), (100.0, Tick()), state=REGISTERED)[0]
     assert run((1e9, NotAccepted(2, "no answer")), state=lost)[1] == []
     limited = run(

@@ -1,4 +1,4 @@
-"""What a running attempt tells of itself: its figures, its end, and what it did not foresee."""
+"""What a running attempt reports: its figures, its end, and errors that nobody foresaw."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Told:
 
 @dataclass
 class JavaQuery:
-    """A query of Spark that runs until `over`, by what a task asks it for."""
+    """A Spark query that runs until `over`, with the methods that a task calls."""
 
     reports: list[dict[str, Any]] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Attempt:
     told: Told
 
     def batch(self, epoch: int) -> None:
-        """A micro-batch of ten rows, and Spark's report of it."""
+        """Run a micro-batch of ten rows, and let Spark report it."""
         read = {"numInputRows": 10, "sources": [{"numInputRows": 10}]}
         self.query.reports.append({"batchId": epoch, "durationMs": {"addBatch": 7}, **read})
         assert self.task._batches is not None
@@ -105,7 +105,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 
 def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: Attempt) -> None:
-    """The figures of one report are of one instant."""
+    """The figures of one report belong to one instant."""
     attempt.batch(0)
     reports = attempt.query.recentProgress
 
@@ -119,12 +119,12 @@ def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: At
 
 
 def test_a_look_for_rows_that_found_none_is_not_taken_for_the_micro_batch_that_came_later(attempt: Attempt) -> None:
-    """Spark reports it under the number of the micro-batch that is to come, without rows."""
+    """Spark reports a look without rows under the number of the next micro-batch."""
     idle = {"batchId": 0, "numInputRows": 0, "sources": [{"numInputRows": 0}], "durationMs": {"latestOffset": 1}}
     attempt.query.reports.append(idle)
     attempt.batch(0)
     *_, executed = attempt.query.reports
-    attempt.query.reports = [idle]  # it has written its rows, and Spark has not said yet what it read
+    attempt.query.reports = [idle]  # it has written its rows, and Spark has not reported yet what it read
     attempt.task._progress.report(attempt.query, {0: "numbers"}, 0)
     assert attempt.told.finished == []
     assert not attempt.task._progress.has_reported(0)
@@ -154,7 +154,7 @@ def test_a_watermark_of_no_year_of_ours_is_none(text: str | None) -> None:
 
 
 def test_a_query_that_nobody_watches_any_more_has_failed(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ends the watch is told; else the task would be RUNNING for ever."""
+    """Whatever ends the watch is reported. Otherwise the task would be RUNNING for ever."""
 
     def wrong(*_: object) -> TaskMetrics:
         raise ValueError("a report of another kind")
@@ -218,7 +218,7 @@ def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attem
 
 @dataclass
 class Table:
-    """Of which each look shows something else, as one that changes meanwhile does."""
+    """Shows something else at each look, as a table does that changes meanwhile."""
 
     looks: list[list[str | None]]
 
@@ -227,7 +227,7 @@ class Table:
 
 
 def test_a_list_of_state_stores_is_looked_at_until_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies that are made without Spark's locks may be torn."""
+    """Copies that are made without Spark's locks may be inconsistent."""
     stores = StateStores.__new__(StateStores)
     monkeypatch.setattr(stores, "_any_tag", lambda: None)
     for looks in ([["a"], ["a", "b", None], ["a", "b"]], [[], ["a", "b"]]):

@@ -1,4 +1,4 @@
-"""Where the records of `transformWithState` say that its schemas lie."""
+"""Which schema paths the records of `transformWithState` contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROPERTIES = '{"timeMode":"NoTime","stateVariables":[{"stateName":"größe"}]}'
 
 
 def record(*paths: str, operator: int = 0) -> str:
-    """As Spark 4.3 writes it."""
+    """Return a record as Spark 4.3 writes it."""
     values: dict[str, Any] = {
         "operatorInfo": {"operatorId": operator, "operatorName": "transformWithStateExec"},
         "stateStoreInfo": [
@@ -29,7 +29,7 @@ def record(*paths: str, operator: int = 0) -> str:
 
 
 def laid_out(base: Path, *records: str) -> Path:
-    """A checkpoint directory at micro-batch 1 with these records of operator 0, by the micro-batch they are of."""
+    """Write a checkpoint directory at micro-batch 1. It has these records of operator 0, one for each micro-batch."""
     checkpoint = base / "checkpoint"
     files = {
         "metadata": "{}",
@@ -45,7 +45,7 @@ def laid_out(base: Path, *records: str) -> Path:
 
 
 def test_a_snapshot_says_nothing_of_where_it_was_taken(tmp_path: Path) -> None:
-    """C11, C14: two attempts have the same files, byte for byte, so that the second one uploads none."""
+    """Two attempts have the same files, byte for byte, so the second one uploads none (C11, C14)."""
     found = []
     for attempt in ("a", "b"):
         home = tmp_path / attempt
@@ -63,7 +63,7 @@ def test_a_snapshot_says_nothing_of_where_it_was_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", [SCHEMA, f"file:/gone/attempts/1/checkpoint/state/0/{SCHEMA}", f"/gone/{SCHEMA}"])
 def test_a_laid_out_checkpoint_names_its_own_schemas(tmp_path: Path, before: str) -> None:
-    """C14: also where the snapshot names a directory that is gone, as older ones do. Links stay as they are."""
+    """Older snapshots name a directory that is gone; their paths are replaced too. Links stay as they are (C14)."""
     checkpoint = laid_out(tmp_path, record(before))
     place = checkpoint / "state" / "0" / "_metadata" / "v2" / "0"
     linked = tmp_path / "own-copy"
@@ -76,7 +76,7 @@ def test_a_laid_out_checkpoint_names_its_own_schemas(tmp_path: Path, before: str
 
 
 def test_a_record_that_is_right_is_left_alone(tmp_path: Path) -> None:
-    """C14: a query that goes on in its directory has nothing to replace."""
+    """A query that continues in its directory has nothing to replace (C14)."""
     checkpoint = laid_out(tmp_path, record(f"file:{tmp_path}/checkpoint/state/0/{SCHEMA}"))
     place = checkpoint / "state" / "0" / "_metadata" / "v2" / "0"
     before = place.stat().st_ino
@@ -86,7 +86,7 @@ def test_a_record_that_is_right_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["v3\n{}", "v2\n[]", "v2\n{", record("file:/gone/elsewhere")])
 def test_a_record_in_an_unknown_form_is_refused(tmp_path: Path, text: str) -> None:
-    """C14: rather than started from, or made part of a checkpoint from which nothing starts."""
+    """No query starts from it, and it becomes part of no checkpoint, because no query could start from that (C14)."""
     checkpoint = laid_out(tmp_path, text, text)
     with pytest.raises(StateNotRestored, match=r"_metadata/v2/0 cannot be read"):
         schema_paths.localize(checkpoint)

@@ -16,7 +16,7 @@ BOUNDS = Figures(threads=10, open_files=20, memory=30 << 20)
 
 
 def test_a_session_at_its_bounds_has_not_aged() -> None:
-    """R6a: a bound may be reached, and not passed."""
+    """A session may reach a bound, but not pass it (R6a)."""
     assert aged(BOUNDS, BOUNDS) == ""
 
 
@@ -29,17 +29,17 @@ def test_a_session_at_its_bounds_has_not_aged() -> None:
     ],
 )
 def test_each_bound_counts_alone_and_is_named(figures: Figures, reason: str) -> None:
-    """R6a: threads, descriptors or memory."""
+    """The bounds are threads, descriptors and memory (R6a)."""
     assert aged(figures, BOUNDS) == reason
 
 
 def test_a_bound_that_a_fresh_session_nearly_passes_is_raised() -> None:
-    """R6a: else each successor would be replaced at once."""
+    """Otherwise each successor would be replaced at once (R6a)."""
     assert sensible(BOUNDS, Figures(threads=6, open_files=14, memory=0)) == Figures(10, 21, 30 << 20)
 
 
 def test_figures_of_two_processes_are_added_and_one_that_is_gone_counts_nothing() -> None:
-    """R6a: the session child and its JVM together."""
+    """The two are the session child and its JVM (R6a)."""
     with _still_process() as first, _still_process() as second:
         one, other = process_metrics({"p": first.pid}), process_metrics({"p": second.pid})
         both = figures_together((first.pid, second.pid, None))
@@ -50,7 +50,7 @@ def test_figures_of_two_processes_are_added_and_one_that_is_gone_counts_nothing(
 
 @contextmanager
 def _still_process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has come up and now only waits: one that starts still opens and closes files."""
+    """Start a process and wait until it only waits. A process that starts still opens and closes files."""
     command = [sys.executable, "-c", "print('up', flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

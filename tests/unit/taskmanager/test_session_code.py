@@ -1,4 +1,7 @@
-"""The code of jobs in one process: whose module is meant, what is left when a job ends, what cannot be used (B30)."""
+"""The code of several jobs in one process: whose module an import finds, and what is left when a job ends (B30).
+
+Also: which artifacts cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ JOB = JobId("a" * 32)
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """What a cache needs of a session, and this process as it was before."""
+    """What a cache needs of a session. Afterwards this process is as it was before."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(cloudpickle.Pickler, "_dynamic_function_reduce", cloudpickle.Pickler._dynamic_function_reduce)
     config = SessionConfig(name="tm", slots=1, working_directory=str(tmp_path / "work"), log_directory=str(tmp_path))
@@ -78,7 +81,7 @@ LATE = "def run():\n    import other\n    return other.VALUE\n"
 
 
 def test_each_job_sees_its_own_module_of_a_name(session: Any, tmp_path: Path) -> None:
-    """B30: in turn and mixed; the tasks of one job share its modules."""
+    """Calls are made in turn and mixed. The tasks of one job share its modules (B30)."""
     cache = caches(session)
     versions = [artifacts(tmp_path / str(n), main=LATE, other=f"VALUE = {n}\n") for n in (1, 2, 1)]
     one, two, again = (cache.load(JOB, version) for version in versions)
@@ -94,7 +97,7 @@ OTHER = "COUNT = 0\ndef mark():\n    global COUNT\n    COUNT += 1\n"
 
 
 def test_two_jobs_with_the_same_artifacts_share_no_state_of_their_modules(session: Any, tmp_path: Path) -> None:
-    """B30: each sees its own, also where both are the same."""
+    """Each job sees its own modules, although both have the same code (B30)."""
     cache = caches(session)
     same = artifacts(tmp_path / "job", main=COUNTING, other=OTHER)
     one, two = cache.load(JOB, same), cache.load(JobId("b" * 32), same)
@@ -114,7 +117,7 @@ for line in starts:
 def test_a_job_that_starts_again_begins_afresh_also_in_a_worker_that_ran_it_before(
     session: Any, tmp_path: Path
 ) -> None:
-    """B30: what its modules counted before is not met again, after a failure for instance."""
+    """What its modules counted before is gone, for instance after a failure (B30)."""
     cache = caches(session)
     job = artifacts(tmp_path / "job", main=COUNTING, other=OTHER)
     environment = {"PYTHONPATH": str(tmp_path / "work" / "code")}
@@ -138,7 +141,10 @@ def test_a_job_that_starts_again_begins_afresh_also_in_a_worker_that_ran_it_befo
 def test_the_resolve_order_decides_between_the_jobs_module_and_an_installed_one(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, seen: str
 ) -> None:
-    """B30: for import statements, by name, and for a vertex's own reference; what only one of them has is found."""
+    """The order counts for import statements, imports by name and a vertex's own reference.
+
+    A module that only one of the two has is found (B30).
+    """
     artifacts(tmp_path / "installed", installed_here="VALUE = 'installed'\ndef run(): return VALUE\n")
     monkeypatch.syspath_prepend(tmp_path / "installed")
     main = """
@@ -163,7 +169,7 @@ def run():
 
 
 def test_the_standard_library_pyspark_and_minflinkd_are_nobodys(session: Any, tmp_path: Path) -> None:
-    """B30: also for child-first; two versions of one of them in a process would break all jobs."""
+    """Child-first does not apply to them: two versions of one of them in a process would break all jobs (B30)."""
     main = "import json, pyspark\ndef run():\n    return hasattr(json, 'dumps') and hasattr(pyspark, 'SparkContext')\n"
     code = caches(session).load(JOB, artifacts(tmp_path / "job", main=main, json="", pyspark="", minflinkd=""))
     assert call(code)
@@ -172,7 +178,7 @@ def test_the_standard_library_pyspark_and_minflinkd_are_nobodys(session: Any, tm
 
 
 def test_the_last_holder_takes_everything_with_it(session: Any, tmp_path: Path) -> None:
-    """B30: modules, files, and what was put into the interpreter; a release is repeatable."""
+    """Modules, files and changes to the interpreter are removed. A release may be repeated (B30)."""
     before = importlib.import_module, importlib.util.find_spec, pickle.loads, pickle.Unpickler, list(sys.meta_path)
     cache = caches(session)
     job = artifacts(tmp_path / "job", main=LATE, other="VALUE = 1\n")
@@ -195,7 +201,7 @@ def test_the_last_holder_takes_everything_with_it(session: Any, tmp_path: Path) 
 
 
 def test_a_job_that_ends_hides_nothing_from_an_import_that_is_under_way(session: Any, tmp_path: Path) -> None:
-    """Another thread has asked the jobs' finder, and goes on with the one behind it."""
+    """Another thread has asked the jobs' finder, and continues with the finder after it."""
     code = caches(session).load(JOB, artifacts(tmp_path / "job", main=LATE, other="VALUE = 1\n"))
     finders = iter(sys.meta_path)
     behind = sys.meta_path[1]
@@ -220,7 +226,7 @@ WORKER = "import pickle, sys\nfor function in pickle.load(sys.stdin.buffer):\n  
 
 
 def test_functions_by_value_import_in_a_process_that_never_heard_of_the_job(session: Any, tmp_path: Path) -> None:
-    """B30: closures, what they define when they run, lambdas; as Spark's workers get them."""
+    """Closures, functions that they define when they run, and lambdas work as in Spark's workers (B30)."""
     cache = caches(session)
     codes = [cache.load(JOB, artifacts(tmp_path / str(n), main=CLOSURES, other=f"VALUE = {n}\n")) for n in (1, 2)]
     functions = [f for code in codes for f in (code.function("main:make")(), code.function("main:anonymous"))]
@@ -239,7 +245,7 @@ def test_functions_by_value_import_in_a_process_that_never_heard_of_the_job(sess
 
 
 def test_code_is_loaded_and_released_while_other_threads_import(session: Any, tmp_path: Path) -> None:
-    """B30: each load is served, and nothing is left."""
+    """Each load succeeds, and nothing is left (B30)."""
     cache, over = caches(session), threading.Event()
     versions = [artifacts(tmp_path / str(n), main=LATE, other=f"VALUE = {n}\n") for n in range(3)]
 
@@ -247,7 +253,7 @@ def test_code_is_loaded_and_released_while_other_threads_import(session: Any, tm
         for n in itertools.cycle(range(5000)):
             if over.is_set():
                 return
-            if n < 2500:  # first they grow, then they shrink: another size at each look
+            if n < 2500:  # the dictionary grows, then shrinks: another size at each look
                 sys.modules[f"imported_{n}"] = sys
                 linecache.cache[f"imported_{n}"] = (0, None, [], "")
                 sys.path_importer_cache[f"imported_{n}"] = None
@@ -261,7 +267,7 @@ def test_code_is_loaded_and_released_while_other_threads_import(session: Any, tm
             found.append(call(code) - (job + n) % 3)
             code.release()
             with cache._lock:
-                assert not cache._ended  # no release had to be done again
+                assert not cache._ended  # no release had to be repeated
         return found
 
     interval = sys.getswitchinterval()
@@ -290,7 +296,7 @@ def isolation_of(_: CodeCache) -> Any:
 def test_a_release_that_fails_is_nobodys_failure_and_is_done_again(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B30: the session and its other jobs go on; the files are gone all the same, the modules with the next job."""
+    """The session and its other jobs go on. Files are deleted at once, modules when the next job comes (B30)."""
     cache = caches(session)
     job = artifacts(tmp_path / "job", main=COUNTING, other=OTHER)
     code = cache.load(JOB, job)
@@ -312,7 +318,7 @@ def test_a_release_that_fails_is_nobodys_failure_and_is_done_again(
 
 
 def test_a_worker_forgets_jobs_that_have_ended(session: Any, tmp_path: Path) -> None:
-    """B30: nobody tells it; it sees that their directories are gone when the next job comes."""
+    """Nobody tells it. When the next job comes, the worker sees that their directories are gone (B30)."""
     jobs, gone = isolation._jobs, tmp_path / "gone"
     package = "job_" + "0" * 20
     isolation.adopt(package, str(gone), ["main"], parent_first=False)
@@ -325,7 +331,7 @@ def test_a_worker_forgets_jobs_that_have_ended(session: Any, tmp_path: Path) -> 
 
 
 def test_objects_of_an_earlier_version_become_the_readers(session: Any, tmp_path: Path) -> None:
-    """B30: by each way of unpickling, while the earlier version is still there, and after it."""
+    """Each way of unpickling gives the reader's class, while the earlier version is there and afterwards (B30)."""
     main = """
 import io, pickle
 class Point: VERSION = %d
@@ -351,7 +357,7 @@ def read(data):
 
 
 def test_an_import_that_fails_is_told_with_the_users_file_and_line(session: Any, tmp_path: Path) -> None:
-    """B30: without the frames of the isolation, and in the user's names."""
+    """The frames of the isolation are left out, and names are the user's (B30)."""
     job = artifacts(tmp_path / "job", main="x = 1\nimport nowhere_at_all\n", loud="import main\n")
     code = caches(session).load(JOB, job)
     with pytest.raises(ModuleNotFoundError) as missing:
@@ -366,7 +372,7 @@ def test_an_import_that_fails_is_told_with_the_users_file_and_line(session: Any,
 
 
 def test_what_a_reference_lacks_is_named(session: Any, tmp_path: Path) -> None:
-    """B30: the module, or the function in it."""
+    """The error names the module, or the function in it (B30)."""
     code = caches(session).load(JOB, artifacts(tmp_path / "job", main="def build(): pass\n"))
     with pytest.raises(MissingFunction, match=r"there is no module 'mian'"):
         code.function("mian:build")
@@ -376,7 +382,7 @@ def test_what_a_reference_lacks_is_named(session: Any, tmp_path: Path) -> None:
 
 
 def test_archives_are_looked_up_in_the_jobs_order(session: Any, tmp_path: Path) -> None:
-    """B30: as on Python's path, the first that has a module wins; namespace packages are joined."""
+    """As on Python's path, the first archive with a module wins. Namespace packages are joined (B30)."""
     first = archive(tmp_path / "first.zip", **{"space/a.py": "VALUE = 'first'\n", "space/c.py": "VALUE = 3\n"})
     second = archive(tmp_path / "second.zip", **{"space/a.py": "VALUE = 'second'\n", "space/b.py": "VALUE = 2\n"})
     main = artifacts(tmp_path, main="from space import a, b, c\ndef run(): return a.VALUE, b.VALUE, c.VALUE\n")
@@ -386,7 +392,7 @@ def test_archives_are_looked_up_in_the_jobs_order(session: Any, tmp_path: Path) 
 
 
 def test_members_that_lead_elsewhere_are_left_out(session: Any, tmp_path: Path) -> None:
-    """B41: nothing is written outside the job's directory."""
+    """Nothing is written outside the job's directory (B41)."""
     members = {"../escaped.py": "", "/tmp/escaped.py": "", "a/../../escaped.py": "", "fine.py": "def run(): return 1\n"}
     code = caches(session).load(JOB, archive(tmp_path / "bad.zip", **members))
     assert call(code, "fine:run") == 1
@@ -401,7 +407,7 @@ def flawed(path: Path, method: int = zipfile.ZIP_STORED, name: str = "main.py") 
 
 
 def unsound(kind: str, path: Path) -> dict[str, str]:
-    """An archive with one fault, that Python tells of in a way of its own."""
+    """Write an archive with one fault. Python reports each kind of fault in another way."""
     if kind == "lzma":
         data = flawed(path, zipfile.ZIP_LZMA)
         data[60:70] = b"\xff" * 10
@@ -432,7 +438,10 @@ UNSOUND = ("lzma", "bzip2", "deflate", "name", "long name", "position", "text")
 def test_a_damaged_archive_is_the_artifacts_fault_however_it_is_damaged(
     session: Any, tmp_path: Path, kind: str
 ) -> None:
-    """B30: the user is told of it, rather than to submit the job again; what it claims is nothing, or its names."""
+    """The user hears of it, and is not told to submit again.
+
+    The archive claims no modules, or those that it names (B30).
+    """
     bad = unsound(kind, tmp_path / "bad.zip")
     with pytest.raises(UnusableArtifact, match=r"artifact bad\.zip"):
         caches(session).load(JOB, bad)
@@ -442,7 +451,7 @@ def test_a_damaged_archive_is_the_artifacts_fault_however_it_is_damaged(
 
 
 def test_a_full_disk_is_not_the_artifacts_fault(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B30: the same artifact can be used elsewhere, or later."""
+    """The same artifact can be used elsewhere, or later (B30)."""
     job = archive(tmp_path / "fine.zip", **{"main.py": "def run(): return 1\n"})
     cache = caches(session)
 
@@ -459,7 +468,7 @@ def test_a_full_disk_is_not_the_artifacts_fault(session: Any, tmp_path: Path, mo
 
 
 def test_a_package_behind_a_module_of_its_name_is_refused(session: Any, tmp_path: Path) -> None:
-    """B30: Python would take the package, though the job's order says the module."""
+    """Python would take the package, although the job's order says the module (B30)."""
     main = artifacts(tmp_path, main="import tools\ndef run(): return tools.VALUE\n", tools="VALUE = 'module'\n")
     package = archive(tmp_path / "lib.zip", **{"tools/__init__.py": "VALUE = 'package'\n"})
     namespace = archive(tmp_path / "space.zip", **{"tools/data.txt": ""})
@@ -482,7 +491,7 @@ def damaged(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["no archive", "damaged", "suffix", "file and directory"])
 def test_what_cannot_be_used_is_refused_and_leaves_nothing(session: Any, tmp_path: Path, kind: str) -> None:
-    """B30: with the artifact's name; a later job is served."""
+    """The error names the artifact. A later job is served (B30)."""
     (tmp_path / "text.zip").write_text("no archive")
     bad = {
         "no archive": lambda: {"text.zip": str(tmp_path / "text.zip")},
@@ -500,7 +509,7 @@ def test_what_cannot_be_used_is_refused_and_leaves_nothing(session: Any, tmp_pat
 
 
 def native(directory: Path, text: str) -> dict[str, str]:
-    """Never loaded, so that its bytes do not matter."""
+    """Write an archive with a native module. It is never loaded, so its bytes do not matter."""
     return archive(directory / "acme.whl", **{"acme_fast/core.so": text, "acme_fast/__init__.py": f"VALUE = {text}\n"})
 
 
@@ -513,7 +522,7 @@ def analyse(cache: CodeCache, artifacts: dict[str, str]) -> Analysis:
 
 
 def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path) -> None:
-    """B31: another version is refused, the same one is shared, and stays for those to come."""
+    """Another version is refused. The same one is shared, and stays for later jobs (B31)."""
     cache = caches(session)
     main = artifacts(tmp_path / "job", main="import acme_fast\ndef run(): return acme_fast.VALUE\n")
     for _ in range(2):
@@ -523,7 +532,7 @@ def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path)
     with pytest.raises(LibraryConflict, match="another version of acme_fast") as refused:
         cache.load(JOB, native(tmp_path / "2", "2"))
     assert refused.value.info().consequence is Consequence.RETRYABLE
-    with pytest.raises(LibraryConflict):  # told as it is, no fault of the job: another TaskManager can analyse it
+    with pytest.raises(LibraryConflict):  # not reported as a fault of the job: another TaskManager can analyse it
         analyse(cache, native(tmp_path / "2", "2"))
     (fault,) = analyse(cache, unsound("text", tmp_path / "bad.zip")).faults
     assert fault.problem.startswith("artifact bad.zip is no zip archive")
@@ -531,7 +540,7 @@ def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path)
 
 
 def test_two_native_archives_of_a_job_share_a_package(session: Any, tmp_path: Path) -> None:
-    """B31: file by file; a file that both have is the same, or belongs to no package."""
+    """The archives are joined file by file. A file that both have is identical, or belongs to no package (B31)."""
     one = archive(tmp_path / "one.zip", **{"acme_two/core.so": "x", "acme_two/a.py": "V = 1\n", "LICENSE": "one"})
     parts = {"acme_two/fast.so": "y", "acme_two/b/c.py": "V = 2\n", "acme_two/a.py": "V = 1\n", "LICENSE": "two"}
     two = archive(tmp_path / "two.zip", **parts)
@@ -545,7 +554,7 @@ def test_two_native_archives_of_a_job_share_a_package(session: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("other", ["acme_two/core.so", "acme_two/data.json", "acme_two/data.json/x.py", "acme_two"])
 def test_native_archives_with_another_content_of_one_file_are_refused(session: Any, tmp_path: Path, other: str) -> None:
-    """B31: none of the second one is laid out, for the session has it for good."""
+    """No file of the second archive is written, because the session would keep it for good (B31)."""
     one = archive(tmp_path / "one.zip", **{"acme_two/core.so": "x", "acme_two/data.json": "1"})
     two = archive(tmp_path / "two.zip", **{"acme_first/fast.so": "", "acme_two.so": "", other: "another"})
     with pytest.raises(UnusableArtifact, match=r"artifact two\.zip: acme_two"):
@@ -555,7 +564,7 @@ def test_native_archives_with_another_content_of_one_file_are_refused(session: A
 
 
 def test_native_code_that_is_installed_cannot_be_replaced(session: Any, tmp_path: Path) -> None:
-    """B31: child-first says so; parent-first takes what is installed."""
+    """With child-first it is refused. With parent-first the installed one is used (B31)."""
     wheel = archive(tmp_path / "xxhash.whl", **{"xxhash/_xxhash.so": "", "xxhash/__init__.py": ""})
     with pytest.raises(UnusableArtifact, match="xxhash, which is native code and installed already"):
         caches(session).load(JOB, wheel)

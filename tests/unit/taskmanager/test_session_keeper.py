@@ -86,7 +86,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def ready(keeper: SessionKeeper, generation: int = 1) -> int:
-    """The pid of a child that is ready, of this generation or a later one."""
+    """Wait for a ready child of this generation or a later one. Return its pid."""
     await until(lambda: keeper.generation >= generation and keeper.phase is SessionPhase.READY)
     return keeper.session().pid
 
@@ -111,7 +111,7 @@ async def test_a_child_becomes_ready_and_ends_with_its_keeper(tmp_path: Path) ->
 
 
 async def test_a_killed_child_is_told_once_and_replaced(tmp_path: Path) -> None:
-    """R11: at once, by the end of its connection."""
+    """The keeper notices at once, because the connection ends (R11)."""
     async with keeping(tmp_path) as (keeper, listener):
         pid = await ready(keeper)
         os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ async def test_a_killed_child_is_told_once_and_replaced(tmp_path: Path) -> None:
 
 
 async def test_the_exit_code_of_a_killed_child_is_its_own(tmp_path: Path) -> None:
-    """Who reaps the child learns its exit code: asyncio, and nobody else. One run in five would show the race."""
+    """Only asyncio reaps the child and learns its exit code. Otherwise a race would show in one run of five."""
     async with keeping(tmp_path) as (keeper, listener):
         for generation in range(1, 9):
             await ready(keeper, generation)
@@ -139,7 +139,7 @@ async def test_the_exit_code_of_a_killed_child_is_its_own(tmp_path: Path) -> Non
 
 
 async def test_a_child_stopped_by_a_signal_is_replaced_within_the_limit(tmp_path: Path) -> None:
-    """J7: it will not come back by itself."""
+    """A stopped child will not come back by itself (J7)."""
     async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=0.2)) as (keeper, listener):
         pid = await ready(keeper)
         began = asyncio.get_running_loop().time()
@@ -152,7 +152,7 @@ async def test_a_child_stopped_by_a_signal_is_replaced_within_the_limit(tmp_path
 
 
 async def test_a_child_that_goes_on_in_time_is_kept(tmp_path: Path) -> None:
-    """J7: a pause is no death."""
+    """A pause is not a death (J7)."""
     async with keeping(tmp_path, limits=Limits(silent=60.0, stopped=60.0)) as (keeper, listener):
         pid = await ready(keeper)
         os.kill(pid, signal.SIGSTOP)
@@ -163,7 +163,7 @@ async def test_a_child_that_goes_on_in_time_is_kept(tmp_path: Path) -> None:
 
 
 class Paused(SystemClock):
-    """The clock of a machine that was paused for so long, once."""
+    """The clock of a machine that was paused once for a given time."""
 
     def __init__(self) -> None:
         self.pause = 0.0
@@ -175,7 +175,7 @@ class Paused(SystemClock):
 
 
 async def test_a_child_is_not_given_up_for_a_pause_of_its_supervisor(tmp_path: Path) -> None:
-    """J7: SIGSTOP to both, or a virtual machine that was paused."""
+    """Both got SIGSTOP, or their virtual machine was paused (J7)."""
     clock = Paused()
     async with keeping(tmp_path, clock=clock) as (keeper, listener):
         pid = await ready(keeper)
@@ -185,7 +185,7 @@ async def test_a_child_is_not_given_up_for_a_pause_of_its_supervisor(tmp_path: P
 
 
 async def test_a_silent_child_is_replaced(tmp_path: Path) -> None:
-    """J7: a hanging JVM or interpreter, after a long time."""
+    """A JVM or an interpreter hangs, and is replaced after a long time (J7)."""
     limits = Limits(silent=0.5, stopped=60.0)
     async with keeping(tmp_path, conf={"silent-to": "1"}, limits=limits) as (keeper, listener):
         await ready(keeper, 2)  # on a slow machine the second one may be late as well
@@ -201,7 +201,7 @@ async def test_a_child_that_never_becomes_ready_is_replaced(tmp_path: Path) -> N
 
 
 async def test_a_condemned_child_goes_and_a_late_verdict_harms_no_successor(tmp_path: Path) -> None:
-    """J7: user code that does not come back from a cancellation."""
+    """The reason is user code that does not return when it is cancelled (J7)."""
     async with keeping(tmp_path) as (keeper, listener):
         await ready(keeper)
         keeper.condemn(1, "it hangs")
@@ -222,7 +222,10 @@ async def test_a_child_that_ends_at_once_is_started_again_after_a_pause(tmp_path
 
 
 async def test_a_child_beyond_a_bound_is_told_as_aged_and_renewed(tmp_path: Path) -> None:
-    """R6a: told once, while it goes on; renewed when asked to, as a start and not as a loss."""
+    """The child's age is reported once, and the child goes on.
+
+    Renewing it on request is a start and not a loss (R6a).
+    """
     bounds = Figures(threads=1000, open_files=100, memory=2**40)
     async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, listener):
         pid = await ready(keeper)
@@ -243,14 +246,14 @@ async def test_a_child_beyond_a_bound_is_told_as_aged_and_renewed(tmp_path: Path
 
 
 async def test_bounds_below_a_fresh_child_do_not_renew_for_ever(tmp_path: Path) -> None:
-    """R6a: its successor would be as old; so it ages by what comes on top of a fresh one."""
+    """The successor would be as old. So a child's age counts what it holds beyond a fresh one (R6a)."""
     bounds = Figures(threads=1, open_files=1, memory=1)
     async with keeping(tmp_path, conf={"leaks-to": "1"}, bounds=bounds) as (keeper, _):
         await ready(keeper)
         await until(lambda: "open files" in keeper.aged)
         keeper.renew(keeper.aged)
         await ready(keeper, 2)
-        for _ in range(5):  # looks at its age, between pings
+        for _ in range(5):  # the keeper looks at its age between pings
             await keeper.session().ask(sp.Ping(), timeout=5)
             await asyncio.sleep(session_keeper.AGE_INTERVAL)
         assert keeper.aged == ""

@@ -6,7 +6,7 @@ from minflinkd.taskmanager.session_start import LONGEST, Starting, Work, begun, 
 
 
 def working(start: Starting, until: int) -> Starting:
-    """One second of processor time each ten seconds."""
+    """Let the child use one second of processor time in every ten seconds."""
     for now in range(int(start.began) + 10, until + 1, 10):
         start = observed(start, Work(cpu=now / 10), now)
     return start
@@ -20,7 +20,7 @@ def test_a_child_that_does_nothing_is_given_up_after_the_timeout() -> None:
 
 
 def test_a_child_that_gets_on_is_waited_for_and_told_of() -> None:
-    """R5: to start it anew would only make a busy machine busier."""
+    """Starting it anew would only make a busy machine busier (R5)."""
     start = working(begun(90, 0, now=0), until=300)
     assert verdict(start, 1.0, 300) is None
     assert slow(start, 1.0, 89) == ""
@@ -29,14 +29,14 @@ def test_a_child_that_gets_on_is_waited_for_and_told_of() -> None:
 
 
 def test_a_child_that_is_busy_for_ever_is_given_up_in_the_end() -> None:
-    """R5: it may run in a circle."""
+    """A child that is always busy may be in an endless loop (R5)."""
     start = working(begun(90, 0, now=0), until=900)
     assert verdict(start, 1.0, int(90 * LONGEST) - 1) is None
     assert "busy all the time" in str(verdict(start, 1.0, 90 * LONGEST))
 
 
 def test_reading_is_progress_and_a_process_that_ended_is_none() -> None:
-    """R5: a cold disk keeps the processor idle; a worker that is gone takes its time with it."""
+    """A cold disk leaves the processor idle. When a worker ends, its processor time leaves the sum (R5)."""
     start = observed(begun(90, 0, now=0), Work(cpu=0.1, read=1 << 20), 50)
     assert (start.got_on, start.steps) == (50, 1)
     start = observed(start, Work(cpu=0.05, read=0), 60)
@@ -44,7 +44,7 @@ def test_reading_is_progress_and_a_process_that_ended_is_none() -> None:
 
 
 def test_load_and_failed_starts_lengthen_the_timeout_within_bounds() -> None:
-    """R5: where processes queue for the processors, each of them does nothing for longer."""
+    """If processes queue for the processors, each of them stands still for longer (R5)."""
     assert verdict(begun(90, 0, now=0), 2.0, 179) is None
     assert verdict(begun(90, 0, now=0), 2.0, 180) is not None
     assert verdict(begun(90, 0, now=0), 50.0, 360) is not None
@@ -53,5 +53,5 @@ def test_load_and_failed_starts_lengthen_the_timeout_within_bounds() -> None:
 
 
 def test_a_time_in_which_nobody_looked_is_not_the_childs() -> None:
-    """R5: as when the supervisor itself was stopped."""
+    """For example, the supervisor itself was stopped (R5)."""
     assert verdict(unwatched(begun(90, 0, now=0), 60), 1.0, 140) is None

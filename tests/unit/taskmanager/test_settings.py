@@ -1,4 +1,4 @@
-"""What a TaskManager is told of its configuration."""
+"""What a TaskManager is told about its configuration."""
 
 from __future__ import annotations
 

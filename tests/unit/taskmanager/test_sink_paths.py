@@ -1,4 +1,4 @@
-"""Directories of sinks in other storages, looked at before a job starts (J4)."""
+"""Sink directories in other storages are checked before a job starts (J4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def task(path: str, *, format: str = "parquet") -> Task:
 
 
 def storages(*script: str | Exception) -> Storages:
-    """What its only backend, `mem`, does with the next requests."""
+    """Storages with one backend, `mem`. The arguments say what it does with the next requests."""
     found, memory = Storages(), Memory()
     memory.script = list(script)
     found.add(memory)
@@ -41,12 +41,12 @@ def storages(*script: str | Exception) -> Storages:
 
 
 async def test_a_storage_that_answers_is_no_fault() -> None:
-    """J4: whether or not anything lies there."""
+    """It does not matter whether anything is there (J4)."""
     assert await sink_path_faults(storages(), JOB, [task("mem://${place}/out")]) == ()
 
 
 async def test_local_directories_and_sinks_without_one_are_not_looked_at() -> None:
-    """J4: the session does that."""
+    """The session checks local directories (J4)."""
     for path in ("/data/out", "file:///data/out"):
         assert await sink_path_faults(storages(REFUSED), JOB, [task(path)]) == ()
     assert await sink_path_faults(storages(REFUSED), JOB, [task("mem://x/out", format="console")]) == ()
@@ -58,7 +58,7 @@ async def test_local_directories_and_sinks_without_one_are_not_looked_at() -> No
     ids=["refuses", "does not answer"],
 )
 async def test_a_storage_that_fails_is_a_fault_of_the_path(answer: str | Exception, words: str) -> None:
-    """J4: with the params filled in, and what to look at."""
+    """The message has the params filled in and says what to check (J4)."""
     (found,) = await sink_path_faults(storages(answer), JOB, [task("mem://${place}/out")], patience=0.05)
     assert found.path == "vertices.out.sink.path"
     assert found.problem == f"mem://bucket/out cannot be written: {words}"
@@ -66,7 +66,7 @@ async def test_a_storage_that_fails_is_a_fault_of_the_path(answer: str | Excepti
 
 
 async def test_an_unknown_scheme_is_a_fault_of_the_path() -> None:
-    """J4: the hint names the package that brings it."""
+    """The hint names the package that provides it (J4)."""
     (found,) = await sink_path_faults(storages(), JOB, [task("gopher://bucket/out")])
     assert found.path == "vertices.out.sink.path"
     assert "no storage backend for gopher://" in found.problem

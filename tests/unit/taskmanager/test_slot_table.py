@@ -1,4 +1,4 @@
-"""The slot table of a TaskManager: the truth about who holds which slot."""
+"""The slot table of a TaskManager, which alone knows who holds which slot."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def table(**more: bool) -> SlotTable:
 
 
 def test_only_free_slots_that_exist_fit() -> None:
-    """m7: and none of them is taken in part."""
+    """A request is not served in part (m7)."""
     assert fits(table(), OTHER, (0, 3), exclusive=False)
     for wanted in ((2, 3), (3, 4), (-1,), ()):
         assert not fits(table(), OTHER, wanted, exclusive=False)
 
 
 def test_slots_that_are_being_released_are_not_free() -> None:
-    """m11: something still runs there."""
+    """Tasks still run there (m11)."""
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     releasing = moved(active, [A], SlotState.RELEASING, 2.0)
     assert not fits(releasing, JOB, (1,), exclusive=False)
@@ -42,7 +42,7 @@ def test_slots_that_are_being_released_are_not_free() -> None:
 
 
 def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
-    """H4: repeated, late and foreign wishes change nothing, and no allocation is left with nothing."""
+    """Repeated, late and foreign requests change nothing, and no allocation is left without slots (H4)."""
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     left = narrowed(active, {A: (2,)})
     assert [s.allocation_id for s in left.report()] == [None, A, None, None]
@@ -54,7 +54,7 @@ def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
 
 
 def test_a_dedicated_taskmanager_takes_no_other_job() -> None:
-    """R24: also when its own job holds nothing there any more."""
+    """A dedicated TaskManager refuses other jobs even if its own job holds no slots there any more (R24)."""
     dedicated = table(exclusive=True)
     assert fits(dedicated, JOB, (0,), exclusive=True)
     assert not fits(dedicated, OTHER, (0,), exclusive=False)
@@ -63,7 +63,7 @@ def test_a_dedicated_taskmanager_takes_no_other_job() -> None:
 
 
 def test_a_session_takes_no_second_version_of_a_library_until_it_is_new() -> None:
-    """B31: also when the slots of the first have been given back, as the code is still there."""
+    """The code stays in the session, even when the first version's slots are free again (B31)."""
     one, two = (Library("java:com/acme", "1"),), (Library("java:com/acme", "2"),)
     bound = allocated(SlotTable(4), A, JOB, (1,), exclusive=False, libraries=one, now=0.0, until=10.0)
     left = freed(bound, [A])
@@ -77,7 +77,7 @@ def test_a_session_takes_no_second_version_of_a_library_until_it_is_new() -> Non
 
 
 def test_what_is_held_or_released_is_not_offered() -> None:
-    """m9: the whole of what the JobMaster has or may have."""
+    """The offer lists everything that the JobMaster has or may have (m9)."""
     both = allocated(table(), B, JOB, (0,), exclusive=False, now=1.0, until=11.0)
     offers = (SlotOffer(allocation_id=A, slots=(1, 2)), SlotOffer(allocation_id=B, slots=(0,)))
     assert both.offers(JOB) == offers
@@ -86,7 +86,7 @@ def test_what_is_held_or_released_is_not_offered() -> None:
 
 
 def test_the_version_grows_with_what_is_reported_and_with_nothing_else() -> None:
-    """R8: by it the ResourceManager drops a report that was overtaken by a later one."""
+    """With it the ResourceManager drops a report that a later one has overtaken (R8)."""
     first = table()
     assert first.version == 1
     assert moved(first, [A], SlotState.ACTIVE, 1.0).version == 1
@@ -95,7 +95,7 @@ def test_the_version_grows_with_what_is_reported_and_with_nothing_else() -> None
 
 
 def test_the_table_of_states_is_kept() -> None:
-    """A slot that is being released does not come back to life."""
+    """A slot that is being released never becomes active again."""
     releasing = moved(moved(table(), [A], SlotState.ACTIVE, 1.0), [A], SlotState.RELEASING, 1.0)
     for state in (SlotState.ACTIVE, SlotState.HELD, SlotState.ALLOCATED):
         with pytest.raises(IllegalTransition):

@@ -1,4 +1,4 @@
-"""Snapshots of running tasks on a real disk: what is uploaded, and what is left of those that are given up."""
+"""Snapshots of running tasks on a real disk: what is uploaded, and what is left of snapshots that are given up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state, unt
 
 
 async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path: Path) -> None:
-    """C12: by file, where a name is unique; also when the earlier one was confirmed, and not only acknowledged."""
+    """If names are unique, a file is known by its name.
+
+    The earlier checkpoint must be confirmed, not only acknowledged (C12).
+    """
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first", "commits/0": b"c"}
         first = await world.take(1)
@@ -36,7 +39,7 @@ async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path:
 
 
 async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) -> None:
-    """C12: of the same length; a restored attempt writes its logs and descriptions anew."""
+    """The file has the same length. A restored attempt writes its logs and descriptions anew (C12)."""
     async with running(tmp_path) as world:
         world.session.files = {"metadata": b"id 1", "offsets/0": b"aaaa", "state/0/_metadata/metadata": b"2 partitions"}
         await world.confirmed(1)
@@ -47,7 +50,7 @@ async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) ->
 
 
 async def test_a_late_trigger_of_a_published_checkpoint_begins_nothing(tmp_path: Path) -> None:
-    """F5: it would write files of the same names again."""
+    """A late trigger would write files of the same names again (F5)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         await world.confirmed(1)
@@ -59,7 +62,7 @@ async def test_a_late_trigger_of_a_published_checkpoint_begins_nothing(tmp_path:
 
 
 async def test_two_files_of_the_same_content_are_uploaded_once(tmp_path: Path) -> None:
-    """C12: in one snapshot, and where a confirmed checkpoint has it under another name; small or large."""
+    """The files may be in one snapshot, or one in a confirmed checkpoint under another name; small or large (C12)."""
     large = bytes(700_000)
     async with running(tmp_path) as world:
         world.session.files = {"commits/0": b"same", "commits/1": b"same", "sources/0/1": large, "sources/0/2": large}
@@ -73,7 +76,7 @@ async def test_two_files_of_the_same_content_are_uploaded_once(tmp_path: Path) -
 
 
 async def test_a_snapshot_without_anything_new_writes_nothing(tmp_path: Path) -> None:
-    """C12: an idle task costs the storage no request."""
+    """An idle task sends no request to the storage (C12)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first"}
         await world.confirmed(1)
@@ -84,7 +87,7 @@ async def test_a_snapshot_without_anything_new_writes_nothing(tmp_path: Path) ->
 
 
 async def test_many_small_files_are_read_and_written_together(tmp_path: Path) -> None:
-    """C12: the upload of a thousand changelogs costs the storage one object."""
+    """Uploading a thousand changelogs creates one object in the storage (C12)."""
     async with running(tmp_path) as world:
         world.session.files = {state(n): b"%d" % n * 500 for n in range(1, 1001)}
         taken = await world.confirmed(1)
@@ -93,7 +96,7 @@ async def test_many_small_files_are_read_and_written_together(tmp_path: Path) ->
 
 
 async def test_several_checkpoints_are_uploaded_beside_each_other(tmp_path: Path) -> None:
-    """C12: each into files of its own (F2); one that is stuck holds up no other."""
+    """Each has files of its own (F2). One that is stuck does not hold up the others (C12)."""
     async with running(tmp_path, fail_at=1, hang=True) as world:
         world.session.files = {state(1): b"one"}
         world.trigger(1)
@@ -107,7 +110,10 @@ async def test_several_checkpoints_are_uploaded_beside_each_other(tmp_path: Path
 
 @pytest.mark.parametrize("request_number", [1, 2, 3])
 async def test_an_abort_stops_the_upload_and_leaves_nothing(tmp_path: Path, request_number: int) -> None:
-    """C13: in whichever step of the storage it is; no write comes after, and no late trigger begins it anew."""
+    """An abort works in every step of the upload.
+
+    No write comes afterwards, and no late trigger begins it anew (C13).
+    """
     async with running(tmp_path, fail_at=request_number, hang=True) as world:
         world.session.files = {state(n, "zip"): bytes([n]) * 700_000 for n in range(1, 4)}
         world.trigger(1)
@@ -124,7 +130,7 @@ async def test_an_abort_stops_the_upload_and_leaves_nothing(tmp_path: Path, requ
 
 
 async def test_an_abort_reaches_a_snapshot_that_waits_for_its_micro_batch(tmp_path: Path) -> None:
-    """C13: the child is told, and what it may have linked is gone."""
+    """The child is told, and whatever it may have linked is deleted (C13)."""
     async with running(tmp_path) as world:
         world.session.busy = True
         world.session.files = {state(1): b"one"}
@@ -136,7 +142,7 @@ async def test_an_abort_reaches_a_snapshot_that_waits_for_its_micro_batch(tmp_pa
 
 
 async def test_an_abort_before_the_acknowledgement_was_taken_deletes_the_files(tmp_path: Path) -> None:
-    """C13, F4: they are the TaskManager's until then."""
+    """The files belong to the TaskManager until then (C13, F4)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         world.silent = True
@@ -148,7 +154,7 @@ async def test_an_abort_before_the_acknowledgement_was_taken_deletes_the_files(t
 
 
 async def test_an_abort_behind_the_acknowledgement_leaves_the_files_to_the_coordinator(tmp_path: Path) -> None:
-    """C13, F4: only the copy goes."""
+    """Only the local copy is deleted (C13, F4)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         await world.take(1)
@@ -158,7 +164,7 @@ async def test_an_abort_behind_the_acknowledgement_leaves_the_files_to_the_coord
 
 
 async def test_an_acknowledgement_that_comes_too_late_takes_its_files_with_it(tmp_path: Path) -> None:
-    """C21: the checkpoint has expired meanwhile."""
+    """The checkpoint has expired meanwhile (C21)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         world.refusal = NOT_PENDING
@@ -167,7 +173,7 @@ async def test_an_acknowledgement_that_comes_too_late_takes_its_files_with_it(tm
 
 
 async def test_an_attempt_that_ends_leaves_to_the_coordinator_what_it_may_have_acknowledged(tmp_path: Path) -> None:
-    """F4: whether the acknowledgement has arrived cannot be known here."""
+    """The TaskManager cannot know whether the acknowledgement has arrived (F4)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         world.silent = True
@@ -178,7 +184,7 @@ async def test_an_attempt_that_ends_leaves_to_the_coordinator_what_it_may_have_a
 
 
 async def test_files_of_a_complete_checkpoint_stay_where_its_acknowledgement_was_never_answered(tmp_path: Path) -> None:
-    """F4: the attempt ends while it still waits for the answer."""
+    """The attempt ends while it still waits for the answer (F4)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
         world.silent = True
@@ -190,7 +196,7 @@ async def test_files_of_a_complete_checkpoint_stay_where_its_acknowledgement_was
 
 
 async def test_an_upload_that_fails_is_declined_and_leaves_nothing(tmp_path: Path) -> None:
-    """C21, C23: the coordinator is told why."""
+    """The coordinator hears the cause (C21, C23)."""
     async with running(tmp_path, fail_at=1) as world:
         world.session.files = {state(1): b"one"}
         world.trigger(1)
@@ -213,7 +219,7 @@ async def test_copies_of_the_retained_checkpoints_stay(tmp_path: Path, retained:
 
 @pytest.mark.parametrize("copy", ["whole", "damaged", "missing a file", "evicted", "another TaskManager's"])
 async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_path: Path, copy: str) -> None:
-    """C14: the order of preference; what is laid out is the same."""
+    """The copy is preferred. Both restore the same files (C14)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first"}
         taken = await world.confirmed(1)
@@ -243,7 +249,7 @@ async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_pa
 
 
 async def test_a_fetched_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:
-    """C14, C25: a job that was started from another's checkpoint 2 comes to its own."""
+    """A job that was started from another job's checkpoint 2 reaches a checkpoint 2 of its own (C14, C25)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first"}
         foreign = await world.take(2)
@@ -263,7 +269,7 @@ async def test_a_fetched_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_pat
 
 
 async def test_what_was_fetched_once_is_not_fetched_again(tmp_path: Path) -> None:
-    """C14: a task that fails time and again behind a restore, on a TaskManager that had no copy."""
+    """A task may fail again and again after a restore, on a TaskManager that had no copy (C14)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one", "offsets/0": b"first", "commits/0": b""}
         taken = await world.confirmed(1)

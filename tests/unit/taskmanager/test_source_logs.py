@@ -1,4 +1,4 @@
-"""Which directory below `sources` is whose: exchanges have none, and are not counted there (C11, C25)."""
+"""Which directory below `sources` belongs to which source. Exchanges have none and are not counted there (C11, C25)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from minflinkd.taskmanager.session.snapshot import CommitEntry, OffsetEntry, clo
 
 
 def plan(*sources: str) -> tuple[PlanNode, ...]:
-    """In this order, after an aggregate; x, y and z are exchanges, others files. One that comes again is read twice."""
+    """Return a plan with an aggregate, then these sources in this order.
+
+    x, y and z are exchanges, the others are files. A name that occurs twice is read twice.
+    """
     nodes = [PlanNode(number=0, stateful=True, vertex="total", kind="Aggregate", fingerprint="f")]
     for number, name in enumerate(dict.fromkeys(sources)):
         lines = tuple(line for line, read in enumerate(sources) if read == name)
@@ -36,13 +39,13 @@ def plan(*sources: str) -> tuple[PlanNode, ...]:
     ],
 )
 def test_directories_are_counted_without_exchanges(sources: str, logs: dict[int, int], lines: dict[int, int]) -> None:
-    """C11: whatever stands first, and however often it is read."""
+    """Exchanges do not count, whatever the order, and however often a source is read (C11)."""
     assert source_logs(plan(*sources)) == logs
     assert lines_with_logs(plan(*sources)) == lines
 
 
 def test_a_snapshot_takes_the_log_of_a_file_source_after_an_exchange() -> None:
-    """C11: the second line of the offset log is of the first directory."""
+    """The second line of the offset log belongs to the first directory (C11)."""
     files = {"metadata", "offsets/0", "commits/0", "sources/0/0", "sources/0/1", "sources/0/2"}
     offsets = OffsetEntry({}, ('{"position":7}', '{"logOffset":1}'))
     found = closure(files, 0, offsets, CommitEntry(0, {}), lambda _: (), lines_with_logs(plan(*"xf")))
@@ -50,7 +53,7 @@ def test_a_snapshot_takes_the_log_of_a_file_source_after_an_exchange() -> None:
 
 
 def test_a_query_that_goes_on_is_cut_off_in_the_right_directories(tmp_path: Path) -> None:
-    """H3: of what was listed after the cut nothing is left, of what was read before it everything."""
+    """Whatever was listed after the cut is removed; whatever was read before it stays (H3)."""
     lay_out(tmp_path, 4, '{"position":7}', '{"logOffset":1}', '{"logOffset":2}')
     for log in (0, 1):
         for entry in range(4):
@@ -72,7 +75,7 @@ def test_a_query_that_goes_on_is_cut_off_in_the_right_directories(tmp_path: Path
 def test_source_logs_move_with_their_sources(
     tmp_path: Path, old: str, new: str, before: str, after: str, lines: str
 ) -> None:
-    """C25: a log is named here like its source, in the directory that the old query gave it."""
+    """A log is named after its source here, in the directory that the old query gave it (C25)."""
     lay_out(tmp_path, 4, *(json.dumps({"of": name}) for name in old))
     for log, name in enumerate(before):
         write(tmp_path / "sources" / str(log) / name)

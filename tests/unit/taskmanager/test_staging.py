@@ -1,4 +1,4 @@
-"""Files of a sink on an object store: from the TaskManager's disk to where they are published from."""
+"""Files of a sink on an object store: from the TaskManager's disk to the place that they are published from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bench:
         self.known: dict[str, set[str]] = {}
 
     def write(self, *epochs: int) -> None:
-        """As Spark does it: data, and its own marks beside it."""
+        """Write as Spark does: data, and its own marker files next to it."""
         for epoch in epochs:
             directory = Path(waiting_directory(self.attempt, SINK)) / staged_directory(JOB, SINK, ATTEMPT, epoch)
             directory.mkdir(parents=True)
@@ -78,7 +78,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 async def test_files_are_in_the_storage_before_their_checkpoint_is_acknowledged(bench: Bench) -> None:
-    """J12: never only on the TaskManager; and each is uploaded once, however many checkpoints carry it."""
+    """Files are never only on the TaskManager. Each is uploaded once, however many checkpoints carry it (J12)."""
     bench.write(0, 1)
     first = bench.covering(1, 0)
     await bench.acknowledge(first)
@@ -97,7 +97,7 @@ async def test_files_are_in_the_storage_before_their_checkpoint_is_acknowledged(
 
 
 async def test_an_upload_that_fails_is_done_by_the_next_checkpoint(bench: Bench) -> None:
-    """C12, J12: the file stays where it waits until it is in the storage whole."""
+    """The file stays on the TaskManager's disk until the storage has all of it (C12, J12)."""
     bench.write(0)
     transaction = bench.covering(1, 0)
     bench.storage.fail_at = bench.storage.requests + 2
@@ -111,7 +111,7 @@ async def test_an_upload_that_fails_is_done_by_the_next_checkpoint(bench: Bench)
 
 
 async def test_a_file_that_waits_nowhere_cannot_be_acknowledged(bench: Bench) -> None:
-    """J12: where its TaskManager's disk has lost it."""
+    """The TaskManager's disk has lost it (J12)."""
     bench.write(0)
     (waiting, *_) = [p for p in files_below(Path(bench.attempt)) if p.name == "part-0.parquet"]
     waiting.unlink()

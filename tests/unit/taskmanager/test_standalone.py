@@ -1,4 +1,4 @@
-"""What a TaskManager that somebody starts by hand makes of its configuration, and of its directory."""
+"""What a TaskManager that somebody starts by hand makes of its configuration and its directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TM, OTHER = ResourceId("tm-one"), ResourceId("tm-other")
 
 @pytest.fixture(autouse=True)
 def logging() -> Iterator[None]:
-    """What a process sets up once, and a test must take back."""
+    """Logging is set up once in a process, and a test must undo it."""
     yield
     structlog.reset_defaults()
 
@@ -32,7 +32,7 @@ def settings_in(state: Path, resource_id: ResourceId = TM, **more: str) -> tuple
 
 
 def test_a_configuration_says_where_the_daemon_is() -> None:
-    """R7: by Flink's keys; the daemon's own address, where there is no other."""
+    """The keys are Flink's. Without any, the daemon's own address is used (R7)."""
     remote = load_config(None, {}, {"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "daemon.example"})
     settings = standalone_settings(remote, {"STATE_DIRECTORY": "/var/lib/minflinkd"}, TM)
     assert (settings.daemon_host, settings.daemon_port) == ("daemon.example", 6123)
@@ -44,13 +44,13 @@ def test_a_configuration_says_where_the_daemon_is() -> None:
 
 
 def test_sizes_and_durations_are_plain_numbers_for_whoever_they_are_handed_to() -> None:
-    """R7: they go to the session child as JSON."""
+    """Sizes and durations go to the session child as JSON (R7)."""
     settings = standalone_settings(load_config(None, {}, {"jobmanager.rpc.port": "6123"}), {}, TM)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=TaskManagerSettings) == settings
 
 
 def test_options_of_code_and_blobs_reach_a_taskmanager(tmp_path: Path) -> None:
-    """E1: each under the key that it has in the configuration."""
+    """Each arrives under the key that it has in the configuration (E1)."""
     given = {
         "classloader.resolve-order": "parent-first",
         "blob.fetch.retries": "7",
@@ -69,7 +69,7 @@ def test_options_of_code_and_blobs_reach_a_taskmanager(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", ["0", "6000-6100"])
 def test_a_port_that_only_the_daemon_knows_is_refused(port: str) -> None:
-    """R7: it would look for the daemon for ever."""
+    """The TaskManager would look for the daemon for ever (R7)."""
     with pytest.raises(InvalidSettings, match=r"jobmanager\.rpc\.port"):
         standalone_settings(load_config(None, {}, {"jobmanager.rpc.port": port}), {}, TM)
 
@@ -82,7 +82,7 @@ def test_it_looks_for_a_daemon_without_end_unless_it_is_told_otherwise() -> None
 
 
 def test_a_heap_larger_than_the_machine_is_refused_by_the_name_of_its_option(tmp_path: Path) -> None:
-    """R5: the JVM itself starts with it, and dies when it is used."""
+    """The JVM would start with it, and die when the memory is used (R5)."""
     _, settings = settings_in(tmp_path, **{"taskmanager.memory.heap.size": "64 GiB"})
     with pytest.raises(InvalidSettings, match=r"taskmanager\.memory\.heap\.size \(64 GiB\).*23\.5 GiB"):
         check_memory(settings, int(23.5 * 1024**3))
@@ -90,14 +90,14 @@ def test_a_heap_larger_than_the_machine_is_refused_by_the_name_of_its_option(tmp
 
 
 def test_a_secret_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
-    """R7: on another host it must be copied; a TaskManager makes none."""
+    """On another host the secret must be copied; a TaskManager creates none (R7)."""
     with pytest.raises(InvalidSettings, match=r"secret cannot be read.*No such file") as refused:
         read_secret(tmp_path / "cluster.secret")
     assert "security.secret-file" in refused.value.hint
 
 
 async def test_without_the_secret_nothing_is_left_behind(tmp_path: Path) -> None:
-    """R7: refused before it touches the network."""
+    """A start without the secret is refused before the TaskManager uses the network (R7)."""
     made, settings = settings_in(tmp_path)
     with pytest.raises(InvalidSettings, match="secret"):
         await serve(made, environ={}, resource_id=TM)
@@ -106,7 +106,7 @@ async def test_without_the_secret_nothing_is_left_behind(tmp_path: Path) -> None
 
 
 def test_an_id_is_taken_while_its_taskmanager_lives(tmp_path: Path) -> None:
-    """R9: two processes of one name would replace each other's registration without end."""
+    """Two processes with one name would replace each other's registration without end (R9)."""
     made, settings = settings_in(tmp_path)
     with standalone._home(made, settings):
         with pytest.raises(ResourceIdTaken, match="tm-one"), standalone._home(made, settings):
@@ -117,7 +117,7 @@ def test_an_id_is_taken_while_its_taskmanager_lives(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_taskmanager_left_is_removed_by_the_next_one_and_nothing_else_is(tmp_path: Path) -> None:
-    """R7: a killed one leaves state that nobody needs; living ones, and those of the daemon, are not touched."""
+    """Nobody needs its state. Directories of living TaskManagers, and of the daemon's, are not touched (R7)."""
     local = str(tmp_path / "fast")
     made, settings = settings_in(tmp_path, **{"taskmanager.state.local.root-dir": local})
     killed, daemons = tmp_path / "taskmanagers" / "tm-killed", tmp_path / "taskmanagers" / "tm-daemons"
@@ -139,7 +139,7 @@ def test_what_a_killed_taskmanager_left_is_removed_by_the_next_one_and_nothing_e
 def test_log_lines_go_to_the_console_and_to_the_file_that_is_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """R7: in the journal, and in `minflinkd logs`."""
+    """Log lines appear in the journal and in `minflinkd logs` (R7)."""
     made, _ = settings_in(tmp_path)
     with standalone._logging(made, tmp_path):
         standalone.log.info("both")

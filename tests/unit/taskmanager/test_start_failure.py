@@ -1,4 +1,4 @@
-"""What a session that does not start has printed, and what is made of it. The texts are those of real failures."""
+"""What a session that does not start has printed, and what the error says. The texts are from real failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = SessionConfig(name="tm-1", slots=1, working_directory="/w", log_directo
     ],
 )
 def test_a_missing_java_is_named_with_where_it_is_looked_for(printed: str) -> None:
-    """R5: `java` missing."""
+    """A missing `java` is reported with the places that were searched (R5)."""
     assert start_failure(GATEWAY, printed, CONFIG) == (
         "no Java was found: it must be on the PATH, or JAVA_HOME must name it"
     )
@@ -49,13 +49,13 @@ def test_a_missing_java_is_named_with_where_it_is_looked_for(printed: str) -> No
     ],
 )
 def test_a_heap_that_the_jvm_does_not_get_is_named_by_its_option(printed: str, why: str) -> None:
-    """R5: wrong taskmanager.memory."""
+    """The cause is a wrong taskmanager.memory (R5)."""
     text = start_failure(GATEWAY, printed, CONFIG)
     assert text == f"the JVM does not start with taskmanager.memory.heap.size 8 GiB: {why}"
 
 
 def test_a_heap_that_another_option_sets_is_named_by_that_one() -> None:
-    """R5: the option to change."""
+    """The error names the option to change (R5)."""
     config = copy(CONFIG, conf={"spark.driver.memory": "900t"})
     printed = "Error occurred during initialization of VM\nCould not reserve enough space for object heap\n"
     text = start_failure(GATEWAY, printed, config)
@@ -94,12 +94,12 @@ def test_a_heap_that_another_option_sets_is_named_by_that_one() -> None:
     ],
 )
 def test_what_went_wrong_is_said_in_one_line(reason: str, printed: str, text: str) -> None:
-    """R5: a Python package that is missing, a wrong option, or nothing but what the supervisor saw."""
+    """Examples: a missing Python package, a wrong option, or only what the supervisor saw (R5)."""
     assert start_failure(reason, printed, CONFIG) == text
 
 
 def test_an_error_of_many_lines_becomes_one_of_bearable_length() -> None:
-    """R5: it is shown in tables and in the error of a job."""
+    """An error is shown in tables and in a job's error (R5)."""
     text = start_failure("several\nlines\n" * 1000, "", CONFIG)
     assert text.startswith("several lines several lines")
     assert len(text) == LONGEST
@@ -107,7 +107,7 @@ def test_an_error_of_many_lines_becomes_one_of_bearable_length() -> None:
 
 
 def test_only_what_was_printed_since_the_start_counts(tmp_path: Path) -> None:
-    """R5: the log holds all earlier children's output as well."""
+    """The log holds the output of all earlier children as well (R5)."""
     log = tmp_path / "session.log"
     assert printed_since(log, 0) == ""
     log.write_text("JAVA_HOME is not set\n")

@@ -1,4 +1,4 @@
-"""How state differs between two versions, told to people (C25). Schemas as Spark prints them."""
+"""How a user is told what differs between two versions' state (C25). Schemas are as Spark prints them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def struct(*fields: str) -> str:
     ],
 )
 def test_only_what_changes_is_told(stored: str, new: str, told: str) -> None:
-    """H2: short, whatever else the state holds."""
+    """The message is short, whatever else the state holds (H2)."""
     text = difference("value", stored, new)
     assert told in text
     assert len(text) < 300
@@ -40,13 +40,13 @@ def test_only_what_changes_is_told(stored: str, new: str, told: str) -> None:
 
 
 def test_many_columns_are_counted() -> None:
-    """H2: five of them, and how many more."""
+    """Five are named, and the rest are counted (H2)."""
     many = [f"StructField(c{number},StringType,true)" for number in range(9)]
     assert "c4 STRING and 4 more would be new in it" in difference("key", struct(COUNT), struct(COUNT, *many))
 
 
 def test_names_and_types_may_hold_commas_and_parentheses() -> None:
-    """C25: names of columns are the user's."""
+    """Users choose the names of columns (C25)."""
     odd = "StructField(max(a, b),DecimalType(10,2),true)"
     assert columns(struct(odd, WINDOW, "StructField(m,MapType(StringType,LongType,true),false)")) == [
         ("max(a, b)", "DecimalType(10,2)"),

@@ -1,4 +1,4 @@
-"""Which rules of Spark's optimizer are off."""
+"""Which rules of Spark's optimizer are switched off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = SETTINGS["spark.sql.optimizer.excludedRules"].split(",")
 
 
 def test_rules_that_others_exclude_stay_excluded() -> None:
-    """A job may exclude rules of its own; none comes twice."""
+    """A job may exclude rules of its own. No rule is listed twice."""
     assert excluded("") == ",".join(RULES)
     assert excluded("mine.Rule") == ",".join(["mine.Rule", *RULES])
     assert excluded(f" {RULES[0]} , mine.Rule") == ",".join([RULES[0], "mine.Rule", *RULES[1:]])
@@ -27,7 +27,7 @@ class Conf(dict[str, str]):
 
 
 def test_what_user_code_has_changed_is_set_back_with_a_note_for_each_setting() -> None:
-    """Nothing is said where nothing was changed: this is looked at in each micro-batch of a Python sink."""
+    """Nothing is logged if nothing was changed: the check runs in each micro-batch of a Python sink."""
     reuse, rules = SETTINGS
     conf = Conf({reuse: "true", rules: "mine.Rule"})
     spark: Any = SimpleNamespace(conf=conf)

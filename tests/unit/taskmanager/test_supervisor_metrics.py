@@ -1,4 +1,4 @@
-"""What a TaskManager's heartbeats carry of its requests to storages."""
+"""What a TaskManager's heartbeats report of its requests to storages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minflinkd.taskmanager.supervisor import TaskManager
 
 @pytest.mark.asyncio
 async def test_requests_to_storages_are_among_the_metrics(tmp_path: Path) -> None:
-    """S6: counted where they are made, also beyond the daemon."""
+    """Requests are counted where they are made, also in processes other than the daemon (S6)."""
     (tmp_path / "cluster.secret").write_text("s" * 64)
     config = load_config(None, {}, {"jobmanager.rpc.port": "6123", "process.working-dir": str(tmp_path)})
     manager = TaskManager(standalone_settings(config, {}, ResourceId("tm-one")))

@@ -1,4 +1,4 @@
-"""The task executor in virtual time: attempts that come up while they are ended, slots, and what is left of jobs."""
+"""The task executor in virtual time: attempts that end while they start, slots, and what is left of jobs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DEPLOY = m.DeployTask(job=CONTEXT, task=TASK, allocation_id=X, attempt_id=ATTEMP
 
 @dataclass
 class Session:
-    """A session child that does at once, or never, what it is asked."""
+    """A session child that answers each request at once, or never."""
 
     asked: list[str] = field(default_factory=list)
     generation: int = 1
@@ -78,7 +78,7 @@ class Session:
     steps: int = 0
     refuses: bool = False
     heirs: dict[AttemptId, AttemptId] = field(default_factory=dict)
-    unloading: asyncio.Event | None = None  # until when that takes
+    unloading: asyncio.Event | None = None  # how long unloading takes
 
     def renew(self, reason: str) -> None:
         self.asked.append("renew")
@@ -117,7 +117,7 @@ class Session:
 
 @dataclass
 class Blobs:
-    """Counts references as the cache does. A blob in `missing` is nowhere; one in `slow` never comes."""
+    """Counts references as the cache does. A blob in `missing` cannot be found; one in `slow` never arrives."""
 
     forgotten: list[JobId] = field(default_factory=list)
     references: References = field(default_factory=References)
@@ -140,7 +140,7 @@ class Blobs:
 
 
 class SlowDeployer(Deployer):
-    """Fetches for as long as it takes."""
+    """A deployer whose fetches take as long as the test wants."""
 
     async def bring_up(self, attempt: Any, session: Any) -> dict[str, float]:
         await asyncio.sleep(1000.0)
@@ -249,7 +249,7 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
 
 
 async def test_an_attempt_that_is_cancelled_while_it_comes_up_starts_no_query_later(tmp_path: Path) -> None:
-    """m12: whoever is told that nothing of the attempt runs can rely on it, however long its fetch would have taken."""
+    """Whoever was told that nothing of the attempt runs can rely on it, however long its fetch takes (m12)."""
     async with running(tmp_path, SlowDeployer) as world:
         await world.allocate()
         await world.ask(DEPLOY)
@@ -267,7 +267,7 @@ WITH_ARTIFACTS = replace(DEPLOY, job=replace(CONTEXT, artifacts=ARTIFACTS))
 
 @pytest.mark.parametrize("how", ["cancelled", "failed", "session lost", "missing", "slow", "not started"])
 async def test_a_tasks_end_gives_its_artifacts_back(tmp_path: Path, how: str) -> None:
-    """B15: finished, failed, cancelled, or never started."""
+    """A task may have finished, failed, been cancelled, or never started (B15)."""
     async with running(tmp_path) as world:
         references = world.blobs.references
         world.blobs.missing = {SECOND} if how == "missing" else set()
@@ -294,7 +294,7 @@ UNREACHABLE = ErrorInfo(code="exchange-unreachable", message="gone", consequence
 
 
 async def test_a_task_whose_input_is_lost_fails_and_is_stopped(tmp_path: Path) -> None:
-    """J11: the JobMaster restarts it with the task that it reads from. What is lost of no task is nobody's failure."""
+    """The JobMaster restarts it with the task that it reads from. An input that no task reads fails nobody (J11)."""
     async with running(tmp_path) as world:
         await world.allocate()
         await world.ask(DEPLOY)
@@ -337,7 +337,7 @@ async def test_an_analysis_gives_its_artifacts_back(tmp_path: Path) -> None:
 
 
 async def test_a_heartbeat_is_answered_while_user_code_is_slow_to_end(tmp_path: Path) -> None:
-    """R10: one allocation that the JobMaster does not know must not cost it all its slots here."""
+    """One allocation that the JobMaster does not know must not cost the JobMaster all its slots here (R10)."""
     async with running(tmp_path) as world:
         await world.allocate(X, 0)
         await world.allocate(Y, 1)
@@ -354,7 +354,7 @@ async def test_a_heartbeat_is_answered_while_user_code_is_slow_to_end(tmp_path: 
 
 
 async def test_an_offer_that_is_not_answered_costs_no_slot_that_was_accepted_before(tmp_path: Path) -> None:
-    """m9: the JobMaster may be busy; the task on the accepted slot runs on."""
+    """The JobMaster may be busy. The task on the accepted slot runs on (m9)."""
     async with running(tmp_path) as world:
         await world.allocate(X, 0)
         await world.ask(DEPLOY)
@@ -371,7 +371,10 @@ async def test_an_offer_that_is_not_answered_costs_no_slot_that_was_accepted_bef
 
 
 async def test_a_job_that_went_elsewhere_leaves_nothing_here(tmp_path: Path) -> None:
-    """Its end is told only to TaskManagers that hold its slots then; local copies and blobs must not wait for it."""
+    """A job's end is told only to TaskManagers that hold its slots then.
+
+    Local copies and blobs are removed without it.
+    """
     async with running(tmp_path) as world:
         await world.allocate()
         await world.beat_for(12, X)
@@ -399,7 +402,7 @@ async def test_tasks_of_a_silent_jobmaster_end_and_its_slots_fall_free_later(tmp
 
 
 async def test_a_task_that_does_not_stop_has_ended_before_its_jobmaster_gives_up(tmp_path: Path) -> None:
-    """J7, m12: its session is killed; the JobMaster repeats CancelTask for twice the cancellation's timeout."""
+    """The session is killed before the JobMaster stops repeating CancelTask, after twice the timeout (J7, m12)."""
     async with running(tmp_path, SlowDeployer) as world:
         await world.allocate()
         await world.ask(DEPLOY)
@@ -420,7 +423,7 @@ def directories(tmp_path: Path) -> set[str]:
 
 
 async def stop_and_inherit(world: World, tmp_path: Path) -> None:
-    """An attempt has stopped, and another one goes on in its directory."""
+    """Stop an attempt after another one has continued in its directory."""
     await world.allocate()
     await world.ask(DEPLOY)
     (tmp_path / "attempts" / ATTEMPT).mkdir(parents=True, exist_ok=True)
@@ -445,7 +448,7 @@ async def test_a_directory_in_which_the_next_attempt_goes_on_is_removed_with_tha
 
 
 async def test_a_directory_whose_heir_has_ended_before_that_was_known_is_removed(tmp_path: Path) -> None:
-    """H4, C10a: answers may come in any order."""
+    """Answers may come in any order (H4, C10a)."""
     async with running(tmp_path) as world:
         await stop_and_inherit(world, tmp_path)
         unloading, world.session.unloading = world.session.unloading, None
@@ -458,7 +461,7 @@ async def test_a_directory_whose_heir_has_ended_before_that_was_known_is_removed
 
 
 async def test_an_inherited_directory_goes_with_the_session(tmp_path: Path) -> None:
-    """C10a: nobody writes there any more."""
+    """Nobody writes there any more (C10a)."""
     async with running(tmp_path) as world:
         await stop_and_inherit(world, tmp_path)
         world.session.unloading.set()
@@ -469,7 +472,7 @@ async def test_an_inherited_directory_goes_with_the_session(tmp_path: Path) -> N
 
 
 async def test_an_attempt_ends_in_time_while_a_storage_hangs_in_its_checkpoint(tmp_path: Path) -> None:
-    """J7: a thread that writes cannot be ended; that must cost neither the cancellation nor the slot."""
+    """A writing thread cannot be stopped. It must hold up neither the cancellation nor the slot (J7)."""
     async with running(tmp_path) as world:
         world.session.snapshot = sp.SnapshotTaken(batch_id=0)
         released = hang(world.executor)
@@ -496,7 +499,7 @@ STAGED = SinkTransaction(job_id=JOB, sink="out", checkpoint_id=1, tokens=(Staged
 async def test_a_cancelled_attempt_commits_what_a_complete_checkpoint_owes(
     tmp_path: Path, completed: int, commits: int
 ) -> None:
-    """J13: once it is gone nobody can commit for a sink that does it by itself."""
+    """If the sink commits by itself, nobody can commit for it once the attempt is gone (J13)."""
     async with running(tmp_path) as world:
         world.session.snapshot = sp.SnapshotTaken(batch_id=0, transactions=(STAGED,))
         await world.allocate()
@@ -514,7 +517,7 @@ COLLECTING = replace(TASK, vertices=(*TASK.vertices, Vertex(id=VertexId("seen"),
 
 
 async def test_collected_rows_are_shown_also_when_their_attempt_has_ended(tmp_path: Path) -> None:
-    """J2: a bounded job may be over before anybody has looked."""
+    """A bounded job may be over before anybody has looked (J2)."""
     async with running(tmp_path) as world:
         ask = m.ReadCollected(attempt_id=ATTEMPT, vertex_id=VertexId("seen"))
         with pytest.raises(RemoteError, match="does not run"):
@@ -529,7 +532,7 @@ async def test_collected_rows_are_shown_also_when_their_attempt_has_ended(tmp_pa
 
 
 def hang(executor: TaskExecutor) -> asyncio.Event:
-    """Its uploads hang until this is set, also when they are cancelled."""
+    """Let uploads hang until the returned event is set, even if they are cancelled."""
     released = asyncio.Event()
 
     async def upload(*_: object) -> None:
@@ -543,7 +546,7 @@ def hang(executor: TaskExecutor) -> asyncio.Event:
 
 
 async def test_slots_given_back_are_free_when_that_is_answered(tmp_path: Path) -> None:
-    """m12: whoever hears that a job has ended finds its slots free, and nothing of it is left."""
+    """Whoever hears that a job has ended finds its slots free and nothing left of it (m12)."""
     async with running(tmp_path) as world:
         await world.allocate()
         await world.ask(DEPLOY)
@@ -555,7 +558,7 @@ async def test_slots_given_back_are_free_when_that_is_answered(tmp_path: Path) -
 
 
 async def test_a_checkpoint_that_nobody_wants_to_hear_of_is_no_failure_of_the_taskmanager(tmp_path: Path) -> None:
-    """C12: the JobMaster is silent, or was replaced, while a snapshot is declined."""
+    """The JobMaster is silent, or was replaced, while a snapshot is declined (C12)."""
     async with running(tmp_path) as world:
         await world.allocate()
         await world.ask(DEPLOY)

@@ -1,4 +1,4 @@
-"""A task's channels on a real disk: what a cut covers, what event time does, and what a snapshot brings back."""
+"""A task's channels on a real disk: what a cut covers, how event time moves, and what a snapshot restores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA_OF_ALL = '{"type": "struct", "fields": []}'
 
 
 class World:
-    """Logs of inputs, an output, and the time."""
+    """The logs of the inputs, an output, and a clock."""
 
     def __init__(self, root: Path, *names: VertexId, first: int = 0) -> None:
         self.root = root
@@ -91,7 +91,7 @@ def cut(channels: TaskChannels, number: int) -> CutState:
 
 
 def test_a_barrier_lies_behind_exactly_the_micro_batches_of_its_cut(tmp_path: Path) -> None:
-    """C1, J8: also while micro-batches are published all the time."""
+    """Barriers are in the right place even while micro-batches are published without a pause (C1, J8)."""
     world = World(tmp_path)
     channels, cuts = world.channels(), dict[int, int]()
 
@@ -115,7 +115,7 @@ def test_a_barrier_lies_behind_exactly_the_micro_batches_of_its_cut(tmp_path: Pa
 
 
 def test_a_repeated_micro_batch_appears_once(tmp_path: Path) -> None:
-    """J9."""
+    """A micro-batch that Spark repeats after a restore is not written again (J9)."""
     world = World(tmp_path)
     channels = world.channels(batch_id=4)
     for number in (4, 5, 5, 3, 6):
@@ -124,7 +124,7 @@ def test_a_repeated_micro_batch_appears_once(tmp_path: Path) -> None:
 
 
 def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None:
-    """C2."""
+    """A cut records where the barriers are, and the reader may then pass them (C2)."""
     world = World(tmp_path, A, B)
     channels = world.channels()
     channels.trigger(1, world.target())
@@ -142,7 +142,7 @@ def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None
 
 
 def test_who_waits_for_a_checkpoint_that_is_aborted_is_told(tmp_path: Path) -> None:
-    """C13."""
+    """Whoever waits for a checkpoint hears of its abort, also when the abort is implied by a later trigger (C13)."""
     world = World(tmp_path, A)
     channels = world.channels()
     channels.trigger(1, world.target())
@@ -156,7 +156,7 @@ def test_who_waits_for_a_checkpoint_that_is_aborted_is_told(tmp_path: Path) -> N
 
 
 def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_checkpoint(tmp_path: Path) -> None:
-    """C13: nobody takes one, and no micro-batch comes as long as the reader holds."""
+    """Otherwise the reader would hold at the barrier, and the task would never begin another micro-batch (C13)."""
     world = World(tmp_path, A)
     channels = world.channels()
     channels.trigger(1, world.target())
@@ -169,7 +169,7 @@ def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_che
 
 
 def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Path) -> None:
-    """C5: and a task that is restored from them finds a log."""
+    """A task that is restored from them finds a log (C5)."""
     world = World(tmp_path, A)
     channels = world.channels(aligned_timeout=1.0)
     for name in ("x", "y", "z"):
@@ -202,7 +202,7 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
 
 
 def test_barriers_among_restored_entries_belong_to_nobody(tmp_path: Path) -> None:
-    """C5: a checkpoint that was aborted before, overtaken by the one that is restored."""
+    """The barrier was written for a checkpoint that was aborted before the restored one was taken (C5)."""
     world = World(tmp_path, A, first=2)
     left = LogWriter(world.restored(A), ())
     left.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=7))
@@ -215,13 +215,13 @@ def test_barriers_among_restored_entries_belong_to_nobody(tmp_path: Path) -> Non
 
 
 def test_entries_that_were_not_restored_are_missed_at_once(tmp_path: Path) -> None:
-    """C5: nothing is skipped in silence."""
+    """Nothing is skipped in silence (C5)."""
     with pytest.raises(ExchangeDamaged, match="stands at 3 and begins at 5"):
         World(tmp_path, A, first=5).channels(position=3)
 
 
 def test_unread_entries_that_are_gone_fail_the_checkpoint_and_not_the_task(tmp_path: Path) -> None:
-    """C5."""
+    """The unread entries cannot be saved, so the checkpoint fails; the task goes on (C5)."""
     world = World(tmp_path, A)
     channels = world.channels(aligned_timeout=1.0)
     world.data(A)
@@ -237,7 +237,7 @@ def test_unread_entries_that_are_gone_fail_the_checkpoint_and_not_the_task(tmp_p
 
 
 def test_nothing_is_published_behind_the_cut_that_the_job_stops_with(tmp_path: Path) -> None:
-    """C24: until that checkpoint is aborted."""
+    """Publishing is closed until that checkpoint is aborted (C24)."""
     world = World(tmp_path)
     channels = world.channels()
     assert channels.publish(0, {}, batch(0))
@@ -254,7 +254,7 @@ def test_nothing_is_published_behind_the_cut_that_the_job_stops_with(tmp_path: P
 
 
 def test_the_micro_batch_in_progress_belongs_to_the_cut_that_the_job_stops_with(tmp_path: Path) -> None:
-    """C1, H3: whatever goes on from there need not repeat it."""
+    """Whatever continues from that cut need not repeat the micro-batch (C1, H3)."""
     world = World(tmp_path)
     channels = world.channels()
     assert channels.begin()
@@ -267,7 +267,7 @@ def test_the_micro_batch_in_progress_belongs_to_the_cut_that_the_job_stops_with(
 
 
 def test_a_stop_waits_for_the_micro_batch_that_is_being_planned(tmp_path: Path) -> None:
-    """H3: thrown away, what Spark has done of it would be done again, and seen later."""
+    """Otherwise Spark's work on it would be thrown away and repeated, and its results would be seen later (H3)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0))
@@ -282,7 +282,7 @@ def test_a_stop_waits_for_the_micro_batch_that_is_being_planned(tmp_path: Path) 
 
 
 def test_a_stop_does_not_wait_for_what_was_planned_and_is_published(tmp_path: Path) -> None:
-    """H3: without input no other micro-batch would come."""
+    """Without new input no other micro-batch would ever begin, so the stop would wait in vain (H3)."""
     world = World(tmp_path)
     channels = world.channels()
     assert channels.begin()
@@ -292,7 +292,7 @@ def test_a_stop_does_not_wait_for_what_was_planned_and_is_published(tmp_path: Pa
 
 
 def test_a_planned_micro_batch_that_does_not_begin_does_not_hold_up_the_stop(tmp_path: Path) -> None:
-    """C24: the query that planned it may have failed."""
+    """The query that planned it may have failed (C24)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0))
@@ -303,7 +303,7 @@ def test_a_planned_micro_batch_that_does_not_begin_does_not_hold_up_the_stop(tmp
 
 
 def test_a_repeated_micro_batch_ends_as_well(tmp_path: Path) -> None:
-    """J9: nothing waits for it."""
+    """The stop does not wait for a micro-batch that was published before and is only repeated (J9)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0))
@@ -314,7 +314,7 @@ def test_a_repeated_micro_batch_ends_as_well(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_that_takes_too_long_does_not_hold_up_the_stop(tmp_path: Path) -> None:
-    """C24: the one before it is where others go on."""
+    """Others continue from the micro-batch before it (C24)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0))
@@ -328,7 +328,7 @@ def test_a_micro_batch_that_takes_too_long_does_not_hold_up_the_stop(tmp_path: P
 
 
 def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: Path) -> None:
-    """C13."""
+    """After the abort, publishing is open again (C13)."""
     world = World(tmp_path)
     channels = world.channels()
     assert channels.begin()
@@ -341,7 +341,7 @@ def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: 
 
 
 def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> None:
-    """J8a."""
+    """The end of an input counts only when the task has processed everything before it (J8a)."""
     world = World(tmp_path, A)
     channels = world.channels()
     world.data(A)
@@ -354,7 +354,7 @@ def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> 
 
 
 def test_a_watermark_counts_when_the_task_has_what_is_before_it(tmp_path: Path) -> None:
-    """J8a."""
+    """A watermark counts only when the task has processed everything before it (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels()
     world.data(A, "x", watermark_ms=100)
@@ -366,7 +366,7 @@ def test_a_watermark_counts_when_the_task_has_what_is_before_it(tmp_path: Path) 
 
 
 def test_an_idle_input_goes_along_with_the_others(tmp_path: Path) -> None:
-    """J8a: and never beyond them, so that what it brings later is as late as theirs would be."""
+    """An idle input never moves beyond the others, so later rows of it are late only if theirs would be (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=10.0)
     world.data(A, "x", watermark_ms=100)
@@ -384,7 +384,7 @@ def test_an_idle_input_goes_along_with_the_others(tmp_path: Path) -> None:
 
 
 def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path) -> None:
-    """J8a."""
+    """An input that never had an entry is idle after the idle timeout (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=10.0)
     world.data(A, watermark_ms=100)
@@ -400,7 +400,7 @@ def test_an_input_that_never_said_anything_is_idle_after_its_time(tmp_path: Path
 
 
 def test_where_all_inputs_are_idle_the_furthest_counts(tmp_path: Path) -> None:
-    """J8a."""
+    """If all inputs are idle, the highest watermark counts (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=1.0)
     world.data(A, watermark_ms=100)
@@ -411,7 +411,7 @@ def test_where_all_inputs_are_idle_the_furthest_counts(tmp_path: Path) -> None:
 
 
 def test_rows_that_wait_for_a_slow_task_are_no_idleness(tmp_path: Path) -> None:
-    """J8a: a micro-batch that takes longer than the idle timeout drops nothing as late."""
+    """A micro-batch that takes longer than the idle timeout drops no rows as late (J8a)."""
     world = World(tmp_path, A, B)
     channels = world.channels(idle=1.0)
     world.data(A, watermark_ms=100)
@@ -426,7 +426,7 @@ def test_rows_that_wait_for_a_slow_task_are_no_idleness(tmp_path: Path) -> None:
 
 
 def test_an_idle_task_tells_a_watermark_only_when_it_moves(tmp_path: Path) -> None:
-    """J8a."""
+    """An idle task writes a watermark only when it moves forward (J8a)."""
     world = World(tmp_path)
     channels = world.channels()
     channels.publish(0, {}, batch(0, watermark_ms=10))
@@ -436,7 +436,7 @@ def test_an_idle_task_tells_a_watermark_only_when_it_moves(tmp_path: Path) -> No
 
 
 def test_a_restored_task_tells_its_last_watermark_again(tmp_path: Path) -> None:
-    """J8a: its readers began anew, and it may have nothing more to say."""
+    """The task's readers began anew, and the task may have nothing more to say (J8a)."""
     world = World(tmp_path / "before")
     channels = world.channels()
     channels.publish(0, {}, batch(0, watermark_ms=10))

@@ -1,4 +1,4 @@
-"""Where a deployed task reads and writes its exchanges, and which of them are deleted."""
+"""Where a deployed task reads and writes its exchanges, and which exchange logs are deleted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SOURCE = Task(id=TaskId("near"), vertices=(Vertex(id=VertexId("near"), source=So
 
 
 class Session:
-    """A session child that remembers what it was to run."""
+    """A session child that remembers what it was asked to run."""
 
     def __init__(self) -> None:
         self.run: list[sp.RunTask] = []
@@ -103,7 +103,7 @@ async def run(mirrors: Mirrors, root: Path, request: m.DeployTask) -> sp.RunTask
 async def test_a_task_reads_a_log_of_its_own_taskmanager_as_it_is_and_another_ones_in_a_mirror(
     mirrors: Mirrors, tmp_path: Path
 ) -> None:
-    """J11: the mirror lies in the attempt's own directory, and begins where the snapshot says."""
+    """The mirror lies in the attempt's own directory and begins at the sequence number in the snapshot (J11)."""
     here, there = tmp_path / "here", tmp_path / "there"
     log = LogWriter(exchange_directory(there, FAR), (TaskId("join"),), first=5)
     log.describe("schema")
@@ -145,7 +145,7 @@ async def test_an_input_elsewhere_needs_an_address(mirrors: Mirrors, tmp_path: P
 
 
 async def test_only_logs_of_the_dead_are_removed_and_none_that_is_begun_meanwhile(tmp_path: Path) -> None:
-    """A log belongs to an attempt that lives already: who lives is asked when it is known which logs there are."""
+    """`remove_exchanges` lists the logs first and asks afterwards which attempts live, so no new log is removed."""
     for attempt in (NEAR, FAR):
         LogWriter(exchange_directory(tmp_path, attempt), ())
     alive = {NEAR}

@@ -1,4 +1,4 @@
-"""The gate, rule by rule: which events let a checkpoint be cut, and what is let through."""
+"""The gate, rule by rule: which events let a checkpoint be cut, and which barriers are released."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = VertexId("a"), VertexId("b")
 
 
 class Told:
-    """A gate that is told events, at given times."""
+    """A gate that receives events at given times."""
 
     def __init__(self, *channels: VertexId, hold: bool = True, aligned_timeout: float | None = None) -> None:
         self.gate = Gate({name: Channel(0, 0) for name in channels}, hold=hold, aligned_timeout=aligned_timeout)
@@ -56,40 +56,40 @@ def cut(number: int, barriers: dict[VertexId, int], **more: object) -> Cut:
 
 
 def test_without_inputs_a_checkpoint_is_cut_when_it_is_triggered() -> None:
-    """C1."""
+    """Without inputs there are no barriers to wait for (C1)."""
     assert Told()(Triggered(1)) == [cut(1, {}), Release(1)]
 
 
 def test_nothing_is_cut_before_the_barrier_is_in_all_inputs() -> None:
-    """C2."""
+    """A checkpoint is cut when its barrier has arrived in every input (C2)."""
     gate = Told(A, B)
     assert gate(Triggered(1), barrier(A, 0, 1), data(B, 0), Advanced({A: 0, B: 1})) == []
     assert gate(barrier(B, 1, 1)) == [cut(1, {A: 0, B: 1}), Release(1)]
 
 
 def test_barriers_may_come_before_the_trigger() -> None:
-    """C2."""
+    """Barriers may come before the trigger; the cut waits for both (C2)."""
     gate = Told(A, B)
     assert gate(barrier(A, 0, 1), barrier(B, 0, 1)) == []
     assert gate(Triggered(1)) == [cut(1, {A: 0, B: 0}), Release(1)]
 
 
 def test_everything_before_the_barriers_is_processed_first() -> None:
-    """C2."""
+    """The task first processes everything before the barriers (C2)."""
     gate = Told(A)
     assert gate(Triggered(1), data(A, 0), data(A, 1), barrier(A, 2, 1), Advanced({A: 1})) == []
     assert gate(Advanced({A: 2})) == [cut(1, {A: 2}), Release(1)]
 
 
 def test_only_barriers_between_the_task_and_a_barrier_are_no_obstacle() -> None:
-    """C2: they say nothing, and cost no micro-batch."""
+    """Barriers carry no data, so they cost no micro-batch (C2)."""
     gate = Told(A)
     gate(data(A, 0), barrier(A, 1, 1), Triggered(1), Advanced({A: 1}))
     assert gate(barrier(A, 2, 2), Triggered(2)) == [cut(2, {A: 2}), Release(2)]
 
 
 def test_alignment_is_measured_from_the_first_barrier_with_the_bytes_held_behind_it() -> None:
-    """C5."""
+    """Alignment time counts from the first barrier. Held bytes are those after a barrier that has arrived (C5)."""
     gate = Told(A, B)
     gate(Triggered(1), barrier(A, 0, 1), at=1.0)
     gate(data(A, 1, 70), data(A, 2, 30), at=2.0)
@@ -97,7 +97,7 @@ def test_alignment_is_measured_from_the_first_barrier_with_the_bytes_held_behind
 
 
 def test_at_least_once_cuts_wherever_the_task_stands_beyond_the_barriers() -> None:
-    """C3: data of the next epoch is in it already."""
+    """The cut then contains data of the next epoch (C3)."""
     gate = Told(A, B, hold=False)
     gate(Triggered(1), barrier(A, 0, 1), data(A, 1), data(B, 0), Advanced({A: 2, B: 0}))
     assert gate(barrier(B, 1, 1)) == []
@@ -105,7 +105,7 @@ def test_at_least_once_cuts_wherever_the_task_stands_beyond_the_barriers() -> No
 
 
 def test_after_the_timeout_the_unread_entries_become_part_of_the_cut() -> None:
-    """C5: those before the barriers, once all of these are written."""
+    """The cut then contains the entries before the barriers, once all barriers are written (C5)."""
     gate = Told(A, B, aligned_timeout=1.0)
     gate(Triggered(1), barrier(A, 0, 1), data(A, 1, 5), data(B, 0, 7), data(B, 1, 9), Advanced({A: 0, B: 1}), at=10.0)
     assert gate(Tick(), at=12.0) == [], "the barrier of one input is not there"
@@ -116,7 +116,7 @@ def test_after_the_timeout_the_unread_entries_become_part_of_the_cut() -> None:
 
 
 def test_before_the_timeout_a_checkpoint_aligns() -> None:
-    """C5."""
+    """Before the timeout a checkpoint aligns (C5)."""
     gate = Told(A, aligned_timeout=1.0)
     assert gate(Triggered(1), data(A, 0), barrier(A, 1, 1), at=10.0) == []
     assert next_wakeup(gate.gate) == 11.0
@@ -125,7 +125,7 @@ def test_before_the_timeout_a_checkpoint_aligns() -> None:
 
 
 def test_time_alone_wakes_nobody_who_does_not_wait_for_a_barrier() -> None:
-    """C5."""
+    """Time alone causes nothing if no barrier is awaited (C5)."""
     gate = Told(A, aligned_timeout=1.0)
     assert next_wakeup(gate.gate) is None
     gate(Triggered(1))
@@ -133,14 +133,14 @@ def test_time_alone_wakes_nobody_who_does_not_wait_for_a_barrier() -> None:
 
 
 def test_at_least_once_never_becomes_unaligned() -> None:
-    """C3, C5: it holds nothing that could take too long."""
+    """At-least-once holds nothing back, so alignment cannot take too long (C3, C5)."""
     gate = Told(A, hold=False, aligned_timeout=1.0)
     assert gate(Triggered(1), data(A, 0), barrier(A, 1, 1), at=1.0) == []
     assert gate(Tick(), at=100.0) == []
 
 
 def test_an_abort_releases_the_barriers_that_are_there_and_those_to_come() -> None:
-    """C13: the release is on disk before a late barrier is."""
+    """The release is on disk before a late barrier arrives (C13)."""
     gate = Told(A, B)
     gate(Triggered(1), barrier(A, 0, 1))
     assert gate(Aborted(1)) == [Release(1)]
@@ -167,7 +167,7 @@ def test_a_repeated_abort_or_trigger_changes_nothing() -> None:
 
 
 def test_an_abort_that_was_lost_is_made_up_by_the_next_trigger() -> None:
-    """C13: it names the oldest checkpoint that is pending."""
+    """The next trigger names the oldest pending checkpoint; every older one has ended (C13)."""
     gate = Told(A, B)
     gate(Triggered(1), barrier(A, 0, 1))
     assert gate(Triggered(3, oldest=3)) == [Release(1)]
@@ -177,7 +177,7 @@ def test_an_abort_that_was_lost_is_made_up_by_the_next_trigger() -> None:
 
 
 def test_a_checkpoint_older_than_what_is_pending_is_not_begun() -> None:
-    """C21: a trigger that is late."""
+    """The trigger is late: the checkpoint has ended already (C21)."""
     gate = Told(A)
     gate(Triggered(5, oldest=4))
     assert gate(Triggered(3), barrier(A, 0, 3)) == [Release(3)]
@@ -185,7 +185,7 @@ def test_a_checkpoint_older_than_what_is_pending_is_not_begun() -> None:
 
 
 def test_checkpoints_in_flight_are_cut_in_their_order() -> None:
-    """C12: several at once; a barrier is passed only when its own checkpoint is cut."""
+    """Several checkpoints may be in flight. A barrier is passed only when its own checkpoint is cut (C12)."""
     gate = Told(A)
     gate(Triggered(2, oldest=1), Triggered(1, oldest=1), barrier(A, 0, 1))
     assert has_ended(gate.gate, 1)
@@ -194,7 +194,7 @@ def test_checkpoints_in_flight_are_cut_in_their_order() -> None:
 
 
 def test_a_trigger_that_was_overtaken_by_a_later_cut_has_ended() -> None:
-    """C2: its barrier would come out behind the later one, and another task may hold at them the other way round."""
+    """The late barrier would come after the later one; another task might hold at them in the opposite order (C2)."""
     gate = Told()
     assert gate(Triggered(2)) == [cut(2, {}), Release(2)]
     assert gate(Triggered(1)) == []
@@ -202,7 +202,7 @@ def test_a_trigger_that_was_overtaken_by_a_later_cut_has_ended() -> None:
 
 
 def test_a_barrier_of_an_earlier_attempt_belongs_to_no_checkpoint() -> None:
-    """C5: restored with the unread entries around it."""
+    """An earlier attempt's barrier was restored together with the unread entries around it (C5)."""
     gate = Told(A)
     gate(Arrived(A, 0, 0, 1, void=True), Triggered(1))
     assert gate(Tick()) == []
@@ -217,13 +217,13 @@ def test_an_entry_that_was_seen_already_counts_once() -> None:
 
 
 def test_a_gap_between_entries_is_a_bug_of_the_caller() -> None:
-    """J8."""
+    """Entries have to arrive without gaps, so a gap is a bug of the caller (J8)."""
     with pytest.raises(InvariantViolated, match="entry 1 came before entry 0"):
         Told(A)(data(A, 1))
 
 
 def test_a_task_does_not_go_back() -> None:
-    """J8: a micro-batch without offsets of an input leaves it where it is."""
+    """A micro-batch without offsets of an input leaves the task's position there unchanged (J8)."""
     gate = Told(A)
     gate(data(A, 0), Advanced({A: 1}), Advanced({A: 0}), Advanced({}), Triggered(1))
     assert gate(barrier(A, 1, 1)) == [cut(1, {A: 1}), Release(1)]

@@ -1,7 +1,7 @@
 """Random histories of a task with inputs: what every cut covers, and that nothing is held for ever.
 
-The readers hold at barriers as `Input.readable` does, the coordinator loses messages, and what is restored is what was
-cut. Every data entry has a number of its own, so that a cut can be compared with exactly those before its barriers.
+Readers hold at barriers as `Input.readable` does. The coordinator loses messages. A restore begins with what was cut.
+Every data entry has a unique number, so a cut can be compared with exactly the entries before its barriers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Line:
     """One input as it is on disk and in the task."""
 
     log: list[Item] = field(default_factory=list)
-    first: int = 0  # of this deployment; what is below was restored
-    seen: int = 0  # by the gate
-    position: int = 0  # of the task
+    first: int = 0  # the first sequence number of this deployment; entries below it were restored
+    seen: int = 0  # up to here the gate has seen the log
+    position: int = 0  # up to here the task has read the log
     taken: list[int] = field(default_factory=list)  # data that is in the task's state
     offered: int = 0  # the last checkpoint whose barrier was written or left out
 
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Saved:
-    """A snapshot: the task's state, and by input the sequence number of the barrier and the entries in front of it."""
+    """A snapshot: the task's state, and each input's barrier (its sequence number) and unread entries before it."""
 
     number: int
     taken: dict[VertexId, list[int]]
@@ -69,12 +69,12 @@ class GateModel(RuleBasedStateMachine):
         self.now = 0.0
         self.last_data = 0
         self.last_id = 0
-        self.pending: set[int] = set()  # at the coordinator
+        self.pending: set[int] = set()  # the coordinator's pending checkpoints
         self.owed_triggers: list[int] = []
         self.owed_aborts: list[int] = []
-        self.begun: set[int] = set()  # triggered at the gate, this attempt
+        self.begun: set[int] = set()  # triggered at the gate, in this attempt
         self.saved: list[Saved] = []
-        self.cut_ids: list[int] = []  # of this attempt
+        self.cut_ids: list[int] = []  # cut in this attempt
         self.released: set[int] = set()
         self.lines: dict[VertexId, Line] = {}
         self.gate = g.Gate({})
@@ -136,7 +136,7 @@ class GateModel(RuleBasedStateMachine):
             line.seen = len(line.log)
 
     def limit(self, line: Line) -> int:
-        """How far the reader goes."""
+        """Return how far the reader may go."""
         position = end = line.position
         while position < len(line.log):
             item = line.log[position]
@@ -168,7 +168,10 @@ class GateModel(RuleBasedStateMachine):
     @precondition(lambda self: self.last_id > 0)
     @rule(which=st.integers(0, 2), left_out=st.integers(0, 7))
     def barrier_is_written(self, which: int, left_out: int) -> None:
-        """By the task upstream, in order; it may have had no part in a checkpoint that was aborted."""
+        """The task upstream writes barriers in order.
+
+        It may write none for an aborted checkpoint that it had no part in.
+        """
         line = self.lines[NAMES[which % len(self.lines)]]
         if line.offered >= self.last_id:
             return
@@ -180,7 +183,7 @@ class GateModel(RuleBasedStateMachine):
     @precondition(lambda self: self.owed_triggers)
     @rule(which=st.integers(0, 2), lost=st.integers(0, 7))
     def trigger_comes(self, which: int, lost: int) -> None:
-        """In any order."""
+        """Triggers come in any order."""
         number = self.owed_triggers.pop(which % len(self.owed_triggers))
         if lost == 0:
             return
@@ -208,12 +211,12 @@ class GateModel(RuleBasedStateMachine):
 
     @rule(reads=st.lists(st.integers(0, 4), min_size=3, max_size=3))
     def micro_batch_is_processed(self, reads: list[int]) -> None:
-        """An idle input, or one that was looked at too early, gives nothing."""
+        """An idle input, or one that was looked at too early, contributes nothing."""
         ends = {}
         for (name, line), most in zip(self.lines.items(), reads, strict=False):
             end = min(self.limit(line), line.position + most)
             while end > line.position and line.log[end - 1].barrier:
-                end -= 1  # the reader stops behind what says something
+                end -= 1  # a reader stops after the last entry that is not a barrier
             ends[name] = end
         self.scan()
         for name, end in ends.items():
@@ -229,14 +232,14 @@ class GateModel(RuleBasedStateMachine):
     @precondition(lambda self: self.saved)
     @rule(which=st.integers(0, 1))
     def everything_begins_again(self, which: int) -> None:
-        """From one of the last two cuts; the upstream logs go on at the barrier, which is not in them."""
+        """Restore one of the last two cuts. The upstream logs continue at its barrier, which is not in the cut."""
         saved = self.saved[-1 - which % min(2, len(self.saved))]
         for name, line in self.lines.items():
             at = saved.barriers[name]
             line.log = list(saved.logs[name])
             line.first, line.position = at, saved.unread.get(name, at)
             line.seen = line.position
-            line.taken = list(saved.taken[name]) if self.hold else line.before(at)  # what was too much is replayed
+            line.taken = list(saved.taken[name]) if self.hold else line.before(at)  # the excess is replayed
             line.offered = self.last_id
         self.saved = [s for s in self.saved if s.number <= saved.number]
         self.pending.clear()
@@ -258,24 +261,24 @@ class GateModel(RuleBasedStateMachine):
             assert not self.hold or passed <= self.released
 
     def teardown(self) -> None:
-        """Once it is quiet, every checkpoint that is pending is cut, and everything is read."""
+        """At the end, when no more events come, every pending checkpoint is cut and everything is read."""
         if not self.lines:
             return
-        for line in self.lines.values():  # what is pending gets its barriers everywhere
+        for line in self.lines.values():  # every pending checkpoint gets its barriers everywhere
             for number in range(line.offered + 1, self.last_id + 1):
                 self.write(line, Item(barrier=number))
             line.offered = self.last_id
         lost = {n for n in self.pending if n not in self.begun and n not in self.owed_triggers}
         overtaken = {n for n in self.pending if self.cut_ids and n < self.cut_ids[-1] and n not in self.cut_ids}
-        self.pending -= lost | overtaken  # their trigger failed, or they were declined: the coordinator aborts them
+        self.pending -= lost | overtaken  # the coordinator aborts them: their triggers failed, or they were declined
         wanted = {n for n in self.pending if n not in self.cut_ids}
         while self.owed_triggers:
             number = self.owed_triggers.pop(0)
             self.begun.add(number)
             self.feed(g.Triggered(number, min(self.pending, default=number)))
         self.settle()
-        self.pending -= set(self.cut_ids)  # they are complete
-        self.last_id += 1  # one more, which says what is over
+        self.pending -= set(self.cut_ids)  # these are complete
+        self.last_id += 1  # one more, whose trigger names the oldest pending checkpoint
         self.pending.add(self.last_id)
         self.begun.add(self.last_id)
         for line in self.lines.values():
@@ -303,5 +306,5 @@ class UnalignedModel(GateModel):
 
 @pytest.mark.parametrize("model", [GateModel, AtLeastOnceModel, UnalignedModel])
 def test_a_gate_holds_what_it_promises_in_every_history(model: type[GateModel]) -> None:
-    """C2, C3, C5, C13."""
+    """Random histories keep the rules with aligned, at-least-once and unaligned checkpoints (C2, C3, C5, C13)."""
     run_state_machine_as_test(model, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))

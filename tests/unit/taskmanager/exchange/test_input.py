@@ -1,4 +1,4 @@
-"""How far a query may read of an exchange, and which files that is."""
+"""How far a query may read from an exchange, and which files that includes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def names(reader: Input, start: int, until: int) -> list[str]:
 
 
 def test_it_holds_at_a_barrier_until_it_is_released(log: LogWriter, reader: Make) -> None:
-    """C2."""
+    """A reader stops at a barrier until the barrier is released (C2)."""
     data(log, "x")
     barrier(log, 1)
     data(log, "y")
@@ -65,7 +65,7 @@ def test_it_holds_at_a_barrier_until_it_is_released(log: LogWriter, reader: Make
 
 
 def test_a_barrier_that_was_released_before_it_came_holds_nothing(log: LogWriter, reader: Make) -> None:
-    """C13: of a checkpoint that has ended."""
+    """The barrier belongs to a checkpoint that has ended (C13)."""
     a = reader()
     a.release(1)
     barrier(log, 1)
@@ -74,7 +74,7 @@ def test_a_barrier_that_was_released_before_it_came_holds_nothing(log: LogWriter
 
 
 def test_it_never_holds_at_least_once(log: LogWriter, reader: Make) -> None:
-    """C3."""
+    """With at-least-once checkpoints a reader never stops at a barrier (C3)."""
     data(log, "x")
     barrier(log, 1)
     data(log, "y")
@@ -82,7 +82,7 @@ def test_it_never_holds_at_least_once(log: LogWriter, reader: Make) -> None:
 
 
 def test_barriers_that_are_passed_cost_no_micro_batch(log: LogWriter, reader: Make) -> None:
-    """C2: an offset that moved would be one."""
+    """If the offset moved, Spark would run a micro-batch (C2)."""
     data(log, "x")
     a = reader()
     for number in (1, 2):
@@ -94,7 +94,7 @@ def test_barriers_that_are_passed_cost_no_micro_batch(log: LogWriter, reader: Ma
 
 
 def test_it_does_not_pass_a_barrier_behind_one_that_is_released(log: LogWriter, reader: Make) -> None:
-    """C12: several checkpoints may be in flight."""
+    """Several checkpoints may be in flight (C12)."""
     barrier(log, 1)
     data(log, "x")
     barrier(log, 2)
@@ -106,7 +106,7 @@ def test_it_does_not_pass_a_barrier_behind_one_that_is_released(log: LogWriter, 
 
 @pytest.mark.parametrize("kind", [EntryKind.WATERMARK, EntryKind.END])
 def test_event_time_and_the_end_are_worth_a_micro_batch(log: LogWriter, reader: Make, kind: EntryKind) -> None:
-    """J8a."""
+    """A watermark or the end of the input causes a micro-batch, although there is no data (J8a)."""
     log.append(Entry(kind=kind, watermark_ms=1))
     a = reader()
     assert end(a) == 1
@@ -124,7 +124,7 @@ def test_it_yields_what_was_written_between_two_positions(log: LogWriter, reader
 
 
 def test_what_was_taken_in_is_not_asked_for_again(log: LogWriter, reader: Make) -> None:
-    """J9: Spark names the micro-batch that it was restored at, and does not read it."""
+    """Spark asks for the micro-batch that it was restored at, and does not read it (J9)."""
     for name in "xyz":
         data(log, name)
     a = reader()
@@ -135,7 +135,7 @@ def test_what_was_taken_in_is_not_asked_for_again(log: LogWriter, reader: Make) 
 
 
 def test_restored_entries_are_read_from_where_they_were_laid_out(reader: Make, tmp_path: Path) -> None:
-    """C5: and a barrier among them, which nobody releases any more, holds nothing."""
+    """A barrier among them holds nothing, since nobody will release it (C5)."""
     restored = LogWriter(tmp_path / "restored", (), first=3)
     barrier(restored, 6)
     data(restored, "x")
@@ -165,14 +165,14 @@ def test_a_restored_barrier_does_not_take_back_the_release_of_another_of_its_num
 
 
 def test_restored_entries_without_their_last_are_an_error(reader: Make, tmp_path: Path) -> None:
-    """C5: nothing is skipped in silence."""
+    """Nothing is skipped in silence (C5)."""
     data(LogWriter(tmp_path / "restored", (), first=3), "x")
     with pytest.raises(ExchangeDamaged, match="restored entries of a end at 4, not at 5"):
         reader(position=3, first=5).scan(0.0)
 
 
 def test_an_entry_that_is_gone_is_an_error(log: LogWriter, reader: Make) -> None:
-    """J9: nothing is skipped in silence."""
+    """Nothing is skipped in silence (J9)."""
     data(log, "x")
     data(log, "y")
     entry_path(log.directory, 0).unlink()

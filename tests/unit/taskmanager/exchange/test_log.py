@@ -1,4 +1,4 @@
-"""The log on a real disk: entries appear whole and in order, and go when nobody needs them."""
+"""The exchange log on a real disk: entries appear whole and in order, and are deleted when no reader needs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minflinkd.taskmanager.exchange.log import (
 
 
 def data(directory: Path, name: str, content: bytes = b"0123456789") -> Entry:
-    """An entry whose file is there."""
+    """Return a data entry whose file exists."""
     (directory / DATA / name).write_bytes(content)
     return Entry(kind=EntryKind.DATA, files=(DataFile(name, 1, len(content)),))
 
@@ -49,7 +49,7 @@ def test_a_reader_gets_every_entry_once(tmp_path: Path) -> None:
 
 
 def test_entries_appear_whole_while_somebody_reads(tmp_path: Path) -> None:
-    """J8: an entry is there after all of its data, and never in part."""
+    """An entry appears after all of its data, and never in part (J8)."""
     count, read, failures = 300, list[int](), list[BaseException]()
     log = LogWriter(tmp_path, ("r",))
 
@@ -94,7 +94,7 @@ def test_an_entry_is_kept_until_all_readers_have_consumed_it(tmp_path: Path) -> 
 
 
 def test_the_backlog_is_that_of_the_slowest_reader(tmp_path: Path) -> None:
-    """J10: barriers and watermarks weigh nothing."""
+    """Barriers and watermarks count no bytes (J10)."""
     log = LogWriter(tmp_path, ("a",))
     log.append(data(tmp_path, "x", b"x" * 100))
     log.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=1))
@@ -104,7 +104,7 @@ def test_the_backlog_is_that_of_the_slowest_reader(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_damage_and_not_absence(tmp_path: Path) -> None:
-    """J9: the tasks begin again from a checkpoint, and nothing is skipped."""
+    """The tasks restart from a checkpoint, and nothing is skipped (J9)."""
     log = LogWriter(tmp_path, ())
     log.append(Entry(kind=EntryKind.END))
     entry_path(tmp_path, 0).write_bytes(b'{"kind": "da')
@@ -121,6 +121,6 @@ def test_the_schema_says_that_the_exchange_is_open(tmp_path: Path) -> None:
 
 
 def test_to_consume_a_log_that_is_gone_harms_nothing(tmp_path: Path) -> None:
-    """C10a: a stopped query may go on for a moment."""
+    """A stopped query may go on for a moment (C10a)."""
     mark_consumed(tmp_path / "gone", "a", 1)
     assert not (tmp_path / "gone").exists()

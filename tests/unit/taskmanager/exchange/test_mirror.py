@@ -1,4 +1,4 @@
-"""A log that is read from another TaskManager: over real HTTP, with connections that end, and readers that lag."""
+"""A log that is read from another TaskManager: over real HTTP, with broken connections and readers that lag."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HERE, THERE = ResourceId("tm-here"), ResourceId("tm-there")
 
 
 def add(log: LogWriter, *contents: bytes) -> Entry:
-    """One micro-batch, a file of each content."""
+    """Append one micro-batch with one file for each content."""
     files = []
     for content in contents:
         name = f"{uuid4().hex}.parquet"
@@ -86,14 +86,14 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[DataEndpoint]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> LogWriter:
-    """As its task upstream writes it."""
+    """A log as the task upstream writes it."""
     log = LogWriter(tmp_path / "there" / WRITER, (TASK,))
     log.describe("schema")
     return log
 
 
 class Running:
-    """A mirror at work, in `directory`; `failure` is what ended it."""
+    """A mirror at work in `directory`. `failure` is the error that ended it."""
 
     def __init__(self, mirror: Mirror, directory: Path) -> None:
         self.directory = directory
@@ -149,7 +149,7 @@ async def test_a_mirror_has_the_schema_the_entries_and_their_data_as_they_are(
 async def test_a_mirror_begins_where_its_reader_was_restored(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, tmp_path: Path
 ) -> None:
-    """J9: with the barrier of the checkpoint that both were restored from."""
+    """The log begins with the barrier of the checkpoint that both tasks were restored from (J9)."""
     log = LogWriter(tmp_path / "there" / WRITER, (TASK,), first=17)
     log.describe("schema")
     barrier(log, 3)
@@ -191,7 +191,7 @@ async def test_a_thousand_small_entries_come_in_their_order(
 async def test_what_the_reader_has_processed_is_deleted_on_both_sides(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter, tmp_path: Path
 ) -> None:
-    """J10."""
+    """What the reader has processed is deleted in the mirror and in the log (J10)."""
     for _ in range(3):
         add(log, b"x" * 10)
     async with mirroring(http, endpoint.url, tmp_path / "here") as mirror:
@@ -208,7 +208,7 @@ async def test_what_the_reader_has_processed_is_deleted_on_both_sides(
 async def test_a_slow_reader_is_waited_for_and_its_task_upstream_is_too(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter, tmp_path: Path
 ) -> None:
-    """J10: no more than the bound, and one entry, is fetched ahead; however long that takes, nothing fails."""
+    """A mirror fetches at most the bound and one entry ahead. However long the reader takes, nothing fails (J10)."""
     for _ in range(5):
         add(log, b"x" * 60)
     async with mirroring(http, endpoint.url, tmp_path / "here", max_backlog=100, patience=0.05) as mirror:
@@ -227,7 +227,7 @@ async def test_a_slow_reader_is_waited_for_and_its_task_upstream_is_too(
 async def test_what_a_task_may_write_comes_at_once_barriers_among_it(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter, tmp_path: Path
 ) -> None:
-    """C5: an unaligned checkpoint sees its barrier, however far the reader is behind."""
+    """An unaligned checkpoint sees its barrier, however far behind the reader is (C5)."""
     bound, written = 100, 0
     while log.backlog() <= bound:
         add(log, b"x" * 40)
@@ -241,7 +241,7 @@ async def test_what_a_task_may_write_comes_at_once_barriers_among_it(
 
 
 class CutOnce:
-    """Between a mirror and an endpoint: ends one connection after so many bytes of its answers, without notice."""
+    """A proxy between a mirror and an endpoint. It cuts one connection after a number of bytes of the answers."""
 
     def __init__(self, port: int, after: int) -> None:
         self.cut = asyncio.Event()
@@ -288,7 +288,7 @@ class CutOnce:
 async def test_a_connection_that_ends_in_the_middle_of_a_file_while_its_server_is_started_anew(
     http: aiohttp.ClientSession, log: LogWriter, tmp_path: Path
 ) -> None:
-    """J11: no entry appears before all of its data is here, whole."""
+    """No entry appears before all of its data is here and whole (J11)."""
     content = bytes(range(256)) * 40_000  # 10 MB
     async with DataEndpoint(root=tmp_path / "there", token=TOKEN, host="127.0.0.1", ports=[0]) as endpoint:
         port = int(endpoint.url.rpartition(":")[2])
@@ -349,7 +349,7 @@ async def test_a_log_that_goes_while_it_is_read_fails_the_reader(
 async def test_an_entry_that_is_gone_or_torn_is_damage(
     http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter, tmp_path: Path, damage: str
 ) -> None:
-    """No entry is skipped: the tasks begin again from a checkpoint."""
+    """No entry is skipped: the tasks restart from a checkpoint."""
     for n in range(3):
         barrier(log, n)
     if damage == "missing":
@@ -476,7 +476,7 @@ async def test_the_attempt_is_named_whose_input_is_lost(log: LogWriter, tmp_path
 
 
 class Flaky:
-    """A log in a directory, read through requests of which the next ones fail as they were drawn."""
+    """A log in a directory. Requests to it fail as `faults` says."""
 
     def __init__(self, log: LogWriter, faults: list[bool]) -> None:
         self._log = log
@@ -532,7 +532,10 @@ def test_a_mirror_is_always_a_prefix_of_its_log(
     faults: list[bool],
     bound: int,
 ) -> None:
-    """J8, J10: whatever fails, and however the reader lags; in the end all of it is there."""
+    """Whatever fails, and however far behind the reader is, nothing is missing.
+
+    In the end the mirror is complete (J8, J10).
+    """
     base = tmp_path_factory.mktemp("prefix")
     log = LogWriter(base / "log", (TASK,), first=first)
     written: dict[int, Entry] = {}
@@ -540,7 +543,7 @@ def test_a_mirror_is_always_a_prefix_of_its_log(
     here, position = base / "mirror", first
 
     def check() -> int:
-        """How far the mirror is."""
+        """Return how far the mirror has come."""
         there, end = set(entries(here)), position
         while end in there:
             entry = read_entry(here, end)

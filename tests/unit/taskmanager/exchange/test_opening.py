@@ -1,4 +1,4 @@
-"""What a snapshot brought of an exchange is read by another version only as what it was written as."""
+"""Another version reads a snapshot's unread rows of an exchange only with the columns with which they were written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A = VertexId("a")
 
 
 def opened(base: Path, *, unread: StructType | None, yields: StructType) -> dict[VertexId, str]:
-    """The inputs of a task whose snapshot has `unread` rows of `a`; None: of before their columns were recorded."""
+    """Open a task's inputs. Its snapshot has `unread` rows of `a`; None means that their columns were not recorded."""
     log = base / "exchanges/upstream"
     LogWriter(log, ("task",)).describe(yields.json())
     left = base / "attempt/checkpoint" / UNREAD / A
@@ -54,7 +54,7 @@ def columns(**types: str) -> StructType:
 
 
 def test_unread_rows_with_the_columns_that_the_task_upstream_yields_are_taken_in(tmp_path: Path) -> None:
-    """C5: whether one may be null does not matter; nor where nobody recorded it."""
+    """It does not matter whether a column may be null, nor whether the columns were recorded (C5)."""
     same, strict = columns(k="string", v="long"), columns(k="string", v="long")
     strict["v"].nullable = False
     assert opened(tmp_path / "1", unread=same, yields=strict) == {A: strict.json()}
@@ -69,6 +69,6 @@ def test_unread_rows_with_the_columns_that_the_task_upstream_yields_are_taken_in
 def test_unread_rows_with_other_columns_than_the_new_version_has_there_are_refused(
     tmp_path: Path, yields: StructType
 ) -> None:
-    """C25, H2: they are stored by position, and would be taken for something else, or for null."""
+    """Columns are stored by position, so they would be read as other columns, or as null (C25, H2)."""
     with pytest.raises(StateNotMatched, match="unaligned"):
         opened(tmp_path, unread=columns(k="string", v="long"), yields=yields)
