@@ -38,7 +38,7 @@ lint: setup
 	lint-imports
 
 # What needs no Spark comes first, side by side, a file in one process; a session or a cluster has all cores to itself.
-WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py
+WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
 PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n logical --dist loadfile $(WITHOUT_SPARK)
 HEAVY := $(PYTEST) $(addprefix --ignore=,$(WITHOUT_SPARK))

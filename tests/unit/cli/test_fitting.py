@@ -16,6 +16,9 @@ from rich.cells import cell_len
 
 from minflinkd.cli.fitting import Part, fit, short, stderr_width
 from minflinkd.cli.watch import Progress
+from minflinkd.rest.jobs import job_info
+from minflinkd.rest.schemas import Checkpoints
+from tests.unit.rest.parties import STARTED, details
 
 BUSY = Progress(
     state="RESTARTING",
@@ -59,6 +62,15 @@ def test_without_an_edge_nothing_is_left_out() -> None:
         "RESTARTING   tasks 11/12  rows in 123,456,789, out 98,765,432 (123,456/s)  "
         "checkpoints 1234, 12 failed (123.0 MiB)  restarts 17"
     )
+
+
+def test_a_row_that_goes_through_an_exchange_is_counted_once() -> None:
+    """Rows in are those of the job's sources, rows out those of its sinks: not what its tasks pass on."""
+    job = job_info(details(), STARTED + 9000)
+    assert [(task.metrics.read_records, task.metrics.write_records) for task in job.vertices] == [(5000, 50), (50, 20)]
+    shown = Progress.of(job, Checkpoints())
+    assert (shown.rows_in, shown.rows_out) == (5000, 20)
+    assert "rows in 5,000, out 20 " in shown.line()
 
 
 def test_what_has_the_lowest_rank_gives_way_first() -> None:

@@ -10,6 +10,8 @@ from minflinkd.config import Config, ConfigError, Fault, load_config
 from minflinkd.config.cluster_options import LogLevel
 from minflinkd.config.load import parse_config
 from minflinkd.config.values import PortRange
+from minflinkd.daemon_options import restart_strategy
+from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.runtime.units import Duration, MemorySize
 
 
@@ -24,6 +26,23 @@ def faults(
 def test_without_a_file_the_defaults_hold() -> None:
     """Every option has a default (E20)."""
     assert load_config(None, {}, {}) == Config()
+
+
+def test_a_failed_job_is_restarted_after_flinks_exponential_delay_by_default() -> None:
+    """A second at first, half as long again each time, a minute at most, a tenth of it at random; after an hour without
+    a failure it begins anew. It gives up never; and a job file that names no more than the kind has the same (R16).
+    """
+    flinks = RestartStrategy(
+        kind=RestartKind.EXPONENTIAL_DELAY,
+        attempts=None,
+        initial_backoff=Duration(1),
+        max_backoff=Duration(60),
+        backoff_multiplier=1.5,
+        jitter_factor=0.1,
+        reset_backoff_threshold=Duration(3600),
+    )
+    assert restart_strategy(Config()) == flinks
+    assert RestartStrategy() == flinks
 
 
 def test_keys_may_be_nested_or_dotted_or_both() -> None:

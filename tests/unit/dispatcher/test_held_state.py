@@ -12,6 +12,7 @@ from minflinkd.jobgraph.document import parse_json
 from minflinkd.rpc.jobs import StateFate
 from minflinkd.rpc.snapshot import Meant, PlanNode, Role, StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+from minflinkd.taskmanager.session.state_schemas import difference
 from tests.unit.dispatcher.conftest import DOCUMENT
 
 GRAPH = parse_json(json.dumps(DOCUMENT).encode()).job()
@@ -59,6 +60,20 @@ def test_what_spark_says_of_a_version_decides_whether_its_state_is_kept() -> Non
         assert all(verdict in fault.problem for fault in faults)
     changes, faults = compare(GRAPH, GRAPH, [taken()], plans, allow_non_restored=True)
     assert len(faults) == 1, "without a verdict the types must be those that were recorded"
+
+
+def test_a_version_that_does_not_fit_its_state_is_refused_with_the_vertex_and_the_way_out() -> None:
+    """The fault names the vertex, says in a few lines what changes, and how to begin anew (H2, C25)."""
+    before = [f"StructField(MS[{number}],LongType,true)" for number in range(52)]
+    after = [*before, "StructField(min,TimestampType,true)"]
+    verdict = difference("value", *(f"StructType({','.join(fields)})" for fields in (before, after)))
+    _, (fault,) = compare(
+        GRAPH, GRAPH, [taken()], {NUMBERS: (COUNT,)}, {NUMBERS: {0: verdict}}, allow_non_restored=False
+    )
+    assert fault.path == "vertices.numbers"
+    assert "min TIMESTAMP would be new in it" in fault.problem
+    assert len(fault.problem) < 500
+    assert "minflinkd stop" in fault.hint, "restore: is for a submission, and this is a hot restart"
 
 
 def test_a_task_that_had_not_run_at_the_checkpoint_is_compared_by_what_its_state_will_mean() -> None:

@@ -41,6 +41,7 @@ class Runner:
     held: dict[AllocationId, tuple[int, ...]] = field(default_factory=dict)
     running: dict[AttemptId, m.DeployTask] = field(default_factory=dict)
     deployed: list[m.DeployTask] = field(default_factory=list)
+    drained: list[AttemptId] = field(default_factory=list)
     fails: str = ""  # tasks of the version with this value in its params fail
     finds: m.TaskMetrics = HAS_ROWS  # what tasks report
     errands: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -51,6 +52,7 @@ class Runner:
         mailbox.on(m.CancelTask, self._cancel)
         mailbox.on(m.FreeSlots, self._free)
         mailbox.on(m.HeartbeatFromJobMaster, self._beat)
+        mailbox.on(m.DrainTask, self._drain)
         mailbox.on(m.TriggerCheckpoint, self._trigger)
         mailbox.on(m.NotifyCheckpointComplete, self._done)
         mailbox.on(m.NotifyCheckpointAborted, self._done)
@@ -142,6 +144,13 @@ class Runner:
     async def _free(self, request: m.FreeSlots) -> m.Done:
         for allocation in list(self.held) if request.job_ended else request.allocations:
             self.held.pop(allocation, None)
+        return m.Done()
+
+    async def _drain(self, request: m.DrainTask) -> m.Done:
+        """The task is at its end at once."""
+        self.drained.append(request.attempt_id)
+        if (deployed := self.running.get(request.attempt_id)) is not None:
+            self._errand(self._tell(deployed, m.TaskState.INPUT_ENDED, self.leader))
         return m.Done()
 
     async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:

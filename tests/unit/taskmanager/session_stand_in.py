@@ -3,6 +3,7 @@
 The config's `conf` says how it behaves:
 - `silent-to: N` never answers a ping, in generations up to N
 - `never-ready-to: N` never becomes ready, in generations up to N
+- `ready-with: PATH` becomes ready when there is such a file
 - `leaks-to: N` opens 100 files with the first ping, in generations up to N
 """
 
@@ -40,6 +41,9 @@ async def main() -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=arguments.fd))
     connection = Connection(reader, writer, local=lambda _: mailbox, name="supervisor")
     connection.start()
+    if (awaited := config.conf.get("ready-with")) is not None:
+        while not Path(awaited).exists():  # noqa: ASYNC110 - what is awaited is a test
+            await asyncio.sleep(0.01)
     if generation > int(config.conf.get("never-ready-to", 0)):
         connection.tell(sp.SUPERVISOR, sp.SessionReady(jvm_pid=os.getpid(), phases={"session": 0.1}))
     await connection.wait_closed()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from minflinkd.taskmanager.session_age import Figures
 from minflinkd.taskmanager.session_health import Limits
 from minflinkd.taskmanager.session_keeper import SessionKeeper
 from minflinkd.taskmanager.session_protocol import SessionLost
+from minflinkd.taskmanager.session_start import Work
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("session_stand_in.py")))
 
@@ -198,6 +201,78 @@ async def test_a_child_that_never_becomes_ready_is_replaced(tmp_path: Path) -> N
         await ready(keeper, 2)  # on a slow machine the second one may be late as well
         generation, why = listener.lost[0]
         assert (generation, "was not ready within" in why, "did nothing for" in why) == (1, True, True)
+
+
+class Seconds(SystemClock):
+    """A second passes with each look at it, until its end; there it stands still. No more children than `starts`."""
+
+    def __init__(self, *, end: float = math.inf, starts: int = 1) -> None:
+        self.now = 0.0
+        self.end = end
+        self.starts = starts
+
+    def monotonic(self) -> float:
+        self.now = min(self.now + 1, self.end)
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """The pause after a failed start."""
+        self.starts -= 1
+        if self.starts == 0:
+            await asyncio.Event().wait()
+
+
+def starts_look(monkeypatch: pytest.MonkeyPatch, *, load: float, working: bool) -> None:
+    """What is seen of each start: so many processes want each processor, and the child works or does nothing."""
+    worked = itertools.count(1)
+    monkeypatch.setattr(session_keeper, "START_INTERVAL", 0.001)
+    monkeypatch.setattr(session_keeper, "_load", lambda: load)
+    monkeypatch.setattr(session_keeper, "work_of", lambda _: Work(cpu=next(worked)) if working else Work())
+
+
+async def test_a_child_that_gets_on_is_kept_beyond_the_timeout_and_said_to_be_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once in the log, and as long as the start lasts to whoever asks (R5)."""
+    starts_look(monkeypatch, load=4.0, working=True)
+    go_on = tmp_path / "go on"
+    async with keeping(tmp_path, conf={"ready-with": str(go_on)}, start_timeout=10.0, clock=Seconds(end=36)) as (
+        keeper,
+        listener,
+    ):
+        with capture_logs() as logged:
+            await until(lambda: "starting for 35 s, longer than 10 s" in keeper.slow)
+        assert "4.0 processes want each processor" in keeper.slow
+        assert keeper.phase is SessionPhase.STARTING
+        assert keeper.steps >= 35
+        (warning,) = logged
+        assert (warning["event"], warning["log_level"]) == ("a session starts slowly", "warning")
+        go_on.touch()
+        await ready(keeper)
+        assert (keeper.generation, keeper.slow, listener.lost) == (1, "", [])
+
+
+@pytest.mark.parametrize(("load", "lives"), [(0.5, 10), (4.0, 40)])
+async def test_a_child_that_does_nothing_lives_longer_where_processes_queue_for_the_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, lives: int
+) -> None:
+    """Four processes for each processor: four times as long (R5)."""
+    starts_look(monkeypatch, load=load, working=False)
+    async with keeping(tmp_path, conf={"never-ready-to": "1"}, start_timeout=10.0, clock=Seconds()) as (_, listener):
+        await until(lambda: listener.lost)
+        assert f"not ready within {lives} s, and did nothing for {lives} s" in listener.lost[0][1]
+
+
+async def test_a_child_gets_twice_the_time_of_the_one_that_was_given_up_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time too short for one start may be enough for the next (R5)."""
+    starts_look(monkeypatch, load=0.0, working=False)
+    clock = Seconds(starts=3)
+    async with keeping(tmp_path, conf={"never-ready-to": "3"}, start_timeout=10.0, clock=clock) as (_, listener):
+        await until(lambda: len(listener.lost) == 3)
+        for seconds, (_, why) in zip((10, 20, 40), listener.lost, strict=True):
+            assert f"not ready within {seconds} s, and did nothing for {seconds} s" in why
 
 
 async def test_a_condemned_child_goes_and_a_late_verdict_harms_no_successor(tmp_path: Path) -> None:

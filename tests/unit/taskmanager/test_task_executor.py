@@ -577,3 +577,11 @@ async def test_reports_carry_figures_and_a_session_is_renewed_by_command(tmp_pat
         assert world.session.asked == ["renew"]
         await world.ask(m.ExitTaskManager(reason="idle"))
         assert world.exits == [("idle", False)]
+
+
+async def test_heartbeats_say_that_a_session_starts_slowly_and_how_far_it_is(tmp_path: Path) -> None:
+    """By its steps the ResourceManager sees that a start makes progress, and waits for it (R5)."""
+    async with running(tmp_path) as world:
+        world.session.slow, world.session.steps = "it has been starting for 95 s", 7
+        await asyncio.sleep(2.0)
+        assert (world.reports[-1].session_slow, world.reports[-1].session_steps) == ("it has been starting for 95 s", 7)
