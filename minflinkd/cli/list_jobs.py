@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, state
-from minflinkd.rest.schemas import JobsOverview, JobSummary
+from minflinkd.cli.text import ON_TRIAL, duration, in_a_line, moment, print_json, print_line, print_table, state
+from minflinkd.rest.schemas import JobsOverview, JobSummary, RepeatedRestarts
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
@@ -35,6 +35,9 @@ def list_jobs(connection: Connection, with_ended: bool) -> None:
         columns = ["JOB", "NAME", "STATE", ">TASKS", ">RESTARTS", "STARTED", ">DURATION"]
         empty = "No jobs." if with_ended else "No job is running. `minflinkd list --all` also lists those that ended."
         print_table(columns, map(_row, jobs), empty=empty)
+        for job in jobs:
+            if (found := job.minflinkd.restarting_repeatedly) is not None:
+                print_line(_failing(job.name, found), "red")
 
     connection.run(show)
 
@@ -44,6 +47,13 @@ def _row(job: JobSummary) -> list[object]:
     shown = state(job.state)
     if job.minflinkd.on_trial:
         shown.append(f", {ON_TRIAL}", "yellow")
-    if job.minflinkd.restarting_repeatedly:
+    if job.minflinkd.restarting_repeatedly is not None:
         shown.append(", restarting repeatedly", "red")
     return [job.jid, job.name, shown, tasks, job.minflinkd.restarts, moment(job.start_time), duration(job.duration)]
+
+
+def _failing(name: str, found: RepeatedRestarts) -> str:
+    """The table has no room for it. The TaskManager comes first, as the end is cut on a narrow terminal."""
+    where = f" on {found.taskmanager_id}" if found.taskmanager_id else ""
+    where += f" in task {found.task_name}" if found.task_name else ""
+    return f"{name}: {found.failures} failures in a row, the last{where}: {found.code}: {in_a_line(found.message)}"

@@ -75,6 +75,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         click.echo(line.rstrip())
 
 
+def print_line(line: str, style: str) -> None:
+    """A line that a terminal does not wrap: it is cut there."""
+    target = console()
+    if target.is_terminal:
+        target.print(Text(line, style=style), no_wrap=True, overflow="ellipsis")
+    else:
+        click.echo(line)
+
+
 def state(name: str) -> Text:
     return Text(name, style=_COLOURS.get(name, ""))
 

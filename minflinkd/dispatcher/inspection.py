@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from minflinkd.checkpoint import flink_json, offsets, statistics
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -18,6 +19,8 @@ from minflinkd.runtime.errors import ErrorInfo, NotFound
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
+
+LISTED_MESSAGE = 200  # characters of the last failure's message, where jobs are listed
 
 
 class Inspection:
@@ -109,8 +112,16 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         tasks=counts,
         on_trial=details.on_trial,
         restarts=details.restarts,
-        repeated=details.repeated is not None,
+        repeated=None if details.repeated is None else _briefly(details.repeated),
     )
+
+
+def _briefly(found: j.RepeatedFailures) -> j.RepeatedFailures:
+    """Shorten the message: it may have thousands of characters, and jobs are listed often, and all at once."""
+    error = found.last.error
+    line = error.message.strip().partition("\n")[0]
+    brief = line if len(line) <= LISTED_MESSAGE else f"{line[:LISTED_MESSAGE]}..."
+    return replace(found, last=replace(found.last, error=replace(error, message=brief)))
 
 
 def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
@@ -122,4 +133,4 @@ def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
         hint="nothing of the job was touched; restore or delete the file, and restart the daemon",
     )
     details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
-    return msgspec.structs.replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))
+    return replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))

@@ -154,7 +154,11 @@ def _summary(job: JobOverview, now: int) -> JobSummary:
         state=job.status,
         last_modification=job.last_modification_ms,
         tasks=task_counts(job.tasks),
-        minflinkd=SummaryExtras(on_trial=job.on_trial, restarts=job.restarts, restarting_repeatedly=job.repeated),
+        minflinkd=SummaryExtras(
+            on_trial=job.on_trial,
+            restarts=job.restarts,
+            restarting_repeatedly=None if job.repeated is None else _repeated(job.repeated),
+        ),
     )
 
 

@@ -135,7 +135,7 @@ class JobOverview(Message, frozen=True):
     tasks: dict[str, int]  # ExecutionState -> number of tasks
     on_trial: bool = False  # in a version that has found no input yet (H7)
     restarts: int = 0
-    repeated: bool = False  # it restarts repeatedly
+    repeated: RepeatedFailures | None = None  # as in its details, with the start of the last message
 
 
 class JobDetails(Message, frozen=True):

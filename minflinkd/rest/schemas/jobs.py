@@ -39,10 +39,23 @@ class TaskCounts(Answer, frozen=True, kw_only=True):
     initializing: int = 0
 
 
+class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """The job restarts again and again: since when, and the failure that began the last restart."""
+
+    failures: int  # in a row, without the job having proved healthy
+    since: int
+    timestamp: int  # of the last one
+    code: str
+    message: str
+    task: str | None  # of the job's, where it was one
+    task_name: str
+    taskmanager_id: str | None
+
+
 class SummaryExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     on_trial: bool  # in a version that has found no input yet
     restarts: int  # since the submission
-    restarting_repeatedly: bool
+    restarting_repeatedly: RepeatedRestarts | None = None  # with the start of the message
 
 
 class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
@@ -170,19 +183,6 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
     cause: str
     checkpoint_id: int | None
     phases: dict[str, float]
-
-
-class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """The job restarts again and again: since when, and the failure that began the last restart."""
-
-    failures: int  # in a row, without the job having proved healthy
-    since: int
-    timestamp: int  # of the last one
-    code: str
-    message: str
-    task: str | None  # of the job's, where it was one
-    task_name: str
-    taskmanager_id: str | None
 
 
 class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):

@@ -8,9 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
+from rich.cells import cell_len
+from rich.console import Console
 
 from minflinkd.cli.client import Client
 from minflinkd.cli.main import COMMANDS, GROUPS, main
@@ -80,7 +84,12 @@ def test_a_job_that_restarts_repeatedly_is_marked_with_where_it_fails(daemon: Ru
     daemon.dispatcher.jobs[RUNNING] = failing()
     listed = command("list").output
     assert "RUNNING, restarting repeatedly" in listed
-    assert [line.split()[6] for line in listed.splitlines()[1:]] == ["7"]
+    _, row, told = listed.splitlines()
+    assert row.split()[6] == "7"
+    assert (
+        told
+        == f"carrier-delays: 7 failures in a row, the last on {TM} in task out: user-code: ValueError: seven is poison"
+    )
     shown = command("info", RUNNING).output
     assert "Restarting repeatedly: 7 failures in a row since" in shown
     assert f"in task out on {TM}: user-code: ValueError: seven is poison" in shown
@@ -88,6 +97,32 @@ def test_a_job_that_restarts_repeatedly_is_marked_with_where_it_fails(daemon: Ru
     assert "Next restart: in" in shown
     told = json.loads(command("info", RUNNING, "--json").output)["minflinkd"]
     assert (told["restarts"], told["restarting-repeatedly"]["task"]) == (7, "out")
+    (job,) = json.loads(command("list", "--json").output)["jobs"]
+    assert job["minflinkd"]["restarting-repeatedly"] == told["restarting-repeatedly"]
+
+
+def test_a_failure_of_no_task_is_told_without_a_place(daemon: RunningDaemon, command: Command) -> None:
+    """As when a job gets no slots again and again."""
+    job = failing()
+    assert job.repeated is not None
+    last = replace(job.repeated.last, task_id=None, task_name="", resource_id=None)
+    daemon.dispatcher.jobs[RUNNING] = replace(job, repeated=replace(job.repeated, last=last))
+    told = command("list").output.splitlines()[-1]
+    assert told == "carrier-delays: 7 failures in a row, the last: user-code: ValueError: seven is poison"
+
+
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_where_a_job_fails_is_read_in_one_line_of_a_terminal(
+    daemon: RunningDaemon, command: Command, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """The table has no room for it, and a line that wraps is hard to read: what is cut is the end of the message."""
+    daemon.dispatcher.jobs[RUNNING] = failing()
+    monkeypatch.setattr(
+        "minflinkd.cli.text.console", lambda: Console(file=sys.stdout, width=width, force_terminal=True)
+    )
+    lines = click.unstyle(command("list").output).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert lines[-1].startswith(f"carrier-delays: 7 failures in a row, the last on {TM} in task out")
 
 
 def test_info_without_a_job_is_about_the_cluster(command: Command) -> None:

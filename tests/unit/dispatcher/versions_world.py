@@ -43,6 +43,7 @@ class Runner:
     deployed: list[m.DeployTask] = field(default_factory=list)
     drained: list[AttemptId] = field(default_factory=list)
     fails: str = ""  # tasks of the version with this value in its params fail
+    boom: ErrorInfo = BOOM  # the error that they fail with
     finds: m.TaskMetrics = HAS_ROWS  # what tasks report
     errands: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -132,7 +133,7 @@ class Runner:
             await self._tell(self.running.pop(attempt), m.TaskState.FAILED, self.leader)
 
     async def _tell(self, deployed: m.DeployTask, state: m.TaskState, fence: LeaderId) -> None:
-        error = BOOM if state is m.TaskState.FAILED else None
+        error = self.boom if state is m.TaskState.FAILED else None
         status = m.TaskStatus(attempt_id=deployed.attempt_id, task_id=deployed.task.id, state=state, error=error)
         request = m.TaskStateChanged(resource_id=RUNNER, status=status)
         await self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=fence)

@@ -253,7 +253,7 @@ class Dispatcher:
                 tasks={ExecutionState.RUNNING: 2},
                 on_trial=job.on_trial,
                 restarts=job.restarts,
-                repeated=job.repeated is not None,
+                repeated=job.repeated,
             )
             for job in self.jobs.values()
         )

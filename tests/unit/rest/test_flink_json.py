@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK
+from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, failing
 
 Http = aiohttp.ClientSession
 
@@ -81,10 +81,20 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
     assert first.keys() == {
         "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "minflinkd",
     }  # fmt: skip
-    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": False}
+    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": None}
     assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
     assert (first["end-time"], first["state"]) == (-1, "RUNNING")
     assert first["duration"] > 0
+
+
+async def test_jobs_overview_says_where_a_job_fails_that_restarts_repeatedly(
+    http: Http, dispatcher: Dispatcher
+) -> None:
+    """In the words of the job itself: how often, the task and the TaskManager of the last failure (E1)."""
+    dispatcher.jobs[RUNNING] = failing()
+    found = (await get(http, "/jobs/overview"))["jobs"][0]["minflinkd"]["restarting-repeatedly"]
+    assert (found["failures"], found["task"], found["taskmanager-id"]) == (7, "out", TM)
+    assert found == (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]["restarting-repeatedly"]
 
 
 async def test_a_job_has_flinks_details(http: Http) -> None:

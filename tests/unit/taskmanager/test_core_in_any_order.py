@@ -337,5 +337,5 @@ def test_the_rule_finds_a_taskmanager_that_starts_tasks_on_slots_of_others(
     longer = settings(
         TestAnyOrder.settings, max_examples=1000, derandomize=True, database=None, phases=[Phase.generate]
     )
-    with pytest.raises(AssertionError, match="a task starts (on slots that are not its own|while an earlier attempt)"):
+    with pytest.raises(AssertionError, match=r"a task starts (on slots that are not its own|while an earlier attempt)"):
         run_state_machine_as_test(WithoutTheEnd, settings=longer)

@@ -1,0 +1,59 @@
+"""What the Dispatcher says of its jobs, all at once and one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from minflinkd.rpc import jobs as j
+from minflinkd.rpc.network import DISPATCHER
+from tests.unit.dispatcher.conftest import Cluster
+from tests.unit.dispatcher.versions_world import BOOM, JOB, RUNNER, Runner, a_runner, document, seen
+
+AT_ONCE = {"kind": "fixed-delay", "attempts": 1000, "delay": "1 ms"}
+
+
+@pytest.fixture
+async def runner(cluster: Cluster) -> AsyncIterator[Runner]:
+    async with a_runner(cluster) as one:
+        yield one
+
+
+async def listed(cluster: Cluster) -> j.JobOverview:
+    (job,) = await cluster.network.ask(DISPATCHER, j.ListJobs(), timeout=5)
+    return job
+
+
+async def test_where_jobs_are_listed_one_that_restarts_repeatedly_says_where_it_fails(
+    cluster: Cluster, runner: Runner
+) -> None:
+    """Which job fails on which TaskManager is seen without a look at each. Of a message its beginning is enough: the
+    jobs are listed often, and a message may have thousands of characters (E1).
+    """
+    runner.fails = "1"
+    runner.boom = msgspec.structs.replace(BOOM, message=f"boom{'!' * 5000}\nthe end of its log")
+    failing = msgspec.json.decode(document("1", **{"restart-strategy": AT_ONCE}))
+    async with cluster.serving():
+        await cluster.submit(JOB, failing)
+        whole = await seen(cluster, lambda job: job.repeated)
+        assert whole.last.error.message == runner.boom.message
+        brief = (await listed(cluster)).repeated
+        assert brief is not None
+        assert brief.failures >= whole.failures >= 3
+        assert (brief.last.task_name, brief.last.resource_id) == (whole.last.task_name, RUNNER)
+        assert brief.last.error.message.startswith("boom!!!")
+        assert len(brief.last.error.message) < 250
+        assert "\n" not in brief.last.error.message
+
+
+async def test_a_healthy_job_is_listed_without_a_failure(cluster: Cluster, runner: Runner) -> None:
+    """Also one that has failed once (E1)."""
+    async with cluster.serving():
+        await cluster.submit(JOB, msgspec.json.decode(document("1", **{"restart-strategy": AT_ONCE})))
+        await seen(cluster, lambda job: runner.versions)
+        await runner.fail()
+        await seen(cluster, lambda job: job.restarts)
+        job = await listed(cluster)
+        assert (job.restarts, job.repeated) == (1, None)
