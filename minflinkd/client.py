@@ -120,8 +120,8 @@ class Job(api.Job):
     ) -> SubmittedJob:
         """Check the job, upload its artifacts, and return when it is accepted, or with `wait` when it is FINISHED.
 
-        Raises what `dry_run` raises, and with `wait` also what SubmittedJob.wait raises, which gets `timeout`. A refused
-        job leaves nothing behind.
+        Raises what `dry_run` raises, and with `wait` also what SubmittedJob.wait raises, which gets `timeout`. A
+        refused job leaves nothing behind.
         """
         accepted = self._submit(url, base, dry_run=False)
         job = SubmittedJob(accepted.jobid, _url(url))

@@ -101,8 +101,8 @@ class Component:
     def deciding(self, act: Callable[[], R]) -> R:
         """Run `act`, which decides, and return its result.
 
-        Its refusals pass through. Any other exception means that the state cannot be trusted: the component crashes, and
-        the caller gets Crashed.
+        Its refusals pass through. Any other exception means that the state cannot be trusted: the component crashes,
+        and the caller gets Crashed.
         """
         if self.crashed.is_set():
             raise Crashed(f"{self.name} crashed: {self.crash_cause}")
