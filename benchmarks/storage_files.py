@@ -44,15 +44,15 @@ PLAIN = "plain PySpark"
 OURS = "minflinkd"
 EVERY = 10  # files between two checkpoints
 ON_HDFS = {8: 4 * EVERY, 32: 2 * EVERY, 128: EVERY}  # files by partitions
-ON_S3 = {8: 2 * EVERY, 32: EVERY, 128: EVERY}  # plain PySpark makes thousands of requests for a micro-batch there
-NEVER = "24 h"  # between two checkpoints that nobody asked for
+ON_S3 = {8: 2 * EVERY, 32: EVERY, 128: EVERY}  # plain PySpark makes thousands of requests per micro-batch there
+NEVER = "24 h"  # between two periodic checkpoints
 FIGURES = (FILES, ENTRIES, OPERATIONS, TRANSACTIONS, REQUESTS)
 PLOTS = Path(__file__).parents[1] / "build" / "plots"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of so many micro-batches with data; `batches`: with those without."""
+    """The cost of `files` micro-batches with data; `batches` includes those without data."""
 
     files: int
     batches: int
@@ -134,7 +134,7 @@ async def _job(cluster: Cluster, counted: Counted, base: Path, count: int, files
 
 
 async def _processed(cluster: Cluster, job_id: str, files: int) -> int:
-    """So many files; the number of micro-batches until then."""
+    """Wait until so many files are processed, and return the number of micro-batches until then."""
 
     async def reached() -> bool:
         (task,) = (await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any]))["tasks"].values()
