@@ -131,7 +131,7 @@ class _Hands:
         return recorded_partitions(read_offsets(self._checkpoint, epoch))
 
     def _repartition(self, last: int, partitions: int) -> int:
-        """Repartition, and return the last micro-batch. Spark refuses if one is planned only, so its plan is deleted."""
+        """Repartition, and return the last micro-batch. Spark refuses if another is planned, so its plan is deleted."""
         for planned in (self._checkpoint / "offsets").glob("[0-9]*"):
             if int(planned.name) > last:
                 planned.unlink()

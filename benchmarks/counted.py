@@ -75,8 +75,8 @@ class CountedHdfs(Counted):
     async def counts(self) -> Counts:
         """Return the calls of clients, as `rpc.<method>`.
 
-        Calls of DataNodes are left out, and so are renewals of leases, which every client makes each half a minute while
-        it writes.
+        Calls of DataNodes are left out, and so are renewals of leases, which every writing client makes each half a
+        minute.
         """
         activity = await self._server.bean("service=NameNode,name=NameNodeActivity")
         log = await self._server.bean("service=NameNode,name=FSNamesystem")

@@ -40,7 +40,7 @@ ROWS = round(STATE * 1_000_000 / ROW * SHARE)
 EVERY = 1.5  # seconds
 SETTLING = 3.0  # seconds of a block that are left out
 WARM = 15  # micro-batches
-AHEAD = 100  # micro-batches waiting to be processed: more than the commit log can lag behind
+AHEAD = 100  # micro-batches waiting to be processed: more than are committed between two reads of the log
 WITHOUT = "without uploads"
 
 

@@ -197,6 +197,6 @@ def _print(found: Blobs) -> None:
 
 
 def _counted(totals: BlobTotals) -> str:
-    """`3 blobs (2 referenced, 1 staged)`."""
+    """Format like `3 blobs (2 referenced, 1 staged)`."""
     states = ", ".join(f"{count} {state}" for state, count in sorted(totals.states.items()))
     return f"{totals.blobs} {'blob' if totals.blobs == 1 else 'blobs'} ({states})"

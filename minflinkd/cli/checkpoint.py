@@ -1,4 +1,4 @@
-"""`minflinkd checkpoint`: take one now."""
+"""`minflinkd checkpoint`: take a checkpoint now."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def short(count: float) -> str:
-    """`950`, `12k`, `1.2M`, `3.4G`."""
+    """Format like `950`, `12k`, `1.2M`, `3.4G`."""
     for unit in ("", "k", "M"):
         if count < 999.5:
             return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"

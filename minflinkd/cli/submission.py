@@ -39,7 +39,10 @@ class RefusedJob(MinflinkError):
 
 
 def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
-    """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
+    """Format faults, with their tracebacks.
+
+    E.g. `job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`.
+    """
     found = []
     for fault in faults:
         place = f"{file}:{fault.line}" if fault.line else str(file)

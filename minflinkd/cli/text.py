@@ -80,7 +80,7 @@ def state(name: str) -> Text:
 
 
 def duration(ms: float) -> str:
-    """`430 ms`, `12.3 s`, `5 min 3 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format like `430 ms`, `12.3 s`, `5 min 3 s`, `2 h 5 min`, `3 d 4 h`."""
     if ms < 0:
         return "-"
     if ms < 1000:
@@ -97,7 +97,7 @@ def duration(ms: float) -> str:
 
 
 def size(count: float) -> str:
-    """`512 B`, `3.4 KiB`, `1.2 GiB`."""
+    """Format like `512 B`, `3.4 KiB`, `1.2 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

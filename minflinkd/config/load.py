@@ -25,7 +25,7 @@ class Fault:
 
     origin: str  # `minflinkd.yaml:12`, an environment variable, the command line; empty: the default
     key: str
-    value: str  # masked where the option is sensitive
+    value: str  # masked if the option is sensitive
     problem: str  # what is wrong and what is allowed
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ class Item(NamedTuple):
     """An option in the form shown to people."""
 
     key: str
-    value: str  # masked where the option is sensitive
+    value: str  # masked if the option is sensitive
     is_default: bool
     sensitive: bool
 

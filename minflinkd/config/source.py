@@ -67,7 +67,7 @@ def _settings(node: Node, prefix: str, name: str) -> Iterator[Setting]:
             yield from _settings(value, key, name)
         elif isinstance(value, ScalarNode):
             missing = value.tag == "tag:yaml.org,2002:null"
-            if not (missing and (_is_section(key) or _is_map(key))):  # its entries are all commented out
+            if not (missing and (_is_section(key) or _is_map(key))):  # all its entries are commented out
                 yield Setting(key, None if missing else value.value, origin)
         elif not (isinstance(value, MappingNode) and (_is_section(key) or _is_map(key))):
             yield Setting(key, "[...]" if value.value else "", origin, structure=True)

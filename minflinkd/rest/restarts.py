@@ -100,7 +100,7 @@ def _wanted(job: JobDetails, task_id: str) -> int:
 
 
 def _accepted(answer: RestartAnswer) -> RestartAnswer:
-    """Raises InvalidJob if there are faults."""
+    """Return the answer. Raises InvalidJob if it has faults."""
     if answer.faults:
         raise InvalidJob(answer.faults)
     return answer

@@ -1,7 +1,7 @@
 """One connection between two processes: length-prefixed MessagePack frames, requests both ways, one-way messages.
 
 Used between a TaskManager and its daemon and, over a socketpair, between a supervisor and its session child. When the
-connection closes, whoever or whatever closed it, every open request ends with Unreachable (outcome unknown).
+connection is closed, by either side or by a fault, every open request ends with Unreachable (outcome unknown).
 """
 
 from __future__ import annotations

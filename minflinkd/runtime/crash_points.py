@@ -3,9 +3,9 @@
 `MINFLINKD_CRASH_AT` is read once, when the process starts. Its child processes inherit it:
 
     upload:3      every process dies when it reaches the point for the third time
-       /some/dir     the first process to reach a point with a file of its name in this directory removes it and dies
+    /some/dir     the first process to reach a point with a file of its name in this directory removes it and dies
 
-The second form kills exactly one process, while the cluster runs. Without the variable `reach` does nothing.
+The second form kills exactly one process per file, while the cluster runs. Without the variable `reach` does nothing.
 """
 
 from __future__ import annotations

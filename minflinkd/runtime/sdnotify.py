@@ -28,7 +28,7 @@ class SystemdNotifier:
         self._send("READY=1", *_status(status))
 
     def reloading(self) -> None:
-        """The caller must call `ready` afterwards."""
+        """Report that a reload has begun. The caller must call `ready` afterwards."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str = "") -> None:

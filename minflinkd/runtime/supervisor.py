@@ -103,7 +103,7 @@ class Supervisor(Component, Generic[C]):
                 planned = not self._current.crashed.is_set()
                 if not planned:
                     self._failed(self._current.crash_cause or Crashed(f"{self._what} crashed"))
-                if self._retired:  # by the callback just called
+                if self._retired:  # `_failed` has called somebody who retired it
                     return
                 if self._clock.monotonic() - self._up_since >= QUIET:
                     pause = FIRST_PAUSE

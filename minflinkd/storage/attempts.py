@@ -166,7 +166,7 @@ class Tries:
         self._patience = Patience(requests.options, _now())
 
     async def once(self, step: Callable[[], Awaitable[T]], *, limit: float | None = None) -> T:
-        """Make one try of at most `limit` seconds, by default the time left. Raises the kinds of StorageError."""
+        """Make one try of at most `limit` seconds, by default a try's usual limit. Raises the kinds of StorageError."""
         if self._outer is not None:
             with self._outer.rest():
                 return await self._once(step, limit)

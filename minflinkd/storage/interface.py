@@ -194,9 +194,8 @@ class Storage(ABC):
         """Delete objects; it is no error if one does not exist.
 
         If the backend has directories, those left empty are deleted too: the directory of each object, and with
-        `below` all its parents under that directory, but not the directory itself, since other programs may use it. A
-        path that is a directory is deleted, with the empty directories in it, if it holds no object; otherwise it is
-        left alone.
+        `below` its parents under that directory. `below` itself is kept, since other programs may use it. A path that
+        is a directory is deleted, with the empty directories in it, if it holds no object; otherwise it is left alone.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 Layout below the sink's directory `root`:
 
     _minflinkd/<job>/<sink>/staged/<attempt>/<epoch>/...   what micro-batches wrote, not yet visible
-    _minflinkd/<job>/<sink>/publishing/<checkpoint>.json   what checkpoint n is about to publish, all of it seen
+    _minflinkd/<job>/<sink>/publishing/<checkpoint>.json   what checkpoint n is about to publish; all files were found
     _minflinkd/<job>/<sink>/manifests/<checkpoint>.json    what checkpoint n published; its presence is the commit
     part-<writer>-<epoch>-....parquet                      published, each file whole, each row once
 

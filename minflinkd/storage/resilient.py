@@ -167,7 +167,10 @@ class ResilientStorage(Storage):
             return None
 
     def _arrived(self, moved: Entry, replaced: Entry | None, found: Entry | None) -> bool:
-        """Whether the object at a target is the moved one, not the one that was there before."""
+        """Whether the object at a target is the moved one, not the one that was there before.
+
+        An atomic rename keeps the time of the object. After another one, the target differs from what was there before.
+        """
         if found is None or found.size != moved.size:
             return False
         return found.modified_ms == moved.modified_ms if self.capabilities.atomic_rename else found != replaced

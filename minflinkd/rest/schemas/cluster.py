@@ -16,7 +16,7 @@ class Features(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 class DaemonInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     version: str
-    blob_server: str  # where artifacts are uploaded before a submission
+    blob_server: str  # artifacts are uploaded there before a submission
 
 
 class DashboardConfiguration(Answer, frozen=True, kw_only=True, rename="kebab"):
