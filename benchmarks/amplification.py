@@ -6,12 +6,12 @@ made and the changelogs since. Each checkpoint is triggered by hand as soon as t
 committed, so that it waits for none; the next change follows when it is complete. The same changes go to a job on a
 cluster with merging off, in blocks (A B A B), while the other one is idle.
 
-Bytes stored are those of the physical files to which the retained checkpoint refers, by the coordinator's figures once
-the checkpoint before is gone; referenced are the segments that it needs of them. Behind each checkpoint this waits
-until the files in the checkpoint directory, by a walk through it, are those that the metadata names, their bytes and
-those of its segments what the coordinator tells; and behind every block until the TaskManager counts the same. A
-difference fails the row. Steady state begins with the second block. When it is complete, a checkpoint is still beside
-the one before; what both take then is shown apart.
+Bytes stored are those of the physical files that the retained checkpoint refers to, by the coordinator's figures once
+the previous checkpoint is gone; referenced are the segments of them that it needs. After each checkpoint this waits
+until the checkpoint directory holds exactly the files that the metadata names, and until their bytes and those of the
+segments are what the coordinator reports; after every block, also until the TaskManager counts the same. A difference
+fails the row. Steady state begins with the second block. When a checkpoint completes, the previous one still exists;
+what both take then is shown separately.
 
 A plot of stored / referenced goes to `build/plots/amplification.svg`.
 """

@@ -14,8 +14,8 @@ has another param in its SQL. All sides have the settings of a TaskManager's ses
 
 Sides take turns of five restarts, while the others have no query. Each restart has at least ten micro-batches of the
 version before it, and a checkpoint of it. For a job each turn begins with a new state; the query by hand goes on with
-its own. Rescaling is from 2 to 4 partitions and back; by hand it is Spark's repartitioning of the checkpoint directory,
-from which the entry of the interrupted micro-batch is removed before, else Spark refuses it.
+its own. Rescaling is from 2 to 4 partitions and back; by hand it is Spark's repartitioning of the checkpoint directory.
+Before that, the entry of the interrupted micro-batch is removed from it, because otherwise Spark refuses.
 
 Phases are those that the job reports of its restart, counted from the last micro-batch of the old version.
 """

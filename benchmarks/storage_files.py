@@ -1,16 +1,16 @@
 """What a stateful query costs the storage of its checkpoints, HDFS and S3, beside plain PySpark.
 
-Both sides run the query of `tests/windows_job.py` over the same event files, one a micro-batch, with RocksDB and
-changelog checkpointing; `benchmarks/plain.py` says what else they have in common. Ten files are given at a time. Plain
-PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one
-behind each ten files, by request. Results, code and the daemon's own store are on the local disk on both sides, so that
-only what the state costs is counted. Counted is from the end of the first file (and of the first checkpoint) to when
-nothing is asked of the storage any more: forty files (fewer on S3, and with many partitions), and the micro-batches
-without data that Spark puts behind each ten, in which the watermark closes windows.
+Both sides run the query of `tests/windows_job.py` over the same event files, one per micro-batch, with RocksDB and
+changelog checkpointing; `benchmarks/plain.py` says what else they have in common. Files come ten at a time. Plain
+PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one on
+request after every ten files. Results, code and the daemon's own store are on the local disk on both sides, so that
+only the cost of the state is counted. Counting begins after the first file (and the first checkpoint) and ends when
+there are no more requests to the storage. It covers forty files (fewer on S3, and with many partitions), and the
+micro-batches without data that Spark adds after every ten, in which the watermark closes windows.
 
-The servers count. HDFS: a NameNode and a DataNode; files created, directories with them, calls of clients by method,
-and transactions of the edit log from the NameNode's JMX. S3: SeaweedFS, by its own metrics; a write in parts is several
-requests, and renaming, which S3 has not, is what Hadoop's S3A client makes of it. Hadoop's clients are PySpark's and
+The servers count. HDFS: a NameNode and a DataNode; files created, with directories, calls of clients by method, and
+transactions of the edit log, from the NameNode's JMX. S3: SeaweedFS, by its own metrics. A write in parts is several
+requests, and so is what Hadoop's S3A client does to rename, since S3 cannot rename. Hadoop's clients are PySpark's and
 the S3A of the same release, with their defaults.
 """
 

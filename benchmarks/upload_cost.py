@@ -6,7 +6,7 @@ has changed since: tens of MB. In a block "without" there is none. The blocks ta
 (the JVM's compiler, RocksDB's levels, other work on the machine) drifts for both. The first seconds of a block, in
 which the one before it lingers, are left out; RocksDB makes its own snapshots every 5 s in both.
 
-The loss compares each block "with" to the mean of the blocks "without" before and behind it; the verdict is the median
+The loss compares each block "with" to the mean of the blocks "without" before and after it; the verdict is the median
 of these losses against the aim. Processor time is that of the TaskManager's supervisor, which uploads, and of the
 daemon.
 """

@@ -75,6 +75,7 @@ class Shared(Generic[T]):
         if self._answer is not None and self._clock.monotonic() - self._asked <= self._max_age:
             return self._answer()
         async with self._asking:
+            # An answer that came while this waited will do, unless it may not show a change made before the call.
             if self._answer is None or self._answers == answers or self._answered_change < changes:
                 await self._renew()
             assert self._answer is not None
@@ -90,7 +91,7 @@ class Shared(Generic[T]):
             self._answer, self._asked = (lambda: answer), asked
         self._answers += 1
         self._answered_change = changes
-        if self._changes != changes:
+        if self._changes != changes:  # the answer may not show this change
             self._asked = float("-inf")
 
 
