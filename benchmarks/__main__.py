@@ -54,7 +54,7 @@ def main() -> None:
     for module in ROWS:
         try:
             rows.append(run(module.measure, quick=quick))
-        except Exception:  # the other rows are worth having
+        except Exception:  # the other rows are still useful
             traceback.print_exc()
             failed = True
     PAGE.parent.mkdir(exist_ok=True)

@@ -6,12 +6,12 @@ made and the changelogs since. Each checkpoint is triggered by hand as soon as t
 committed, so that it waits for none; the next change follows when it is complete. The same changes go to a job on a
 cluster with merging off, in blocks (A B A B), while the other one is idle.
 
-Bytes stored are those of the physical files to which the retained checkpoint refers, by the coordinator's figures once
-the checkpoint before is gone; referenced are the segments that it needs of them. Behind each checkpoint this waits
-until the files in the checkpoint directory, by a walk through it, are those that the metadata names, their bytes and
-those of its segments what the coordinator tells; and behind every block until the TaskManager counts the same. A
-difference fails the row. Steady state begins with the second block. When it is complete, a checkpoint is still beside
-the one before; what both take then is shown apart.
+Bytes stored are those of the physical files that the retained checkpoint refers to, by the coordinator's figures once
+the previous checkpoint is gone; referenced are the segments of them that it needs. After each checkpoint this waits
+until the checkpoint directory holds exactly the files that the metadata names, and until their bytes and those of the
+segments are what the coordinator reports; after every block, also until the TaskManager counts the same. A difference
+fails the row. Steady state begins with the second block. When a checkpoint completes, the previous one still exists;
+what both take then is shown separately.
 
 A plot of stored / referenced goes to `build/plots/amplification.svg`.
 """
@@ -75,7 +75,7 @@ async def measure(base: Path, quick: bool, only: Sequence[str] = ()) -> Row:
 
 @dataclass(frozen=True)
 class Sample:
-    """A checkpoint, and the job's files once nothing of the one before is left."""
+    """A checkpoint, and the job's files once nothing of the previous one is left."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -90,14 +90,14 @@ class Sample:
 
     @property
     def at_completion(self) -> float:
-        """Bytes stored then, for each that is needed now."""
+        """Bytes stored at completion, per byte that is needed now."""
         assert self.checkpoint.minflinkd.files is not None
         return self.checkpoint.minflinkd.files.bytes_stored / self.files.bytes_referenced
 
 
 @dataclass
 class Side:
-    """One of the two jobs; `samples` as they came."""
+    """One of the two jobs, with its `samples` in order."""
 
     cluster: Cluster
     job_id: str
@@ -115,7 +115,7 @@ class Side:
         await self._compare(files)
 
     async def _settled(self, number: int) -> CheckpointFiles:
-        """Nothing is left of the checkpoint before, on the disk and with the coordinator, whose figures are right."""
+        """Wait until nothing is left of the previous checkpoint, and disk and coordinator agree on the figures."""
         directory = self.cluster.state / "checkpoints" / self.job_id
         metadata = metadata_format.decode((directory / f"chk-{number}" / METADATA).read_bytes())
         handles = {file.handle for task in metadata.tasks for file in task.files}
@@ -130,7 +130,7 @@ class Side:
         return await until(f"the files of checkpoint {number} alone, of the size that is told", there, pause=0.02)
 
     async def _compare(self, files: CheckpointFiles) -> None:
-        """With the figures of the TaskManager, whose heartbeats tell them."""
+        """Compare with the TaskManager's figures, from its heartbeats."""
         runner = (await self.cluster.task_manager_of(self.job_id)).id
         found: dict[str, float] = {}
 
@@ -169,7 +169,7 @@ async def _side_by_side(base: Path, workload: Workload, blocks: int, length: int
 
 
 async def _begun(cluster: Cluster, base: Path, workload: Workload) -> Side:
-    """The job has made its state, and a checkpoint of it."""
+    """Start the job, and wait until it has created its state and completed a checkpoint."""
     await cluster.await_ready(1)
     state = LargeState(base)
     last = state.load(workload.megabytes)
@@ -187,7 +187,7 @@ def _report(row: Row, workload: Workload, merged: Side, apart: Side, settled: in
 
     add("stored / referenced", "", lambda s: s.files.amplification)
     row.add(f"{name}: the same, from the first on", "", [s.files.amplification for s in merged.samples])
-    above = sum(round(s.files.amplification, 3) > AIM for s in steady)  # headers are not worth a word
+    above = sum(round(s.files.amplification, 3) > AIM for s in steady)  # rounded: headers do not matter
     row.add(f"{name}: checkpoints above {AIM} in steady state", "", [above])
     add("at completion, beside the one before", "", lambda s: s.at_completion)
     add("bytes stored", "MB", lambda s: s.files.bytes_stored / 1e6)
@@ -203,7 +203,7 @@ def _report(row: Row, workload: Workload, merged: Side, apart: Side, settled: in
 
 
 def _physical_files(directory: Path) -> dict[str, int]:
-    """Bytes by name."""
+    """Return bytes by file name."""
     sizes: dict[str, int] = {}
     for path, _, names in os.walk(directory):
         for name in filter(is_physical_file, names):

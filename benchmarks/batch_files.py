@@ -1,7 +1,7 @@
-"""A sink that writes the rows of each micro-batch into one Parquet file, named after the version that wrote it.
+"""A sink that writes the rows of each micro-batch into one Parquet file, named after the query's version.
 
-`put` and `show` are all there is to it; `BatchFiles` does them in the two phases of an exactly-once sink, a query that
-is run by hand one after the other.
+It consists of `put` and `show`. `BatchFiles` calls them in the two phases of an exactly-once sink; a query that is run
+by hand calls one right after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 
 def put(batch: DataFrame, epoch: int, output: Path, version: str) -> str:
-    """Write the rows, to be seen by nobody yet; the file's name."""
+    """Write the rows to a file that is not visible yet, and return its name."""
     output.mkdir(parents=True, exist_ok=True)
     name = f"{version}-{epoch:06}.parquet"
     pyarrow.parquet.write_table(batch.toArrow(), output / f"_{name}")
@@ -23,12 +23,12 @@ def put(batch: DataFrame, epoch: int, output: Path, version: str) -> str:
 
 def show(output: Path, name: str) -> None:
     staged = output / f"_{name}"
-    if staged.exists():  # else it was shown before
+    if staged.exists():  # otherwise it was shown before
         staged.rename(output / name)
 
 
 class BatchFiles:
-    """Exactly-once, as docs/sinks.md describes it."""
+    """An exactly-once sink, as described in docs/sinks.md."""
 
     def __init__(self, context: Any) -> None:
         self._output, self._version = Path(context.params["output"]), str(context.params["version"])

@@ -1,4 +1,4 @@
-"""Work beside a block: events that are fed to a job while it is measured, files that are looked for."""
+"""Work that runs along with a block, such as feeding events to a job while it is measured, or watching for files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 async def beside(
     name: str, work: Coroutine[Any, Any, None], *, over: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
-    """Do `work` while the block runs. Where it fails it ends the block, whose owner sees the failure: what was measured
+    """Do `work` while the block runs.
 
-    without it is not what was meant. It is cancelled at the end of the block, or told by `over` to come to its own.
+    If the work fails, it ends the block and its owner sees the failure, because measuring without it makes no sense. At
+    the end of the block the work is cancelled, or `over` tells it to finish.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -26,12 +26,12 @@ from tests.windows_job import WindowsJob
 PLAIN = "plain PySpark"
 WARM = 20  # micro-batches
 PARTITIONS = 2
-TINY, LARGE = 100, 20_000  # rows of a micro-batch
+TINY, LARGE = 100, 20_000  # rows per micro-batch
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of each micro-batch behind the first ones."""
+    """The seconds of each micro-batch after the first ones."""
 
     seconds: list[float]
 

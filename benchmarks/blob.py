@@ -57,7 +57,7 @@ async def measure(base: Path, quick: bool) -> Row:
             flink = None
         bench = _Bench(base, client, client_alone)
         async with bench.beside(flink):
-            for _ in range(20):  # for the JVMs, too
+            for _ in range(20):  # for the JVMs too
                 await bench.round("warm-up", 10 * MIB)
             for name, size in SIZES.items():
                 with _memory(row, server, f"{name} up and down"):
@@ -79,7 +79,7 @@ async def measure(base: Path, quick: bool) -> Row:
 
 @contextmanager
 def _memory(row: Row, server: ServerProcess, what: str) -> Iterator[None]:
-    """Of the server, meanwhile."""
+    """Measure the server's memory while the block runs."""
     server.forget_peak()
     before = server.resident()
     yield
@@ -107,7 +107,7 @@ class _Bench:
         self._flink = None
 
     async def round(self, name: str, size: int) -> None:
-        """One of each, in turn; nothing is left of ours."""
+        """Time each operation once, in turn. Our blobs are deleted afterwards."""
         file, copy = self._base / "file", self._base / "copy"
         job_id = self._ids.job()
         await asyncio.to_thread(_new_content, file, size)
@@ -159,7 +159,7 @@ _MANY = IdSource().job()
 
 
 def _new_content(file: Path, size: int) -> None:
-    """On the disk already, so that nothing but the work itself is measured."""
+    """Write a file and flush it to disk, so that only the work itself is measured."""
     piece = os.urandom(min(size, MIB))
     with file.open("wb") as target:
         for n in range(0, size, len(piece)):

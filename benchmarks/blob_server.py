@@ -1,4 +1,4 @@
-"""A BlobServer in a process of its own, and what memory it takes.
+"""A BlobServer in its own process, and the memory that it takes.
 
 `python -m benchmarks.blob_server DIRECTORY [HA-DIRECTORY]` prints its URL and serves until stdin ends.
 """
@@ -26,11 +26,11 @@ class ServerProcess:
     pid: int
 
     def resident(self) -> float:
-        """MiB now."""
+        """Return the current MiB."""
         return _status(self.pid, "VmRSS")
 
     def peak(self) -> float:
-        """MiB, the most since the start or since `forget_peak`."""
+        """Return the maximum MiB since the start or since `forget_peak`."""
         return _status(self.pid, "VmHWM")
 
     def forget_peak(self) -> None:
@@ -62,7 +62,7 @@ async def serve(directory: Path, ha_directory: Path | None) -> None:
     ha_store = None if ha_directory is None else storages.at(str(ha_directory))
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
-    for number in (signal.SIGINT, signal.SIGTERM):  # who measures ends it through stdin
+    for number in (signal.SIGINT, signal.SIGTERM):  # the benchmark ends it through stdin
         signal.signal(number, signal.SIG_IGN)
     async with BlobServer(options=BlobOptions(directory=directory), ha_store=ha_store) as server:
         print(server.url, flush=True)

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_PAUSE = 0.002  # seconds between two looks at the commit log
+_PAUSE = 0.002  # seconds between two reads of the commit log
 PATIENCE = 300.0  # seconds
 SETTLED = 10  # micro-batches
-THREADS = 4  # of Spark, as a TaskManager with as many slots has
+THREADS = 4  # of Spark, as in a TaskManager with as many slots
 HEAP = 3  # GiB
 
 
 class ByHand:
-    """The other end of such a process."""
+    """A client of such a process."""
 
     def __init__(self, process: asyncio.subprocess.Process, errors: Path) -> None:
         self._process = process
         self._errors = errors
 
     async def ask(self, **request: Any) -> dict[str, float]:
-        """Raises RuntimeError with what Spark said."""
+        """Send a request and return the answer. Raises RuntimeError with Spark's output."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -55,7 +55,7 @@ class ByHand:
 
 @contextlib.asynccontextmanager
 async def by_hand(stream: ConstantStream, work: Path) -> AsyncIterator[ByHand]:
-    """A new process, which need not have a session yet."""
+    """Start a new process. It may not have a session yet."""
     work.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.by_hand", str(work), stream.to_json()]
     pipe, errors = asyncio.subprocess.PIPE, work / "errors"
@@ -88,14 +88,14 @@ class _Hands:
         return times | self._start(request["version"], request["partitions"])
 
     def _stop(self) -> dict[str, float]:
-        """`last`: when the last micro-batch was committed."""
+        """Stop the query and return times of day; `last` is when the last micro-batch was committed."""
         assert self._query is not None
         times = {"requested": time.time()}
         self._query.stop()
         return times | {"stopped": time.time(), "last": max(commits(self._checkpoint).values())}
 
     def _start(self, version: str, partitions: int) -> dict[str, float]:
-        """`first`: when the first micro-batch of the version was committed."""
+        """Start a version and return times of day; `first` is when its first micro-batch was committed."""
         times: dict[str, float] = {}
         last = max(commits(self._checkpoint), default=-1)
         if last >= 0 and self._recorded(last) != partitions:
@@ -131,7 +131,7 @@ class _Hands:
         return recorded_partitions(read_offsets(self._checkpoint, epoch))
 
     def _repartition(self, last: int, partitions: int) -> int:
-        """The micro-batch that it ends with. Spark refuses a query that was stopped within one: its plan has to go."""
+        """Repartition, and return the last micro-batch. Spark refuses if another is planned, so its plan is deleted."""
         for planned in (self._checkpoint / "offsets").glob("[0-9]*"):
             if int(planned.name) > last:
                 planned.unlink()

@@ -33,7 +33,7 @@ async def measure(base: Path, quick: bool) -> Row:
 
 
 async def _cancel(cluster: Cluster, file: Path) -> dict[str, float]:
-    """Seconds since the request."""
+    """Run and cancel a job. Returns seconds since the cancel request."""
     job_id = await cluster.submit(file)
     batches = 3
     await cluster.await_job(job_id, lambda j: j.vertices[0].minflinkd.batches >= batches, "processes")

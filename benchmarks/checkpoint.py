@@ -53,7 +53,7 @@ async def measure(base: Path, quick: bool) -> Row:
 
 @dataclass
 class Measured:
-    """Of one job, after its first completed checkpoint."""
+    """The measurements of one job, after its first completed checkpoint."""
 
     parts: list[dict[str, float]] = field(default_factory=list)  # milliseconds, by checkpoint
     sizes: list[tuple[float, float]] = field(default_factory=list)  # bytes uploaded and referenced
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PlainFiles:
-    """For each micro-batch; `files` and `size` without the .crc files."""
+    """Averages per micro-batch. `files` and `size` exclude the .crc files."""
 
     files: float
     crc: float
@@ -90,7 +90,7 @@ def _report(row: Row, count: int, ours: Measured, plain: PlainFiles) -> None:
 
 
 async def _checkpoints(cluster: Cluster, base: Path, count: int, wanted: int) -> Measured:
-    """Run the job for so many checkpoints after its first."""
+    """Run the job for `wanted` checkpoints after its first."""
     job = WindowsJob(base, files=0)
     measured = Measured()
     async with fed(job, pace=0.2):
@@ -132,7 +132,7 @@ async def _latest(cluster: Cluster, job_id: str) -> int:
 
 
 async def _next_checkpoint(cluster: Cluster, job_id: str, after: int) -> dict[str, Any]:
-    """The details of the completed checkpoint `after` + 1."""
+    """Return the details of the completed checkpoint `after` + 1."""
 
     async def there() -> bool:
         return await _latest(cluster, job_id) > after
@@ -146,7 +146,7 @@ async def _batches(cluster: Cluster, job_id: str) -> int:
 
 
 async def _requests(cluster: Cluster, job_id: str) -> dict[str, float]:
-    """Made so far, as a heartbeat of the last second told: `create` and so on."""
+    """Return the requests so far by kind (`create` and so on), from a heartbeat of the last second."""
     runner = await cluster.measured((await cluster.task_manager_of(job_id)).id)
     found = {
         tuple(key.split(".")): value
@@ -158,7 +158,7 @@ async def _requests(cluster: Cluster, job_id: str) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _created(directory: Path) -> AsyncIterator[set[Path]]:
-    """Every file that is seen in the directory while the block runs."""
+    """Collect every file that appears in the directory while the block runs."""
     seen: set[Path] = set()
 
     async def look() -> None:
@@ -175,7 +175,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _plain_files(checkpoint: Path) -> PlainFiles:
-    """Of the micro-batches after the first."""
+    """Return the averages for the micro-batches after the first."""
     first = (checkpoint / "commits" / "0").stat().st_mtime_ns
     batches = len([path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]) - 1
     new = [path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_mtime_ns > first]

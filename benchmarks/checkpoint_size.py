@@ -28,7 +28,7 @@ from tests.cluster import Cluster, running_cluster, until
 
 INTERVAL = 4.0  # seconds
 UPLOAD = 200  # MB
-BETWEEN = 80  # small micro-batches behind a large one
+BETWEEN = 80  # small micro-batches after a large one
 
 
 async def measure(base: Path, quick: bool) -> Row:
@@ -104,7 +104,7 @@ async def _beside_uploads(row: Row, cluster: Cluster, base: Path, rounds: int) -
 async def _running(
     cluster: Cluster, state: LargeState, name: str
 ) -> AsyncIterator[tuple[str, dict[int, dict[str, Any]]]]:
-    """The job, and the details of its completed checkpoints, which are asked for as they come."""
+    """Run the job, and collect the details of its checkpoints as they complete."""
     job_id = await cluster.submit(state.write(name, interval=f"{INTERVAL} s"))
     seen: dict[int, dict[str, Any]] = {}
 
@@ -150,7 +150,7 @@ def _there(condition: Any) -> Any:
 
 
 def _parts(checkpoint: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds. What is shown as the checkpoint's duration ends with the last acknowledgement, as Flink's does."""
+    """Return milliseconds by part. A checkpoint's duration ends with the last acknowledgement, as in Flink."""
     tasks = [*checkpoint["tasks"].values()]
     own, acknowledged = checkpoint["minflinkd"], checkpoint["end_to_end_duration"]
     wait, sync, upload = (max(_of(task, part) for task in tasks) for part in ("wait", "sync", "async"))
@@ -171,7 +171,7 @@ def _of(task: dict[str, Any], part: str) -> float:
 
 
 def _upload(checkpoint: dict[str, Any]) -> tuple[float, float]:
-    """From when until when, in seconds since 1970."""
+    """Return the begin and end of the upload, in seconds since 1970."""
     task = max(checkpoint["tasks"].values(), key=lambda each: _of(each, "async"))
     acknowledged = task["latest_ack_timestamp"] / 1000
     return acknowledged - _of(task, "async") / 1000, acknowledged

@@ -1,4 +1,4 @@
-"""A process beside a measurement, which ends when its standard input does; what it has to say is on its output."""
+"""A process that runs along with a measurement. It ends with its standard input and answers on its output."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-PATIENCE = 10.0  # seconds for it to end, before it is killed
+PATIENCE = 10.0  # seconds that it has to end before it is killed
 
 
 @asynccontextmanager
 async def child(*command: str, cwd: Path | None = None, stderr: int | None = None) -> AsyncIterator[Process]:
-    """While the block runs."""
+    """Run a process while the block runs."""
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=stderr, cwd=cwd)
     assert process.stdin is not None
     try:

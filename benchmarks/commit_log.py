@@ -1,4 +1,4 @@
-"""When each micro-batch of a query was committed, by Spark's commit log: the same instrument on both sides."""
+"""When each micro-batch of a query was committed, from Spark's commit log. Both sides are measured in this way."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from benchmarks.beside import beside
 from tests.cluster import Cluster, until
 
-_CHECKPOINTS = "taskmanagers/*/state/attempts/*/checkpoint"  # of queries, in the state directory of a daemon
+_CHECKPOINTS = "taskmanagers/*/state/attempts/*/checkpoint"  # of queries, in a daemon's state directory
 
 Commits = dict[int, float]  # micro-batch -> seconds since 1970
 
 
 def commits(checkpoint: Path) -> Commits:
-    """Of a query's checkpoint directory."""
+    """Read the commits in a query's checkpoint directory."""
     found: Commits = {}
     for entry in (checkpoint / "commits").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, and seen before
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, but seen earlier
             found[int(entry.name)] = entry.stat().st_mtime
     return found
 
 
 async def committed(cluster: Cluster, epoch: int, *, timeout: float = 60.0) -> None:
-    """Returns when the only job that runs has committed this micro-batch, a hundredth of a second later at most."""
+    """Wait until the only running job has committed this micro-batch. Returns at most 0.01 s later."""
 
     async def there() -> bool:
         return any(cluster.state.glob(f"{_CHECKPOINTS}/commits/{epoch}"))
@@ -36,9 +36,9 @@ async def committed(cluster: Cluster, epoch: int, *, timeout: float = 60.0) -> N
 
 @contextlib.asynccontextmanager
 async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
-    """Of the only job that runs, in all of its attempts: what is committed, and found, while the block runs.
+    """Collect what the only running job commits while the block runs, in all of its attempts.
 
-    The log keeps the last 50 entries. An attempt may have the directory of the one before it, or a restored copy.
+    The log keeps the last 50 entries. An attempt may have the directory of the previous one, or a restored copy.
     """
     found: Commits = {}
     began = time.time()
@@ -55,7 +55,7 @@ async def watched(cluster: Cluster) -> AsyncIterator[Commits]:
 async def _looking(look: Callable[[], None], pause: float) -> AsyncIterator[None]:
     async def look_on() -> None:
         while True:
-            with contextlib.suppress(FileNotFoundError):  # a directory went while it was listed: the next look
+            with contextlib.suppress(FileNotFoundError):  # a directory was deleted meanwhile: retry later
                 await asyncio.to_thread(look)
             await asyncio.sleep(pause)
 

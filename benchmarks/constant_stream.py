@@ -1,8 +1,8 @@
-"""A query with constant input and a state as large as it is told to be; the same for all sides of a comparison.
+"""A query with constant input and state of a given size, the same for all sides of a comparison.
 
-Spark's own `rate-micro-batch` source gives every micro-batch ten rows, as fast as they are asked for. The rows of the
-first one stand for all keys, and so make the state: 1 KiB a key, which does not compress. Every later one changes ten
-of them. Output mode update: the sink gets the ten rows that changed, with the version of the query that counted them.
+Spark's own `rate-micro-batch` source gives every micro-batch ten rows, as fast as they are requested. The rows of the
+first one cover all keys and so create the state: 1 KiB per key, incompressible. Every later one changes ten keys. The
+output mode is update: the sink gets the ten changed rows, with the version of the query that counted them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from benchmarks import batch_files
 from tests.cluster import write_job
 
-ROWS = 10  # of a micro-batch
-KEY = 1024  # bytes of state for a key
+ROWS = 10  # per micro-batch
+KEY = 1024  # bytes of state per key
 SOURCE = "rate-micro-batch"
 _PIECES = ", ".join(f"unhex(sha2(concat(id, '-{i}'), 512))" for i in range(KEY // 64))
 
 
 @dataclass(frozen=True)
 class ConstantStream:
-    """`megabytes` of state; 0: ten keys."""
+    """`megabytes` is the size of the state; 0: ten keys."""
 
     base: Path
     megabytes: int = 0
@@ -38,11 +38,11 @@ class ConstantStream:
 
     @property
     def _keys_a_row(self) -> int:
-        """Of the first micro-batch."""
+        """Keys for each row of the first micro-batch."""
         return max(1, round(self.megabytes * 1_000_000 / KEY / ROWS))
 
     def sql(self, version: str) -> str:
-        """`version` is what a new version changes."""
+        """Return the SQL. A new version of the query differs in `version` only."""
         many = self._keys_a_row
         return f"""
 SELECT id, '{version}' AS version, length(max(payload)) AS size, count(*) AS n
@@ -53,7 +53,7 @@ GROUP BY id
 """
 
     def write(self, version: str, partitions: int, *, interval: str) -> Path:
-        """The job file of a version."""
+        """Write the job file of a version."""
         self.base.mkdir(parents=True, exist_ok=True)
         document: dict[str, Any] = {
             "name": f"constant stream, {self.megabytes} MB",
@@ -77,11 +77,11 @@ GROUP BY id
         return bool(self._shown(version))
 
     def visible_gap(self, old: str, new: str) -> float:
-        """Seconds from the last rows of one version that were there to be read to the first of the next."""
+        """Return the seconds from the last visible rows of one version to the first of the next."""
         return min(self._shown(new)) - max(self._shown(old))
 
     def _shown(self, version: str) -> list[float]:
-        """A rename is what changed a file last."""
+        """Return when the files became visible: the last change of a file is its rename."""
         return [file.stat().st_ctime for file in self.output.glob(f"{version}-*")]
 
     def to_json(self) -> str:

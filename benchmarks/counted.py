@@ -1,4 +1,4 @@
-"""Storages that count what is asked of them, by whomever: a NameNode by its JMX, an S3 server by its metrics."""
+"""Storages that count the requests of all clients: a NameNode with its JMX, an S3 server with its metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TRANSACTIONS = "edit-log transactions"
 REQUESTS = "requests"
 
 Counts = Counter[str]
-_QUIET = 6.0  # seconds without a request, in which what goes on behind a query has begun, and ended
-_SETTLING = 300.0  # seconds until that has to be so
+_QUIET = 6.0  # seconds without a request: longer than pauses of background work
+_SETTLING = 300.0  # seconds for the storage to become quiet
 
 
 class Counted(ABC):
-    """One storage, as both sides reach it. The names of `counts` with a dot are parts of those without."""
+    """One storage that both sides use. Names in `counts` with a dot are parts of those without."""
 
     name: str
     spark: Mapping[str, str]  # settings
@@ -39,14 +39,14 @@ class Counted(ABC):
 
     @abstractmethod
     def uri(self, path: str, *, hadoop: bool = False) -> str:
-        """`hadoop`: as Hadoop's clients name it."""
+        """Return the URI of a path; with `hadoop`, as Hadoop's clients name it."""
 
     @abstractmethod
     async def counts(self) -> Counts:
-        """Since its start."""
+        """Return the counts since its start."""
 
     async def settled(self) -> Counts:
-        """`counts` once nothing is asked any more."""
+        """Return `counts` when there are no more requests."""
         async with asyncio.timeout(_SETTLING):
             seen, before = await self.counts(), None
             while seen != before:
@@ -73,9 +73,10 @@ class CountedHdfs(Counted):
         return f"{self._server.authority_uri}/{path}"
 
     async def counts(self) -> Counts:
-        """Calls of clients, `rpc.<method>` each; without those that DataNodes make, and without renewals of leases,
+        """Return the calls of clients, as `rpc.<method>`.
 
-        of which every client makes one each half a minute while it writes.
+        Calls of DataNodes are left out, and so are renewals of leases, which every writing client makes each half a
+        minute.
         """
         activity = await self._server.bean("service=NameNode,name=NameNodeActivity")
         log = await self._server.bean("service=NameNode,name=FSNamesystem")
@@ -112,7 +113,7 @@ class CountedS3(Counted):
         return f"{'s3a' if hadoop else 's3'}://{self._server.bucket}/{path}"
 
     async def counts(self) -> Counts:
-        """`request.<kind>`: as SeaweedFS tells them apart; HEAD is GET there."""
+        """Return requests as `request.<kind>`, with SeaweedFS's kinds: HEAD counts as GET."""
         kinds = Counter[str]()
         for kind, n in _S3_REQUESTS.findall(await self._server.metrics()):
             kinds[f"request.{kind}"] += int(n)
@@ -127,5 +128,5 @@ _OF_DATANODES = {"SendHeartbeat", "BlockReceivedAndDeleted", "BlockReport", "Reg
 
 def _is_of_clients(method: str) -> bool:
     counted_again = method.startswith(("Deferred", "Overall"))
-    failed = method.endswith("Exception")  # of calls that are counted by their method as well
+    failed = method.endswith("Exception")  # such calls are counted by their method as well
     return not (counted_again or failed) and method not in _OF_DATANODES and method != "RenewLease"

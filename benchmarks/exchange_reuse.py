@@ -31,11 +31,11 @@ from tests.windows_job import WindowsJob
 
 REUSE = "with reuse"
 WARM = 8  # micro-batches
-ROWS = 10_000  # of a micro-batch
+ROWS = 10_000  # per micro-batch
 TABLE = 100_000  # rows
 PARTITIONS = 2
 
-Side = list[dict[str, Any]]  # what the process told of each run
+Side = list[dict[str, Any]]  # the process's answer for each run
 
 
 async def measure(base: Path, quick: bool) -> Row:
@@ -46,7 +46,7 @@ async def measure(base: Path, quick: bool) -> Row:
     settings = {"base": str(base), "events": str(job.events), "partitions": PARTITIONS, "rows": TABLE}
     async with spark_process("benchmarks.reuse_queries", settings, base / "stderr.log") as process:
         for query in QUERIES:
-            await _asked(process, query=query, reuse=False, files=files)  # for the JVM, which compiles
+            await _asked(process, query=query, reuse=False, files=files)  # so that the JVM compiles
             sides: dict[bool, Side] = {False: [], True: []}
             for turn in range(turns):
                 for reuse in (False, True) if turn % 2 == 0 else (True, False):

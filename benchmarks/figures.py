@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """The same work done otherwise, in the same run."""
+    """The figure to compare with: the same work done differently, in the same run."""
 
     what: str
     median: float
@@ -45,7 +45,7 @@ HEADER = ("figure", "unit", "median", "min - max", "n", "beside")
 
 @dataclass
 class Row:
-    """One row's figures as they are found."""
+    """The figures of one row, collected one by one."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class Row:
     def add(
         self, figure: str, unit: str, values: Sequence[float], beside: tuple[str, Sequence[float]] | None = None
     ) -> None:
-        """`beside`: what it is, and its values. Nothing is added where nothing was measured."""
+        """Add a figure, unless there are no values. `beside` is the name and the values of the comparison."""
         if not values:
             return
         median = statistics.median(values)
@@ -69,7 +69,7 @@ class Row:
         self.figures.append(Figure(self.name, figure, unit, *found, beside=other))
 
     def add_phases(self, prefix: str, samples: Sequence[Mapping[str, float]], unit: str = "s") -> None:
-        """A figure for every key, in the order in which they first come."""
+        """Add a figure for every key, in the order of first appearance."""
         for name in dict.fromkeys(key for sample in samples for key in sample):
             self.add(f"{prefix}{name}", unit, [sample[name] for sample in samples if name in sample])
 
@@ -93,7 +93,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Four digits are more than a measurement on a shared machine has."""
+    """Round to four digits, which is more than a measurement on a shared machine is worth."""
     return float(f"{value:.4g}")
 
 

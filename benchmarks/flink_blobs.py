@@ -1,4 +1,4 @@
-"""Flink's own BlobServer and client, each in a JVM of its own, to be measured in the same run as ours."""
+"""Flink's own BlobServer and client, each in its own JVM, measured in the same run as ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 600  # seconds for one answer
 
 
 class FlinkClient:
-    """Of one server; every answer is in seconds, taken in the client's JVM."""
+    """A client of one server. All answers are in seconds, measured in the client's JVM."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -27,11 +27,11 @@ class FlinkClient:
         return await self._ask(f"put {file}")
 
     async def get(self) -> float:
-        """What was put last."""
+        """Get what was put last."""
         return await self._ask("get")
 
     async def get_all(self) -> float:
-        """Of everything that was put, at once."""
+        """Get everything that was put, at once."""
         return await self._ask("all")
 
     async def _ask(self, what: str) -> float:
@@ -47,7 +47,7 @@ class FlinkServer:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[FlinkClient]:
-        """With an empty job of its own, whose downloads go when it ends."""
+        """Start a client with its own empty job. Its downloads are deleted at the end."""
         directory = self._directory / name
         directory.mkdir()
         async with _java("client", str(self._port), str(directory)) as process:
@@ -57,7 +57,7 @@ class FlinkServer:
 
 @asynccontextmanager
 async def flink_server(directory: Path) -> AsyncIterator[FlinkServer]:
-    """Raises install.NotInstalled: there is no Maven, or it cannot fetch Flink."""
+    """Start a server. Raises install.NotInstalled if there is no Maven or it cannot fetch Flink."""
     await asyncio.to_thread(install.jars, _JARS, [f"org.apache.flink:flink-runtime:{VERSION}"])
     async with AsyncExitStack() as stack:
         (directory / "server").mkdir(parents=True)

@@ -14,8 +14,8 @@ has another param in its SQL. All sides have the settings of a TaskManager's ses
 
 Sides take turns of five restarts, while the others have no query. Each restart has at least ten micro-batches of the
 version before it, and a checkpoint of it. For a job each turn begins with a new state; the query by hand goes on with
-its own. Rescaling is from 2 to 4 partitions and back; by hand it is Spark's repartitioning of the checkpoint directory,
-from which the entry of the interrupted micro-batch is removed before, else Spark refuses it.
+its own. Rescaling is from 2 to 4 partitions and back; by hand it is Spark's repartitioning of the checkpoint directory.
+Before that, the entry of the interrupted micro-batch is removed from it, because otherwise Spark refuses.
 
 Phases are those that the job reports of its restart, counted from the last micro-batch of the old version.
 """
@@ -56,7 +56,7 @@ class Part:
         return f"{size}, {PARTITIONS} -> {WIDE} -> {PARTITIONS}" if self.rescales else size
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """What each version is."""
+        """Yield the arguments of each version."""
         for number in itertools.count():
             yield {"version": f"v{number:03}", "partitions": WIDE if self.rescales and number % 2 else PARTITIONS}
 
@@ -66,7 +66,7 @@ PARTS = {"tiny": Part(0), "100MB": Part(100), "500MB": Part(500), "rescale": Par
 
 @dataclass
 class Found:
-    """Seconds, of each restart on one side."""
+    """The seconds of each restart on one side."""
 
     processed: list[float] = field(default_factory=list)
     visible: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Found:
     checkpoint: list[dict[str, float]] = field(default_factory=list)
 
     def note_by_hand(self, stream: ConstantStream, times: Mapping[str, float], old: str, new: str) -> None:
-        """`times` of day, as the process tells them."""
+        """Record a restart; `times` are times of day from the process."""
         last = times["last"]
         names = ("requested", "stopped", "repartitioned", "started")
         phases = {name: times[name] - last for name in names if name in times}
@@ -184,7 +184,10 @@ class Processed:
 
 
 async def _seen(commits: Commits, stopped: float, repartitioned: bool) -> Processed | None:
-    """`stopped`: when the old version had ended. Repartitioning adds a micro-batch without input."""
+    """Return the commits around a restart. Repartitioning adds a micro-batch without input.
+
+    `stopped` is when the old version had ended.
+    """
     end = max((epoch for epoch, at in commits.items() if at <= stopped), default=None)
     first = None if end is None else commits.get(end + 1 + repartitioned)
     return None if end is None or first is None else Processed(commits[end], first)
@@ -196,7 +199,7 @@ async def _over(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | 
 
 
 async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, version: str) -> JobInfo:
-    """Once the version has some micro-batches behind it, and the first of them were published."""
+    """Wait until the version has completed some micro-batches and published the first of them."""
 
     async def settled() -> JobInfo | None:
         job = await cluster.client.job(job_id)
@@ -209,7 +212,7 @@ async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, versio
 
 
 async def _checkpoint(cluster: Cluster, job_id: str, number: int) -> dict[str, float]:
-    """Its parts, in seconds."""
+    """Return the parts of a checkpoint's time, in seconds."""
     details = await cluster.client.get(f"/jobs/{job_id}/checkpoints/details/{number}", dict[str, Any])
     (task,) = details["tasks"].values()
     parts = {part: task["minflinkd"][part] for part in ("wait", "sync", "async")}

@@ -1,7 +1,7 @@
-"""A job whose state is as large as it is told to be: one row of 1 KiB for each key, which does not compress.
+"""A job with state of a given size: one incompressible row of 1 KiB per key.
 
-An event file names ranges of keys. One with all makes the state, or writes it anew; one with a few of them is a
-micro-batch as any other. All is of one hour of event time, which never ends, so that the sink gets nothing.
+An event file names ranges of keys. A file with all keys creates or rewrites the state; one with a few of them is an
+ordinary micro-batch. All events are in one hour of event time, which never ends, so the sink gets nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.cluster import write_job
 
-ROW = 1024  # bytes of state for a key
-SMALL = 10  # keys of a micro-batch as any other
-PLACES = 20  # in which a part of the state changes
+ROW = 1024  # bytes of state per key
+SMALL = 10  # keys of an ordinary micro-batch
+PLACES = 20  # places that `change` spreads over
 _PIECES = ", ".join(f"unhex(sha2(concat(id, '-', salt, '-{i}'), 512))" for i in range(ROW // 64))
 SQL = f"""
 SELECT window(time, '1 hour').start AS hour, id, max(payload) AS payload, count(*) AS n
@@ -29,7 +29,7 @@ TIME = "2023-11-14T22:30:00Z"
 
 @dataclass
 class LargeState:
-    """`partitions`: of the state. Event file i becomes micro-batch i."""
+    """`partitions` is the state's number of partitions. Event file i becomes micro-batch i."""
 
     base: Path
     partitions: int = 2
@@ -42,16 +42,16 @@ class LargeState:
         return self.base / "events"
 
     def load(self, megabytes: float) -> int:
-        """Make the state so large, or write all of it anew; the micro-batch."""
+        """Grow the state to this size, or rewrite all of it. Returns the micro-batch."""
         self._keys = max(SMALL, round(megabytes * 1_000_000 / ROW))
         return self._event((0, self._keys))
 
     def step(self) -> int:
-        """Change a few keys; the micro-batch."""
+        """Change a few keys. Returns the micro-batch."""
         return self._event((self._files * SMALL % (self._keys - SMALL + 1), SMALL))
 
     def change(self, share: float) -> int:
-        """Change so much of the state, in places drawn at random; the micro-batch."""
+        """Change this share of the state, in random places. Returns the micro-batch."""
         keys = max(1, round(self._keys * share / PLACES))
         return self._event(*((self._chance.randrange(self._keys - keys + 1), keys) for _ in range(PLACES)))
 
@@ -61,7 +61,7 @@ class LargeState:
         staged = self._events / f"_{number:05d}.json"
         lines = [json.dumps({"time": TIME, "first": first, "keys": keys, "salt": number}) for first, keys in ranges]
         staged.write_text("\n".join(lines))
-        os.utime(staged, (1_700_000_000 + number,) * 2)  # the order in which Spark is to read them
+        os.utime(staged, (1_700_000_000 + number,) * 2)  # sets the order in which Spark reads them
         staged.rename(self._events / f"{number:05d}.json")
         return number
 

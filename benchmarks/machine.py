@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 
 def description() -> str:
-    """One line: cores, memory, load, versions, the time."""
+    """Return one line: cores, memory, load, versions, the time."""
     memory = psutil.virtual_memory().total / (1 << 30)
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.split('"')
     versions = [

@@ -1,10 +1,11 @@
-"""The same query as `tests/windows_job.py` by a new, plain PySpark process: what minflinkd is measured beside.
+"""The query of `tests/windows_job.py` in a new, plain PySpark process, with which minflinkd is compared.
 
-RocksDB state with changelog checkpointing on both sides, the same number of partitions and of threads, no UI. What
-differs: Spark's own file sink and its checkpoint directory, Spark's defaults otherwise (no tuned JVM, no warm-up).
+Both sides have RocksDB state with changelog checkpointing, the same number of partitions and of threads, and no UI. The
+plain process differs in Spark's own file sink and checkpoint directory, and otherwise has Spark's defaults (no tuned
+JVM, no warm-up).
 
-The process says as a line of JSON when it came how far, as times of day, and then processes what files there are with
-each line that it reads, answering with the number of its micro-batches so far. It ends with its input.
+The process first prints a line of JSON with the times at which it reached each phase. For each line that it reads, it
+then processes the files that exist and answers with the number of micro-batches so far. It ends with its input.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from typing import Any
 from benchmarks.spark_process import SparkProcess, spark_process
 from tests.windows_job import SQL, WindowsJob
 
-_PAUSE = 0.005  # seconds between two looks at the first micro-batch
+_PAUSE = 0.005  # seconds between two checks for the first micro-batch
 
 
 @dataclass(frozen=True)
 class PlainRun:
-    """Seconds from the start of the process."""
+    """Times in seconds from the start of the process."""
 
     imported: float
     session: float
     running: float
     first_batch: float
-    checkpoint: Path  # its checkpoint directory, where that is local
+    checkpoint: Path  # its checkpoint directory, if that is local
 
 
 class PlainStream:
-    """A query in a process of its own."""
+    """A query in its own process."""
 
     def __init__(self, process: SparkProcess) -> None:
         self._process = process
 
     async def started(self) -> dict[str, Any]:
-        """When it came how far, as times of day; to be asked once, before `process`."""
+        """Return the times of day at which it reached each phase. Call once, before `process`."""
         return await self._process.answer()
 
     async def process(self) -> int:
-        """Whatever files there are; the number of micro-batches so far, those without data included."""
+        """Process the existing files. Returns the number of micro-batches so far, including those without data."""
         self._process.tell(b"")
         return int((await self._process.answer())["batches"])
 
@@ -61,7 +62,7 @@ async def plain_stream(
     checkpoint: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[PlainStream]:
-    """`checkpoint`: a URI, else a directory in `work`; `settings`: of Spark, besides those of every such process."""
+    """Run a query. `checkpoint` is a URI, by default a directory in `work`; `settings` are more settings of Spark."""
     work.mkdir(parents=True)
     query = {
         "events": str(job.events),
@@ -76,7 +77,7 @@ async def plain_stream(
 
 
 async def run_plain(job: WindowsJob, work: Path, *, parallelism: int, threads: int) -> PlainRun:
-    """Until the files that are there have been processed. Raises RuntimeError with what Spark said."""
+    """Run until the existing files have been processed. Raises RuntimeError with Spark's output."""
     began = time.time()
     async with plain_stream(job, work, parallelism=parallelism, threads=threads) as stream:
         times = await stream.started()

@@ -1,4 +1,4 @@
-"""Plots of figures, as SVG: the same bytes for the same figures, so that a plot in the tree changes only with them."""
+"""Plots of figures, as SVG. The same figures give the same bytes, so a plot in the tree changes only with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 _STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "minflinkd",  # else the ids in the file are random
+    "svg.hashsalt": "minflinkd",  # otherwise the ids in the file are random
     "svg.fonttype": "none",  # text stays text
     "font.size": 10,
     "axes.grid": True,
@@ -19,7 +19,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "grid.alpha": 0.3,
 }
-_FEW = 6  # values of x up to which each gets a tick of its own
+_FEW = 6  # up to so many x values, each gets its own tick
 
 
 def line_plot(
@@ -31,7 +31,7 @@ def line_plot(
     log_y: bool = False,
     limit: float | None = None,
 ) -> None:
-    """One line per series, through its points (x, y). `limit`: an aim, as a dashed horizontal line."""
+    """Plot one line per series through its points (x, y), and the target `limit` as a dashed horizontal line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7, 4), layout="constrained")

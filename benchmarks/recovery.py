@@ -24,12 +24,12 @@ from minflinkd.storage.publication import final_name
 from tests.cluster import Cluster, running_cluster, until
 from tests.windows_job import WindowsJob
 
-NAME = "recovery"  # of the job, and of its sink's directory
+NAME = "recovery"  # of the job and of its sink's directory
 SETTINGS = {
     "taskmanager.numberOfTaskSlots": 2,
     "resourcemanager.standby-taskmanagers": 2,
     "resourcemanager.max-taskmanagers": 2,
-    # Else the delay grows with each kill of the one job, and with it every figure.
+    # Otherwise the delay, and with it every figure, grows with each kill of the same job.
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,
     "restart-strategy.fixed-delay.delay": "100 ms",
@@ -55,7 +55,7 @@ async def measure(base: Path, quick: bool) -> Row:
 
 
 async def _kill(cluster: Cluster, job_id: str, output: Path, pid_metric: str | None) -> dict[str, float]:
-    """Seconds from the kill to the end of each phase."""
+    """Kill the process and return the seconds from then to the end of each phase."""
     await cluster.await_ready(2)
     before = await cluster.await_state(job_id, "RUNNING")
     started = before.timestamps["RUNNING"]
@@ -78,7 +78,7 @@ async def _kill(cluster: Cluster, job_id: str, output: Path, pid_metric: str | N
 
 
 async def _visible(job: JobInfo, output: Path) -> float:
-    """When the first file of the job's present attempt was published, in seconds since 1970."""
+    """Return when the first file of the job's current attempt was published, in seconds since 1970."""
     attempt = job.vertices[0].minflinkd.attempt_id
     assert attempt is not None
     prefix = final_name(job.jid, "out", attempt, 0, "").partition("-000000000-")[0]
@@ -86,11 +86,11 @@ async def _visible(job: JobInfo, output: Path) -> float:
     async def published() -> float | None:
         return min((file.stat().st_ctime for file in output.glob(f"{prefix}-*")), default=None)
 
-    return await until("visible output of the new attempt", published)  # a rename is what changed the file last
+    return await until("visible output of the new attempt", published)  # the last change of a file is its rename
 
 
 async def _checkpoint_after(cluster: Cluster, job_id: str, since_ms: int) -> None:
-    """A checkpoint of the attempt that runs now, so that what is restored is of the same age every time."""
+    """Wait for a checkpoint of the current attempt, so that the restored state has the same age every time."""
 
     async def there() -> bool:
         latest = (await cluster.client.checkpoints(job_id)).latest.completed

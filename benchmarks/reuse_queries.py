@@ -1,4 +1,4 @@
-"""The process of `exchange_reuse.py`: one streaming query after the other in a session as the TaskManager makes it."""
+"""The process of `exchange_reuse.py`: runs one streaming query after another in a session like a TaskManager's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _session(base: Path, partitions: int) -> Any:
 
 
 def _run(spark: Any, base: Path, events: str, query: str, *, reuse: bool, files: int) -> dict[str, Any]:
-    """Until all files are read; milliseconds of each micro-batch with rows."""
+    """Run a query until all files are read. Returns milliseconds for each micro-batch with rows."""
     own = spark.newSession()
     own.conf.set(_REUSE, str(reuse).lower())
     own.conf.set("spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions"))

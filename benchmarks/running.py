@@ -1,4 +1,4 @@
-"""How a row is run: its command line, its temporary directory, its progress."""
+"""Runs a row: its command line, its temporary directory, its progress messages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def say(text: str) -> None:
 
 
 def run(measure: Measure, *, quick: bool) -> Row:
-    """Measure in a directory that goes away; JSON lines to stdout, the table to stderr.
+    """Measure in a temporary directory. JSON lines go to stdout, the table to stderr.
 
-    Where SIGTERM or SIGHUP comes instead, what was started is ended, and then the process.
+    On SIGTERM or SIGHUP, everything that was started is ended, and then the process.
     """
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="minflinkd-bench-", ignore_cleanup_errors=True) as base:

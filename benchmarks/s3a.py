@@ -1,4 +1,4 @@
-"""Hadoop's S3 client for plain PySpark, which comes without: from Maven, at the first use."""
+"""Hadoop's S3 client for plain PySpark, which does not include it: fetched from Maven at first use."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pyspark
 from tests.servers.install import HOME, jars
 from tests.servers.s3 import S3Server
 
-_SDK = "2.35.4"  # with which Hadoop 3.5 was released; its modules here, as its one bundle has 600 MB
+_SDK = "2.35.4"  # the version of Hadoop 3.5's release; single modules, because the bundle has 600 MB
 
 
 def _hadoop() -> str:
-    """The version of the Hadoop that PySpark comes with: that of the client must be the same."""
+    """Return the version of PySpark's Hadoop. The client must have the same."""
     (api,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
     return re.sub(r"hadoop-client-api-(.*)\.jar", r"\1", api.name)
 
 
 def install() -> list[Path]:
-    """The jars that Spark is to be given. Raises NotInstalled."""
+    """Return the jars to give to Spark. Raises NotInstalled."""
     modules = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
     hadoop = _hadoop()
     directory = HOME / f"hadoop-aws-{hadoop}"
@@ -35,7 +35,7 @@ def install() -> list[Path]:
 
 
 def settings(server: S3Server) -> dict[str, str]:
-    """Of Spark, by which `s3a://` leads to this server; S3A's and Spark's defaults otherwise."""
+    """Return Spark's settings that make `s3a://` use this server. Everything else has S3A's and Spark's defaults."""
     given = server.options
     s3a = {
         "endpoint": given["endpoint-url"],

@@ -66,12 +66,12 @@ class Trial:
     name: str
     task_managers: int
     jobs: int
-    pause: float  # seconds of doing nothing
+    pause: float  # idle seconds
     job_ids: list[str] = field(default_factory=list)
 
     @property
     def look(self) -> float:
-        """Seconds between two looks at the daemon: each costs it time for each job."""
+        """Seconds between two queries to the daemon: each costs it time for every job."""
         return max(0.1, self.jobs / 1000)
 
     async def run(self, base: Path) -> None:
@@ -120,7 +120,7 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def _part(self, cluster: Cluster, swarm: Swarm, name: str) -> AsyncIterator[None]:
-        """How long it takes, the lag of the event loop, and the processor's time meanwhile."""
+        """Measure how long a part takes, the event loop's lag and the processor time."""
         began, daemon = time.time(), psutil.Process(cluster.process.pid)
         cpu, swarm_cpu = _seconds(daemon), _seconds(swarm.running)
         yield
@@ -146,7 +146,7 @@ class Trial:
         await asyncio.gather(*map(submit, self.job_ids, documents))
 
     async def _waits(self, cluster: Cluster) -> None:
-        """Of the jobs for their slots, as their JobMasters say; and from the first submission to the last slot."""
+        """Add the jobs' longest wait for their slots, and the time from the first submission to the last slot."""
         jobs: list[JobInfo] = [await cluster.client.job(job_id) for job_id in self.job_ids]
         self._add("submission: longest wait of a job for its slots", "s", max(_slots_after(job) for job in jobs))
         began = min(job.start_time for job in jobs) / 1000
@@ -183,7 +183,7 @@ class Trial:
 
 
 class Swarm:
-    """The process that plays TaskManagers; they are there with the block, and come with `go`."""
+    """The process that simulates TaskManagers. It lives as long as the block; `go` makes them connect."""
 
     def __init__(self, cluster: Cluster, count: int, *, offset: int) -> None:
         secret, port = cluster.state / "cluster.secret", cluster.settings["jobmanager.rpc.port"]
@@ -227,7 +227,7 @@ def _document(name: str, parallelism: int) -> bytes:
 
 
 def _slots_after(job: JobInfo) -> float:
-    """Seconds from the start of its JobMaster until it had them."""
+    """Return the seconds from the start of the job's JobMaster until it had its slots."""
     return job.minflinkd.submission["slots"]
 
 
@@ -237,7 +237,7 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def _allow_files(count: int) -> None:
-    """Every connection is an open file, in the daemon and in the swarm; both take the limit over."""
+    """Raise the limit on open files, one per connection. The daemon and the swarm inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))

@@ -1,4 +1,4 @@
-"""A Python process with a Spark session of its own that answers in lines of JSON, and ends with its input."""
+"""A Python process with its own Spark session, which answers in lines of JSON and ends with its input."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_TIMEOUT = 900  # seconds until an answer
-_END = 120  # seconds, after the end of its input
+_TIMEOUT = 900  # seconds for an answer
+_END = 120  # seconds to end, after the end of its input
 
 
 class SparkProcess:
-    """Whatever it writes to stdout that is no JSON is Spark's, and left out."""
+    """Output on stdout that is not JSON comes from Spark and is ignored."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
         self._log = log
 
     def tell(self, line: bytes) -> None:
-        """Write a line to its stdin; a newline is added."""
+        """Write a line to its stdin. Adds the newline."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + b"\n")
 
     async def answer(self) -> dict[str, Any]:
-        """Its next one. Raises RuntimeError with what Spark said, TimeoutError."""
+        """Return its next answer. Raises RuntimeError with Spark's output, TimeoutError."""
         assert self._process.stdout is not None
         async with asyncio.timeout(_TIMEOUT):
             while line := await self._process.stdout.readline():
@@ -40,7 +40,7 @@ class SparkProcess:
 
 @contextlib.asynccontextmanager
 async def spark_process(module: str, settings: Mapping[str, Any], log: Path) -> AsyncIterator[SparkProcess]:
-    """`python -m MODULE SETTINGS`, with its stderr in `log`. Raises RuntimeError where it ends with an error."""
+    """Run `python -m MODULE SETTINGS` with its stderr in `log`. Raises RuntimeError if it ends with an error."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, json.dumps(settings)),

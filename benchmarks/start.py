@@ -57,7 +57,7 @@ def _import_time() -> float:
 
 
 async def _daemon(base: Path) -> tuple[float, float]:
-    """Seconds until ready, and MiB a second later; without any TaskManager."""
+    """Return the seconds until ready, and the MiB a second later, without any TaskManager."""
     base.mkdir()
     settings = {"rest.port": 0, "resourcemanager.standby-taskmanagers": 0}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
@@ -93,7 +93,7 @@ async def _daemon(base: Path) -> tuple[float, float]:
 
 
 async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds by phase, and MiB by process."""
+    """Return seconds by phase, and MiB by process."""
 
     async def ready() -> TaskManager | None:
         return next(iter(await cluster.task_managers()), None)
@@ -121,7 +121,7 @@ async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, f
 
 
 def _memory(process: psutil.Process) -> float:
-    """MiB; of a process that has just ended, 0."""
+    """Return MiB; 0 if the process has just ended."""
     try:
         return float(process.memory_full_info().pss) / MIB
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

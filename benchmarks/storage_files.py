@@ -1,16 +1,16 @@
 """What a stateful query costs the storage of its checkpoints, HDFS and S3, beside plain PySpark.
 
-Both sides run the query of `tests/windows_job.py` over the same event files, one a micro-batch, with RocksDB and
-changelog checkpointing; `benchmarks/plain.py` says what else they have in common. Ten files are given at a time. Plain
-PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one
-behind each ten files, by request. Results, code and the daemon's own store are on the local disk on both sides, so that
-only what the state costs is counted. Counted is from the end of the first file (and of the first checkpoint) to when
-nothing is asked of the storage any more: forty files (fewer on S3, and with many partitions), and the micro-batches
-without data that Spark puts behind each ten, in which the watermark closes windows.
+Both sides run the query of `tests/windows_job.py` over the same event files, one per micro-batch, with RocksDB and
+changelog checkpointing; `benchmarks/plain.py` says what else they have in common. Files come ten at a time. Plain
+PySpark has its checkpoint directory on the storage; the job of minflinkd has its checkpoints there, and takes one on
+request after every ten files. Results, code and the daemon's own store are on the local disk on both sides, so that
+only the cost of the state is counted. Counting begins after the first file (and the first checkpoint) and ends when
+there are no more requests to the storage. It covers forty files (fewer on S3, and with many partitions), and the
+micro-batches without data that Spark adds after every ten, in which the watermark closes windows.
 
-The servers count. HDFS: a NameNode and a DataNode; files created, directories with them, calls of clients by method,
-and transactions of the edit log from the NameNode's JMX. S3: SeaweedFS, by its own metrics; a write in parts is several
-requests, and renaming, which S3 has not, is what Hadoop's S3A client makes of it. Hadoop's clients are PySpark's and
+The servers count. HDFS: a NameNode and a DataNode; files created, with directories, calls of clients by method, and
+transactions of the edit log, from the NameNode's JMX. S3: SeaweedFS, by its own metrics. A write in parts is several
+requests, and so is what Hadoop's S3A client does to rename, since S3 cannot rename. Hadoop's clients are PySpark's and
 the S3A of the same release, with their defaults.
 """
 
@@ -44,15 +44,15 @@ PLAIN = "plain PySpark"
 OURS = "minflinkd"
 EVERY = 10  # files between two checkpoints
 ON_HDFS = {8: 4 * EVERY, 32: 2 * EVERY, 128: EVERY}  # files by partitions
-ON_S3 = {8: 2 * EVERY, 32: EVERY, 128: EVERY}  # plain PySpark makes thousands of requests for a micro-batch there
-NEVER = "24 h"  # between two checkpoints that nobody asked for
+ON_S3 = {8: 2 * EVERY, 32: EVERY, 128: EVERY}  # plain PySpark makes thousands of requests per micro-batch there
+NEVER = "24 h"  # between two periodic checkpoints
 FIGURES = (FILES, ENTRIES, OPERATIONS, TRANSACTIONS, REQUESTS)
 PLOTS = Path(__file__).parents[1] / "build" / "plots"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of so many micro-batches with data; `batches`: with those without."""
+    """The cost of `files` micro-batches with data; `batches` includes those without data."""
 
     files: int
     batches: int
@@ -134,7 +134,7 @@ async def _job(cluster: Cluster, counted: Counted, base: Path, count: int, files
 
 
 async def _processed(cluster: Cluster, job_id: str, files: int) -> int:
-    """So many files; the number of micro-batches until then."""
+    """Wait until so many files are processed, and return the number of micro-batches until then."""
 
     async def reached() -> bool:
         (task,) = (await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any]))["tasks"].values()

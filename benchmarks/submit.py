@@ -62,7 +62,7 @@ async def measure(base: Path, quick: bool) -> Row:
 
 
 async def _submit(cluster: Cluster, job: WindowsJob, name: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds since the beginning, then by phase of the task. The job is cancelled before this returns."""
+    """Return the seconds since the beginning, and by phase of the task. Cancels the job before it returns."""
     file = streaming(job, name)
     began = time.time()
     job_id = await cluster.submit(file)

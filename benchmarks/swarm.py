@@ -31,7 +31,7 @@ from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.taskmanager import core as tm
 from minflinkd.taskmanager.slot_events import EndTasks, StartTask
 
-BATCH = 1.0  # seconds; a task tells of its progress so often
+BATCH = 1.0  # seconds between two progress messages of a task
 RETRY = 0.5
 ANSWER = 5.0
 METRICS = {f"process.{kind}.{what}": 1e9 for kind in ("supervisor", "session", "jvm") for what in ("rss", "cpu", "fds")}
@@ -105,7 +105,7 @@ class Player(Mailbox):
                 case tm.Exit():
                     self._tasks.job("exit", self._uplink.aclose())
                 case _:
-                    pass  # there are no files to forget, and no session to renew
+                    pass  # there are no files to delete and no session to renew
         if self._timer is not None:
             self._timer.cancel()
         if (due := self._core.next_wakeup()) is not None:
@@ -143,7 +143,7 @@ class Player(Mailbox):
         self._tasks.job(f"{state} of {deployment.attempt_id}", self._until_told(deployment, status))
 
     async def _until_told(self, deployment: m.DeployTask, status: m.TaskStatus) -> None:
-        """A refusal is an answer; so is the silence of a JobMaster that was replaced meanwhile."""
+        """Send the status until it is answered. A refusal is an answer; a replaced JobMaster never answers."""
         request = m.TaskStateChanged(resource_id=self._core.resource_id, status=status)
         target = job_master(deployment.job.job_id)
         for _ in range(20):

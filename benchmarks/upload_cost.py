@@ -6,7 +6,7 @@ has changed since: tens of MB. In a block "without" there is none. The blocks ta
 (the JVM's compiler, RocksDB's levels, other work on the machine) drifts for both. The first seconds of a block, in
 which the one before it lingers, are left out; RocksDB makes its own snapshots every 5 s in both.
 
-The loss compares each block "with" to the mean of the blocks "without" before and behind it; the verdict is the median
+The loss compares each block "with" to the mean of the blocks "without" before and after it; the verdict is the median
 of these losses against the aim. Processor time is that of the TaskManager's supervisor, which uploads, and of the
 daemon.
 """
@@ -35,12 +35,12 @@ from tests.cluster import Cluster, running_cluster
 
 AIM = 3.0  # % of throughput lost
 STATE = 100  # MB
-SHARE = 0.1  # of it, in each micro-batch
+SHARE = 0.1  # of the state, changed in each micro-batch
 ROWS = round(STATE * 1_000_000 / ROW * SHARE)
 EVERY = 1.5  # seconds
 SETTLING = 3.0  # seconds of a block that are left out
 WARM = 15  # micro-batches
-AHEAD = 100  # micro-batches that wait to be processed: more than the commit log keeps quiet about
+AHEAD = 100  # micro-batches waiting to be processed: more than are committed between two reads of the log
 WITHOUT = "without uploads"
 
 
@@ -62,7 +62,7 @@ class Block:
 
     @property
     def uploaded(self) -> float:
-        """MB a second."""
+        """MB per second."""
         return sum(c.checkpointed_size for c in self.checkpoints) / 1e6 / (self.until - self.since)
 
 
@@ -82,7 +82,7 @@ async def measure(base: Path, quick: bool, blocks: int = 0, seconds: float = 0.0
 
 
 async def _in_turn(cluster: Cluster, state: LargeState, count: int, length: float) -> tuple[list[Block], list[Block]]:
-    """One more without than with: each of these stands between two of those."""
+    """Run the blocks in turn. There is one more without uploads, so that each block with is between two without."""
     first = state.load(STATE)
     job_id = await cluster.submit(state.write("uploads", interval="1 h"))
     async with commit_log.watched(cluster) as times, _fed(state, times):
@@ -94,7 +94,7 @@ async def _in_turn(cluster: Cluster, state: LargeState, count: int, length: floa
             uploads = number % 2 == 1
             block = await _block(cluster, job_id, length, uploads=uploads)
             (beside if uploads else without).append(block)
-            await asyncio.sleep(1)  # the watch looks every half second
+            await asyncio.sleep(1)  # the log is read every half second
             pairs = [(epoch, at) for epoch, at in sorted(times.items()) if epoch - 1 in times]
             block.batches = [at - times[n - 1] for n, at in pairs if times[n - 1] >= block.since and at <= block.until]
             what = f"{block.uploaded:.0f} MB/s uploaded" if uploads else WITHOUT
@@ -116,7 +116,7 @@ async def _block(cluster: Cluster, job_id: str, length: float, *, uploads: bool)
 
 @contextlib.asynccontextmanager
 async def _uploading(cluster: Cluster, job_id: str, *, every: float | None) -> AsyncIterator[list[Checkpoint]]:
-    """The checkpoints that are taken while the block runs, where `every` says how often."""
+    """Take checkpoints while the block runs, as often as `every` says, and yield their list."""
     taken: list[Checkpoint] = []
     over = asyncio.Event()
 
@@ -144,7 +144,7 @@ def _seconds(processes: dict[str, psutil.Process]) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _fed(state: LargeState, times: commit_log.Commits) -> AsyncIterator[None]:
-    """Changes that wait to be processed, always some."""
+    """Make sure that there are always changes waiting to be processed."""
 
     async def feed() -> None:
         last = 0

@@ -23,7 +23,7 @@ FILE = "lag"
 
 @dataclass(frozen=True)
 class Lag:
-    """Of the event loop, over a while. Seconds."""
+    """The event loop's lag over a period, in seconds."""
 
     p50: float
     p99: float
@@ -31,7 +31,7 @@ class Lag:
 
 
 def lag_between(base: Path, since: float, until: float) -> Lag:
-    """Of the daemon whose state directory is in `base`; times of day."""
+    """Return the lag of the daemon with its state directory in `base`, between two times of day."""
     samples = SAMPLE.iter_unpack((base / FILE).read_bytes())
     found = sorted(lag for at, lag in samples if since <= at <= until)
     return Lag(found[len(found) // 2], found[int(0.99 * len(found))], found[-1])

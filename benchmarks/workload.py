@@ -1,4 +1,4 @@
-"""The job that the rows run: the windowed aggregate of the fault tests, as a stream that does not end."""
+"""The job that the rows run: the windowed aggregate of the fault tests, as an endless stream."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.windows_job import WindowsJob
 
 
 def streaming(job: WindowsJob, name: str, *, parallelism: int = 2, checkpoint_interval: str = "1 s") -> Path:
-    """A job file; `job` says what it reads."""
+    """Write a job file; `job` says what it reads."""
     return job.write(name, mode="streaming", parallelism=parallelism, checkpointing={"interval": checkpoint_interval})
 
 
 @contextlib.asynccontextmanager
 async def fed(job: WindowsJob, *, pace: float) -> AsyncIterator[None]:
-    """Event files, one micro-batch each, every `pace` seconds while the block runs."""
+    """Write an event file, which becomes one micro-batch, every `pace` seconds while the block runs."""
 
     async def feed() -> None:
         for i in itertools.count():

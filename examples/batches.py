@@ -1,4 +1,4 @@
-"""What the compare.py of several examples share: a local Spark session, and two sets of rows compared."""
+"""What the compare.py scripts of several examples share: a local Spark session, and the comparison of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def local_session(name: str) -> SparkSession:
 
 
 def compare(wanted: DataFrame, found: DataFrame) -> dict[str, Any]:
-    """Rows are counted: one that is there twice counts twice."""
+    """Compare two sets of rows. Duplicate rows count."""
     columns = wanted.columns
     batch_rows, stream_rows = (
         Counter(tuple(row) for row in rows.select(*columns).collect()) for rows in (wanted, found)

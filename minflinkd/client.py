@@ -1,4 +1,4 @@
-"""Jobs from a Python script: built as in `minflinkd.jobgraph.api`, checked and submitted as by `minflinkd run`.
+"""Jobs from a Python script: built with `minflinkd.jobgraph.api`, checked and submitted as by `minflinkd run`.
 
 from minflinkd.client import Job
 
@@ -6,10 +6,10 @@ job = Job("clicks", params={"minutes": 60})
 clicks = job.source("clicks", format="json", path="/data/clicks", schema="user STRING, time TIMESTAMP")
 clicks.sink("out", format="parquet", path="/data/out")
 job.dry_run()                    # raises InvalidJobGraph with every fault
-running = job.submit()           # the daemon at $MINFLINKD_URL, else at http://127.0.0.1:8081
+running = job.submit()           # to the daemon at $MINFLINKD_URL, or at http://127.0.0.1:8081
 running.wait(timeout=600)        # until it has ended; raises JobEndedBadly
 
-Calls block, and may be made where an event loop runs already (a notebook).
+Calls block. They also work where an event loop is already running (in a notebook).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 __all__ = ["Job", "JobEndedBadly", "NotEndedYet", "SubmittedJob"]
 
 R = TypeVar("R")
-REQUEST_TIMEOUT = 30.0  # seconds, of one request; a submission waits for its analysis
+REQUEST_TIMEOUT = 30.0  # seconds for one request; a submission waits for its analysis
 
 
 class JobEndedBadly(MinflinkError):
-    """The job that was waited for is FAILED or CANCELED; the message has the cause."""
+    """The awaited job is FAILED or CANCELED; the message has the cause."""
 
     code = "job-ended-badly"
 
 
 class NotEndedYet(MinflinkError):
-    """The job that was waited for still runs when the time is over."""
+    """The awaited job is still running after the timeout."""
 
     code = "job-not-ended"
     consequence = Consequence.RETRYABLE
@@ -55,13 +55,13 @@ class NotEndedYet(MinflinkError):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job that a daemon has accepted. Every call raises DaemonUnreachable, and Refused where the daemon says no."""
+    """A job that a daemon has accepted. Every call raises DaemonUnreachable, and Refused if the daemon refuses it."""
 
     id: str
     url: str  # of the daemon
 
     def info(self) -> JobInfo:
-        """As `GET /jobs/:jobid` has it."""
+        """Return what `GET /jobs/:jobid` answers."""
         return _carried_out(self.url, lambda client: client.job(self.id))
 
     @property
@@ -70,9 +70,9 @@ class SubmittedJob:
         return self.info().state
 
     def wait(self, timeout: float | None = None) -> JobInfo:
-        """Until the job is FINISHED; `timeout` in seconds. A daemon that is away for less than a minute is waited for.
+        """Wait until the job is FINISHED, for at most `timeout` seconds. The daemon may be away for up to a minute.
 
-        Raises JobEndedBadly, and NotEndedYet when the time is over.
+        Raises JobEndedBadly, and NotEndedYet after the timeout.
         """
 
         async def ended(client: Client) -> JobInfo:
@@ -91,18 +91,20 @@ class SubmittedJob:
         return _carried_out(self.url, ended)
 
     def cancel(self) -> None:
-        """Returns when the cancellation has begun; `wait` then raises JobEndedBadly."""
+        """Cancel the job. Returns when the cancellation has begun; `wait` then raises JobEndedBadly."""
         _carried_out(self.url, lambda client: client.cancel(self.id))
 
 
 class Job(api.Job):
-    """A job that a daemon can be asked about. `url`: of the daemon; without it $MINFLINKD_URL, else this machine's.
+    """A job to check with or submit to a daemon.
 
-    `base`: the directory to which paths of artifacts are relative; without it the present one.
+    `url` is the daemon's; by default $MINFLINKD_URL, or this machine's daemon.
+
+    `base` is the directory to which paths of artifacts are relative; by default the current one.
     """
 
     def dry_run(self, *, url: str | None = None, base: Path | str | None = None) -> None:
-        """Have the job checked as `submit` does, its SQL and schemas by Spark; nothing is started.
+        """Have the daemon check the job as for `submit`, and Spark its SQL and schemas. Nothing is started.
 
         Raises InvalidJobGraph with every fault, DaemonUnreachable, Refused.
         """
@@ -116,9 +118,10 @@ class Job(api.Job):
         wait: bool = False,
         timeout: float | None = None,
     ) -> SubmittedJob:
-        """Check the job, upload its artifacts, and return when it is accepted; with `wait` when it is FINISHED.
+        """Check the job, upload its artifacts, and return when it is accepted, or with `wait` when it is FINISHED.
 
-        Raises as `dry_run`, and with `wait` as SubmittedJob.wait, which `timeout` is for. A refused job leaves nothing.
+        Raises what `dry_run` raises, and with `wait` also what SubmittedJob.wait raises, which gets `timeout`. A
+        refused job leaves nothing behind.
         """
         accepted = self._submit(url, base, dry_run=False)
         job = SubmittedJob(accepted.jobid, _url(url))
@@ -147,15 +150,15 @@ def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> 
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(connected())
-        with ThreadPoolExecutor(1, thread_name_prefix="minflinkd client") as thread:  # this one has a running loop
+        with ThreadPoolExecutor(1, thread_name_prefix="minflinkd client") as thread:  # this thread has a running loop
             return thread.submit(asyncio.run, connected()).result()
 
 
 class _SilentRetries:
-    """stamina logs each retry; a script only needs the exception, if all of them fail.
+    """Keeps stamina from logging each retry: a script only needs the exception, if all retries fail.
 
-    Its hooks are those of the process: the first of several calls at a time sets them aside, the last one brings them
-    back.
+    The hooks belong to the process. Of several concurrent calls, the first one removes them and the last one restores
+    them.
     """
 
     def __init__(self) -> None:

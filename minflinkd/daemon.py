@@ -1,4 +1,4 @@
-"""The composition root of the daemon: makes every component once and hands it down. Nothing here decides anything."""
+"""The composition root of the daemon: creates every component once and passes it on. Decides nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.java import check_java
 from minflinkd.taskmanager.settings import settings_of, write_settings
 
-CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds: a TaskManager of ours is not left behind for good (R15)
+CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
 READY_FILE = "daemon.json"
 MEETING_FILE = "rpc.json"
 
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class DaemonInfo:
-    """Where a daemon that is ready can be reached."""
+    """The addresses of a daemon that is ready."""
 
     url: str
     blob_url: str
@@ -66,14 +66,14 @@ class DaemonInfo:
 
 
 class MeetingPoint(msgspec.Struct, frozen=True):
-    """The content of rpc.json: where TaskManagers that outlive a daemon look for the next one."""
+    """The content of rpc.json, in which TaskManagers that outlive a daemon look for the next one."""
 
     port: int
-    version: str  # of the package: daemon and TaskManagers must be of one
+    version: str  # of the package: daemon and TaskManagers must have the same version
 
 
 class Daemon(Component):
-    """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers come up behind."""
+    """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers start afterwards."""
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         super().__init__("daemon")
@@ -96,9 +96,9 @@ class Daemon(Component):
     async def _start(self) -> None:
         epoch = self._epoch = self._leadership.take()
         ids = self._ids = IdSource(epoch=epoch)
-        self._ready_file.unlink(missing_ok=True)  # of a daemon that was killed
+        self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         config, state = self.config, self.state_directory
-        # Before a TaskManager is started in vain: Java, without which it cannot run, and the port of the endpoint.
+        # Check for Java and the port of the endpoint first: without them a TaskManager would be started in vain.
         if config.resourcemanager.driver is not Driver.STANDALONE:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
@@ -163,11 +163,11 @@ class Daemon(Component):
             sockets=self._rest_sockets,
         )
         lag = LoopLag(self.metrics.registry, self._clock)
-        # In the order in which they start; they stop in the opposite one.
+        # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()
         await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher, self.rest)
-        # For whoever starts a daemon on a free port: where it is, from the moment it is ready.
+        # Tells whoever started a daemon on a free port where it is, once it is ready.
         await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
         self._came_up = True
 
@@ -177,7 +177,7 @@ class Daemon(Component):
             await part.start()
 
     def _rpc_ports(self) -> tuple[int, ...]:
-        """The earlier daemon's first, where the options allow it (A6)."""
+        """Return the ports to try: first the earlier daemon's, if the options allow it (A6)."""
         configured, last = self.config.jobmanager.rpc_port, self._last_meeting_point()
         if last is None or not (last.port in configured or 0 in configured):
             return tuple(configured)
@@ -190,7 +190,7 @@ class Daemon(Component):
             return None
 
     async def _meet_task_managers(self) -> None:
-        """Those of an earlier daemon register with this one (R7). Where they cannot, they are ended."""
+        """Let an earlier daemon's TaskManagers register with this one (R7). If they cannot find it, end them."""
         assert self.driver is not None
         here = MeetingPoint(self.rpc.endpoint[1], __version__)
         if here != self._last_meeting_point():
@@ -199,7 +199,7 @@ class Daemon(Component):
 
     async def _stop(self) -> None:
         ends = [part.aclose for part in reversed(self._parts)]
-        if self._parts:  # else the directory, and what stands in it, is another daemon's
+        if self._parts:  # otherwise the directory and its content belong to another daemon
             ends.insert(0, self._withdraw)
         self._parts = []
         if self.driver is not None:
@@ -207,23 +207,23 @@ class Daemon(Component):
         for end in (*ends, self._network.aclose, self._storages.aclose):
             try:
                 await end()
-            except Exception:  # the others must end all the same, TaskManagers above all
+            except Exception:  # the other parts must end all the same, above all TaskManagers
                 log.exception("a part of the daemon did not end well")
-        listening.close(self._rest_sockets)  # if the start failed, the endpoint has not taken them over
+        listening.close(self._rest_sockets)  # the endpoint has not taken them over if the start failed
         self._leadership.release()
 
     async def _withdraw(self) -> None:
         self._ready_file.unlink(missing_ok=True)
 
     async def _end_task_managers(self) -> None:
-        """All of them; but a daemon that did not come up leaves those of an earlier one to the next (A6)."""
+        """End all TaskManagers. A daemon that did not come up leaves those of an earlier one to the next (A6)."""
         assert self.driver is not None
         await self.driver.stop_all(adopted=self._came_up)
 
     def apply(self, config: Config) -> None:
-        """Take over the options that can change at run time; jobs that run keep those that they began with."""
+        """Apply the options that can change at run time. Running jobs keep the options they started with."""
         self.config = config
-        if (resource_manager := self.resource_managers.current) is not None:  # else the next one begins with them
+        if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one starts with them
             resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
 
@@ -237,15 +237,15 @@ class Daemon(Component):
 
     @property
     def _blob_store(self) -> str:
-        """Below the cluster's id: what the cleanup does not know there must not be another cluster's (B19)."""
+        """Below the cluster's id: the cleanup deletes what it does not know, so that must be this cluster's (B19)."""
         return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/{self._cluster_id}/blobs"
 
     def _task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
-        if (resource_manager := self.resource_managers.current) is not None:  # else the next one finds those that live
+        if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one finds out
             resource_manager.task_manager_exited(resource_id, reason)
 
     def _task_manager_disconnected(self, address: Address) -> None:
-        if (resource_manager := self.resource_managers.current) is not None:  # else it registers with the next one
+        if (resource_manager := self.resource_managers.current) is not None:  # otherwise it registers with the next one
             resource_manager.task_manager_disconnected(ResourceId(address.removeprefix("taskmanager/")))
 
     def _new_resource_manager(self) -> ResourceManager:
@@ -272,7 +272,7 @@ class Daemon(Component):
         )
 
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
-        """Write the TaskManager's settings, and say how it is started; no secret is on the command line."""
+        """Write the TaskManager's settings and return its command line, which holds no secret."""
         settings = settings_of(
             self.config,
             resource_id=resource_id,

@@ -1,4 +1,4 @@
-"""From the configuration to the options of the daemon's components."""
+"""Turns the configuration into the options of the daemon's components."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def master_hooks(config: Config) -> tuple[str, ...]:
 
 
 def restart_strategy(config: Config) -> RestartStrategy:
-    """The daemon's default, for jobs that name none."""
+    """Return the daemon's default, for jobs that name none."""
     chosen = config.restart_strategy
     match chosen.type:
         case RestartStrategyType.FIXED_DELAY:

@@ -1,4 +1,4 @@
-"""A daemon as a process: signals, sd_notify, and a configuration that is read again."""
+"""A daemon as a process: signals, sd_notify, and reloading the configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def serve(
     overrides: Mapping[str, str] | None = None,
     ready: Callable[[DaemonInfo], None] | None = None,
 ) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP reads the configuration again. Raises MinflinkError, OSError."""
+    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads the configuration. Raises MinflinkError, OSError."""
     crash_points.announce()
     stop = asyncio.Event()
     reload = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The Python part of the clicks job: an artifact of it. Its functions are those of clicks_spark.py."""
+"""The Python part of the clicks job: an artifact. Its functions are those of clicks_spark.py."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def campaign_of(urls: Iterator[pd.Series]) -> Iterator[pd.Series]:
 
 
 def unique(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """Each click once, with the campaign that its URL names."""
-    campaign = pandas_udf(campaign_of, "string")  # type: ignore[call-overload]  # wants pd.Series[str], not a type at runtime
+    """Return each click once, with the campaign in its URL."""
+    campaign = pandas_udf(campaign_of, "string")  # type: ignore[call-overload]  # expects pd.Series[str], no type at runtime
     return inputs["clicks"].dropDuplicates(["click_id", "time"]).withColumn("campaign", campaign("url"))

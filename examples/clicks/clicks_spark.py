@@ -1,9 +1,9 @@
-"""The pipeline as a plain PySpark script, from before it was ported to clicks.yaml and clicks.py.
+"""The pipeline as a plain PySpark script, before it was ported to clicks.yaml and clicks.py.
 
     spark-submit examples/clicks/clicks_spark.py INPUT OUTPUT
 
-Clicks are delivered more than once. Each counts once, for the campaign that its URL names. There are two outputs:
-clicks by minute and campaign, and the clicks that a purchase of the same user followed within half an hour.
+Clicks are delivered more than once. Each counts once, for the campaign in its URL. There are two outputs: clicks by
+minute and campaign, and the clicks that were followed by a purchase of the same user within half an hour.
 """
 
 import sys

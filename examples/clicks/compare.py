@@ -1,9 +1,9 @@
-"""Runs the plain script's query as a Spark batch over the same files, and compares it row by row with a job's outputs.
+"""Runs the plain script's query as a Spark batch over the same files, and compares it with a job's outputs row by row.
 
     python examples/clicks/compare.py INPUT OUTPUT...
 
-Prints one JSON object: for each OUTPUT and sink the rows of both, the rows that only one of them has, and whether all
-are equal. Exit code 1 if not.
+Prints one JSON object: for each OUTPUT and sink the rows of both, the rows that only one has, and whether all are
+equal. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def batch(spark: SparkSession, source: str) -> dict[str, DataFrame]:
-    """The functions of clicks_spark.py, with nothing streaming in it."""
-    spark.sparkContext.addPyFile(str(HERE / "clicks_spark.py"))  # for the driver and for its Python workers
+    """Run the functions of clicks_spark.py without streaming."""
+    spark.sparkContext.addPyFile(str(HERE / "clicks_spark.py"))  # for the driver and its Python workers
     import clicks_spark as script
 
     clicks = script.unique(spark.read.schema(script.CLICKS).json(f"{source}/clicks"))

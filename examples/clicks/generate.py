@@ -2,10 +2,10 @@
 
     python examples/clicks/generate.py DIRECTORY [--files 12] [--seed 1]
 
-`DIRECTORY/clicks/clicks-000.json` and on hold ten minutes of clicks each, `DIRECTORY/purchases/` the purchases of the
-same minutes. One click in eight is delivered again up to four minutes later, in the same file or in the next one.
-Events are up to two minutes out of order, so that with a watermark delay of ten minutes none is late. The same seed
-writes the same files.
+The files from `DIRECTORY/clicks/clicks-000.json` on hold ten minutes of clicks each, `DIRECTORY/purchases/` the
+purchases of the same minutes. One click in eight is delivered again up to four minutes later, in the same file or the
+next one. Events are up to two minutes out of order, so that none is late with a watermark delay of ten minutes. The
+same seed writes the same files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 START = datetime(2026, 3, 1, 8, 0, tzinfo=UTC)
-SPAN = 600  # seconds a file
-CLICKS = 120  # a file, without those that come twice
+SPAN = 600  # seconds per file
+CLICKS = 120  # per file, without duplicates
 USERS = 40
 CAMPAIGNS = ("spring", "newsletter", "search", "")
 
-Event = tuple[float, dict[str, Any]]  # when it is delivered, in seconds after START; the event
+Event = tuple[float, dict[str, Any]]  # time of delivery, in seconds after START; the event
 
 
 def events(files: int, seed: int) -> dict[str, list[Event]]:
-    """All clicks and purchases, by the name of their directory."""
+    """Return all clicks and purchases, by the name of their directory."""
     chance = random.Random(seed)
     clicks: list[Event] = []
     purchases: list[Event] = []
@@ -49,7 +49,7 @@ def events(files: int, seed: int) -> dict[str, list[Event]]:
 
 
 def write(directory: Path, files: int = 12, seed: int = 1) -> None:
-    """Events by the time of their delivery, a file for each ten minutes. What comes after the last file is in it."""
+    """Write events by the time of their delivery, one file per ten minutes. The last file has all that come later."""
     for name, delivered in events(files, seed).items():
         (directory / name).mkdir(parents=True, exist_ok=True)
         for number in range(files):

@@ -1,8 +1,8 @@
-"""Runs the flights query as a Spark batch over the same files, and compares it row by row with what the stream wrote.
+"""Runs the flights query as a Spark batch over the same files, and compares it with the stream's output row by row.
 
     python examples/flights/compare.py EVENTS RESULT
 
-Prints one JSON object: rows of each, rows that only one has, and whether the two are equal. Exit code 1 if not.
+Prints one JSON object: the rows of both, the rows that only one has, and whether they are equal. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 
 
 def batch(spark: SparkSession, events: str, job_file: Path = HERE / "flights.yaml") -> DataFrame:
-    """The job's own source, Python and SQL, with nothing streaming in it."""
-    spark.sparkContext.addPyFile(str(HERE / "flights.py"))  # for the driver and for its Python workers
+    """Run the job's own source, Python and SQL, without streaming."""
+    spark.sparkContext.addPyFile(str(HERE / "flights.py"))  # for the driver and its Python workers
     import flights
 
     graph = read_job_file(job_file).with_params({"input": events}).job()
@@ -36,7 +36,7 @@ def batch(spark: SparkSession, events: str, job_file: Path = HERE / "flights.yam
 
 
 def compare(spark: SparkSession, events: str, result: str) -> dict[str, Any]:
-    """`exceptAll` both ways: a row that is there twice counts twice."""
+    """Compare with `exceptAll` in both directions: duplicate rows count."""
     wanted, found = batch(spark, events).cache(), spark.read.parquet(result).cache()
     found = found.select(*wanted.columns)
     missing, surplus = wanted.exceptAll(found).count(), found.exceptAll(wanted).count()

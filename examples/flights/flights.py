@@ -1,4 +1,4 @@
-"""The Python part of the flights job: an artifact of it, run in the TaskManager and in its Python workers."""
+"""The Python part of the flights job: an artifact that runs in the TaskManager and in its Python workers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 
 def delay_class(minutes: Iterator[pd.Series]) -> Iterator[pd.Series]:
-    """The class of each delay: early, on time (less than 15 minutes late), late (less than 60), very late."""
+    """Classify each delay: early, on time (less than 15 minutes late), late (less than 60), very late."""
     bins = [float("-inf"), 0, 15, 60, float("inf")]
     for batch in minutes:
         yield pd.cut(batch, bins, right=False, labels=["early", "on time", "late", "very late"]).astype(str)
 
 
 def clean(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """Flights that did leave, from the airport of the job's params if they name one, with the class of their delay."""
+    """Return the flights that did leave, from the params' airport if they name one, with the class of their delay."""
     flights = inputs["flights"].where(col("dep_delay").isNotNull())
     if params.get("origin"):
         flights = flights.where(col("origin") == params["origin"])
-    classify = pandas_udf(delay_class, "string")  # type: ignore[call-overload]  # wants pd.Series[str], not a type at runtime
+    classify = pandas_udf(delay_class, "string")  # type: ignore[call-overload]  # expects pd.Series[str], no type at runtime
     return flights.withColumn("delay_class", classify("dep_delay"))

@@ -1,10 +1,10 @@
-"""Runs Nexmark's queries as Spark batches over the same files, and compares each row by row with what its job wrote.
+"""Runs Nexmark's queries as Spark batches over the same files, and compares each with its job's output row by row.
 
     python examples/nexmark/compare.py INPUT OUTPUT [q0 q1 ...]
 
-A query that was rewritten for a stream runs as it stands in `own/`, the others as in their job file. Prints one JSON
-object: for each query the rows of both, the rows that only one of them has, and whether they are equal. Exit code 1 if
-not.
+A query that was rewritten for a stream runs in its original form from `own/`, the others as in their job files. Prints
+one JSON object: for each query the rows of both, the rows that only one of them has, and whether they are equal. Exit
+code 1 if not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from minflinkd.jobgraph.topology import topological_order
 
 HERE = Path(__file__).resolve().parent
 QUERIES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 20, 22)
-# A job that writes every change of a result: of the rows with the same key those count that are the latest.
+# Jobs that write every change of a result. Of the rows with the same key, only the latest count.
 LATEST = {"q4": (["category"], "auctions"), "q18": (["bidder", "auction"], "dateTime"), "q19": (["auction"], "bids")}
 
 
 def batch(spark: SparkSession, query: str, source: str) -> DataFrame:
-    """The query over all of its input at once."""
+    """Run the query over all of its input at once."""
     graph = read_job_file(HERE / f"{query}.yaml").with_params({"input": source}).job()
     own = HERE / "own" / f"{query}.sql"
     frames: dict[str, DataFrame] = {}
@@ -59,9 +59,9 @@ def _frame(spark: SparkSession, vertex: Vertex, inputs: dict[str, DataFrame], pa
 
 
 def result(spark: SparkSession, query: str, output: str) -> DataFrame:
-    """What the job wrote."""
+    """Return what the job wrote."""
     rows = spark.read.parquet(f"{output}/{query}")
-    if query == "q12":  # which rows share ten seconds of the clock differs from run to run; all of a bidder's do not
+    if query == "q12":  # rows fall into other ten-second windows in every run; a bidder's total is the same
         return rows.groupBy("bidder").agg(sum("bid_count").alias("bid_count"))
     if query in LATEST:
         keys, version = LATEST[query]
@@ -80,7 +80,7 @@ def main() -> int:
     from batches import compare, local_session
 
     spark = local_session("Nexmark as batches")
-    spark.sparkContext.addPyFile(str(HERE / "nexmark.py"))  # for the driver and for its Python workers
+    spark.sparkContext.addPyFile(str(HERE / "nexmark.py"))  # for the driver and its Python workers
     found = {
         query: compare(batch(spark, query, str(arguments.input.absolute())), result(spark, query, arguments.output))
         for query in arguments.queries

@@ -2,11 +2,11 @@
 
     python examples/nexmark/generate.py DIRECTORY [--events 3000] [--files 6] [--seed 1]
 
-Of 50 events one is a person, three are auctions, 46 are bids, as in Nexmark; ten events a second, from half a minute
-before midnight in UTC. An event is delivered up to two seconds late, so that with Nexmark's watermark delay of four
-seconds none is dropped. No auction is open longer than a minute. No two events have the same time, and no two bids for
-an auction the same price, so that every query has one right answer. `side_input.csv` is the bounded table of query 13.
-The same seed writes the same files.
+As in Nexmark, of 50 events one is a person, three are auctions and 46 are bids. There are ten events per second, from
+half a minute before midnight UTC. Events are delivered up to two seconds late, so that none is dropped with Nexmark's
+watermark delay of four seconds. No auction is open longer than a minute. No two events have the same time, and no two
+bids for an auction the same price, so that every query has exactly one correct answer. `side_input.csv` is the bounded
+table of query 13. The same seed writes the same files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Event = dict[str, Any]
 
 @dataclass
 class Market:
-    """What there is when the next event is drawn."""
+    """The state from which the next event is drawn."""
 
     chance: random.Random
     persons: int = 0
@@ -114,7 +114,7 @@ class Market:
         }
 
     def _somebody(self) -> int:
-        """One of the persons that came last is likelier to do something."""
+        """Return the id of a person. Recent persons are more active."""
         return FIRST_ID + max(0, self.persons - 1 - int(self.chance.expovariate(0.1)))
 
     def _price(self) -> int:
@@ -125,7 +125,7 @@ class Market:
 
 
 def write(directory: Path, events: int = 3000, files: int = 6, seed: int = 1) -> None:
-    """`files` of each kind, by the time at which events are delivered."""
+    """Write `files` files of each kind, with events in the order of delivery."""
     market = Market(random.Random(seed))
     delivered: dict[str, list[tuple[float, Event]]] = {"person": [], "auction": [], "bid": []}
     for number in range(events):

@@ -1,4 +1,4 @@
-"""What Nexmark's queries 13 and 14 want of Python: an artifact of their jobs."""
+"""The Python parts of Nexmark's queries 13 and 14: an artifact of their jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 
 def enriched(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """Query 13: each bid with the value that the side input has for its auction. The file is read as a table."""
+    """Query 13: add to each bid the side input's value for its auction. The file is read as a table."""
     bid = inputs["bid"]
     side = bid.sparkSession.read.schema("key BIGINT, value STRING").csv(f"{params['input']}/side_input.csv")
     return bid.join(side, expr("mod(auction, 10000) = key")).select("auction", "bidder", "price", "dateTime", "value")
@@ -24,6 +24,6 @@ def count_c(texts: Iterator[pd.Series]) -> Iterator[pd.Series]:
 
 
 def counted(inputs: dict[str, DataFrame], params: dict[str, Any]) -> DataFrame:
-    """Query 14's user-defined function: how many letters c there are in `extra`."""
-    count = pandas_udf(count_c, "long")  # type: ignore[call-overload]  # wants pd.Series[str], not a type at runtime
+    """Query 14's user-defined function: count the letters c in `extra`."""
+    count = pandas_udf(count_c, "long")  # type: ignore[call-overload]  # expects pd.Series[str], which is no type at runtime
     return inputs["bid"].withColumn("c_counts", count("extra"))

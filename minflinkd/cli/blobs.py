@@ -1,4 +1,4 @@
-"""`minflinkd blobs`: what the BlobServer holds."""
+"""`minflinkd blobs`: the blobs on the BlobServer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from minflinkd.cli.exits import ExitCode, Failure
 
 if TYPE_CHECKING:
     from minflinkd.blob.client import BlobClient
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
     from minflinkd.rest.schemas import Blob, Blobs, BlobTotals
     from minflinkd.rpc.messages import ArtifactRef
     from minflinkd.runtime.ids import JobId
 
-_SHORT = 14  # characters of a key on a terminal; `delete` takes the beginning of a key
+_SHORT = 14  # characters of a key on a terminal; `delete` accepts the beginning of a key
 _SHORTEST = 6
 
 
@@ -137,7 +137,7 @@ def _job_id(owner: str | None) -> JobId | None:
 
 
 async def _all(client: Client, job: str | None) -> Blobs:
-    """Every page of the list as one."""
+    """Return all pages of the list as one."""
     import msgspec
 
     found = await client.blobs(job=job)
@@ -170,7 +170,7 @@ async def _upload(
 
 
 def _one(known: Iterable[Blob], text: str) -> Blob:
-    """The blob that the user means. Raises Failure."""
+    """Return the blob that the user means. Raises Failure."""
     found = [blob for blob in known if blob.key == text]
     if not found and len(text) >= _SHORTEST:
         found = [blob for blob in known if blob.key.startswith(text)]
@@ -197,6 +197,6 @@ def _print(found: Blobs) -> None:
 
 
 def _counted(totals: BlobTotals) -> str:
-    """`3 blobs (2 referenced, 1 staged)`."""
+    """Format like `3 blobs (2 referenced, 1 staged)`."""
     states = ", ".join(f"{count} {state}" for state, count in sorted(totals.states.items()))
     return f"{totals.blobs} {'blob' if totals.blobs == 1 else 'blobs'} ({states})"

@@ -14,10 +14,10 @@ from minflinkd.cli.text import print_json
 from minflinkd.rest.schemas import JobStatusInfo
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two queries
 
 
 @click.command()

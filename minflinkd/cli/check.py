@@ -114,7 +114,7 @@ def _by_spark(
             return ()
 
     try:
-        with warnings_only("ERROR"):  # the private daemon's log is of no use to the user
+        with warnings_only("ERROR"):  # the private daemon's log is useless to the user
             return until_told_to_end(checked)
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error
@@ -123,7 +123,7 @@ def _by_spark(
 
 
 def _not_checked(file: Path, params: Mapping[str, object], error: Exception, *, as_json: bool) -> Failure:
-    """No Spark session looked at the job. What the file alone shows is told all the same."""
+    """Return the failure for a job that no Spark session has checked. Reports what the file alone shows."""
     import msgspec
 
     from minflinkd.cli.connection import JsonFailure

@@ -1,4 +1,4 @@
-"""`minflinkd check-config`: is this configuration one that the daemon starts with?"""
+"""`minflinkd check-config`: would the daemon start with this configuration?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_config(context: click.Context, file: Path | None, overrides: tuple[str
 
 
 def parse_overrides(arguments: tuple[str, ...]) -> dict[str, str]:
-    """The values of `--set KEY=VALUE`. Raises click.BadParameter."""
+    """Return the values of `--set KEY=VALUE`. Raises click.BadParameter."""
     overrides = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")

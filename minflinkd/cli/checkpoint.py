@@ -1,4 +1,4 @@
-"""`minflinkd checkpoint`: take one now."""
+"""`minflinkd checkpoint`: take a checkpoint now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.cli.find import find_job
 from minflinkd.cli.text import print_json
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()

@@ -14,7 +14,7 @@ from minflinkd.rest.schemas import Checkpoint
 from minflinkd.rest.schemas.checkpoints import TaskCheckpoint
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()

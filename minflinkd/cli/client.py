@@ -1,6 +1,6 @@
 """The daemon's HTTP endpoint as typed calls, for the command line, the demo and tests.
 
-Repeats what is harmless to repeat: questions, and a submission under its job id (R25).
+Retries what is harmless to retry: queries, and a submission under its job id (R25).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ T = TypeVar("T")
 ATTEMPTS = 4
 FIRST_PAUSE = 0.1  # seconds
 LONGEST_PAUSE = 1.0
-POLL = 0.1  # seconds between two looks at what was triggered
-SWEEP_TIMEOUT = 600.0  # seconds: all checkpoints are listed
-SUBMIT_TIMEOUT = 300.0  # seconds: Spark analyses the job first, perhaps on a TaskManager that is yet to start
+POLL = 0.1  # seconds between two checks of a triggered operation
+SWEEP_TIMEOUT = 600.0  # seconds; all checkpoints are listed
+SUBMIT_TIMEOUT = 300.0  # seconds; Spark analyses the job first, perhaps on a TaskManager that has yet to start
 
 _UNAVAILABLE: Final = 503
 
 
 class DaemonUnreachable(MinflinkError):
-    """No answer: the outcome of a request is unknown."""
+    """No answer; the outcome of the request is unknown."""
 
     code = "daemon-unreachable"
     consequence = Consequence.RETRYABLE
@@ -74,7 +74,7 @@ class Refused(MinflinkError):
 
 
 class OperationFailed(MinflinkError):
-    """What was triggered has failed; with the code that the daemon gave it."""
+    """A triggered operation has failed. Carries the daemon's error code."""
 
     def __init__(self, cause: FailureCause) -> None:
         super().__init__(cause.stack_trace)
@@ -85,7 +85,7 @@ class OperationFailed(MinflinkError):
 
 
 class Client:
-    """Speaks to one daemon. `timeout` is of one request, in seconds.
+    """Talks to one daemon. `timeout` applies to one request, in seconds.
 
     Every call raises DaemonUnreachable and Refused.
     """
@@ -132,20 +132,20 @@ class Client:
         return await self.get(f"/taskmanagers/{resource_id}", TaskManagerDetails)
 
     async def blobs(self, *, job: str | None = None, offset: int = 0) -> Blobs:
-        """A part of the list; of one job, or of `none`, or all."""
+        """Return a part of the list: the blobs of one job, of no job (`none`), or all."""
         of_job = "" if job is None else f"&job={job}"
         return await self.get(f"/blobs?offset={offset}{of_job}", Blobs)
 
     async def orphans(self, *, job: str | None, dry_run: bool) -> Orphans:
-        """Those that were deleted, or with `dry_run` would be."""
+        """Delete orphans and return them; with `dry_run`, return what would be deleted."""
         query = None if job is None else {"job": job}
         method = "GET" if dry_run else "DELETE"
         body = await self._repeat(method, "/storage/orphans", query=query, timeout=SWEEP_TIMEOUT)
         return msgspec.json.decode(body, type=Orphans)
 
     async def blob_server(self) -> BlobClient:
-        """To be closed."""
-        from minflinkd.blob.client import BlobClient  # most commands do without
+        """Return a client of the BlobServer, which the caller closes."""
+        from minflinkd.blob.client import BlobClient  # most commands do not need it
 
         access = await self.get("/blobs/access", BlobAccess)
         return BlobClient(access.url, token=access.token)
@@ -156,7 +156,7 @@ class Client:
     async def read_log(
         self, resource_id: str, name: str, *, offset: int = 0, length: int | None = None
     ) -> AsyncIterator[bytes]:
-        """The part of a log as it comes. A negative offset counts from the end."""
+        """Yield a part of a log as it arrives. A negative offset counts from the end."""
         query = {"offset": str(offset)} | ({} if length is None else {"length": str(length)})
         path = f"/taskmanagers/{resource_id}/logs/{name}"
         try:
@@ -169,11 +169,11 @@ class Client:
             raise self._unreachable(error) from error
 
     async def cancel(self, job_id: str) -> None:
-        """Returns when the cancellation has begun."""
+        """Cancel a job. Returns when the cancellation has begun."""
         await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
 
     async def checkpoint(self, job_id: str) -> int:
-        """Take one; returns its id when it is complete. Raises OperationFailed too."""
+        """Take a checkpoint. Returns its id when it is complete. Raises OperationFailed too."""
         trigger_id = secrets.token_hex(16)
         path = f"/jobs/{job_id}/checkpoints"
         await self._repeat("POST", path, document=msgspec.json.encode({"triggerId": trigger_id}))
@@ -186,23 +186,23 @@ class Client:
             await asyncio.sleep(POLL)
 
     async def savepoint(self, job_id: str, directory: str | None) -> str:
-        """Take one; returns its URI when it is written. Raises OperationFailed too."""
+        """Take a savepoint. Returns its URI when it is written. Raises OperationFailed too."""
         body = {"target-directory": directory}
         return await self._operation(f"/jobs/{job_id}/savepoints", f"/jobs/{job_id}/savepoints", body)
 
     async def stop(self, job_id: str, directory: str | None, *, drain: bool) -> str:
-        """Stop the job with a savepoint; returns its URI when it is written. Raises OperationFailed too."""
+        """Stop the job with a savepoint. Returns its URI when it is written. Raises OperationFailed too."""
         body = {"targetDirectory": directory, "drain": drain}
         return await self._operation(f"/jobs/{job_id}/stop", f"/jobs/{job_id}/savepoints", body)
 
     async def dispose_savepoint(self, path: str) -> None:
-        """Returns when it is gone. Raises OperationFailed too."""
+        """Delete a savepoint. Returns when it is gone. Raises OperationFailed too."""
         body = msgspec.json.encode({"savepoint-path": path})
         answer = msgspec.json.decode(await self._send("POST", "/savepoint-disposal", document=body), type=Triggered)
         await self._end_of_operation(f"/savepoint-disposal/{answer.request_id}")
 
     async def _operation(self, trigger: str, status: str, body: dict[str, Any]) -> str:
-        """Repeated under one trigger id, which makes that harmless."""
+        """Trigger an operation and wait for its end. Retries use the same trigger id, which makes them harmless."""
         trigger_id = secrets.token_hex(16)
         document = msgspec.json.encode({**body, "triggerId": trigger_id})
         await self._repeat("POST", trigger, document=document)
@@ -218,26 +218,29 @@ class Client:
             await asyncio.sleep(POLL)
 
     async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:
-        """Repeated until the outcome is known; harmless, as the job has its id already.
+        """Submit a job. Retried until the outcome is known, which is harmless because the job already has its id.
 
-        What the Dispatcher has turned down is not repeated, also where it may succeed later: its artifacts are gone.
+        If the Dispatcher refuses it, there is no retry even if one might succeed: its artifacts are gone.
         """
         query = {"jobId": job_id} | ({"dry-run": "true"} if dry_run else {})
         body = await self._repeat("POST", "/jobs", query=query, document=document, when=_outcome_unknown)
         return msgspec.json.decode(body, type=Submitted)
 
     async def hot_restart(self, job_id: str, document: bytes, options: Mapping[str, str]) -> RestartAccepted:
-        """Returns when the new version is checked, and its hot restart begun. Not repeated: a second one conflicts."""
+        """Start a hot restart. Returns when the new version is checked. Not retried: a second one would conflict."""
         body = await self._send("POST", f"/jobs/{job_id}/hot-restart", query=options, document=document)
         return msgspec.json.decode(body, type=RestartAccepted)
 
     async def rescale(self, job_id: str, wanted: Mapping[str, Mapping[str, int]]) -> None:
-        """`wanted`: vertex -> `lowerBound` and `upperBound`. Returns when the hot restart has begun; not repeated."""
+        """Rescale a job. Returns when the hot restart has begun. Not retried.
+
+        `wanted` maps vertices to `lowerBound` and `upperBound`.
+        """
         body = {vertex: {"parallelism": bounds} for vertex, bounds in wanted.items()}
         await self._send("PUT", f"/jobs/{job_id}/resource-requirements", document=msgspec.json.encode(body))
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """Any answer, as any type; `msgspec.Raw` takes it as it is."""
+        """Return the answer at a path, decoded as `kind`; `msgspec.Raw` leaves it undecoded."""
         return msgspec.json.decode(await self._repeat("GET", path), type=kind)
 
     @property
@@ -307,7 +310,7 @@ def _may_succeed_later(error: Exception) -> bool:
 
 
 def _outcome_unknown(error: Exception) -> bool:
-    """Whether nobody has answered who decides about jobs."""
+    """Whether the component that decides about jobs has not answered."""
     if isinstance(error, Refused):
         return error.answer.code in ("unreachable", "rpc-timeout", "overloaded")
     return isinstance(error, DaemonUnreachable)

@@ -13,7 +13,7 @@ from minflinkd.cli.find import find_job
 from minflinkd.rest.schemas import CollectedRows
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()

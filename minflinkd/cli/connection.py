@@ -1,4 +1,4 @@
-"""What every command that speaks to a daemon has in common: its options, its loop, and how it ends on an error."""
+"""What all commands that talk to a daemon share: their options, their event loop, and how they end on an error."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DEFAULT_URL = "http://127.0.0.1:8081"
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the daemon is, and in what form the user wants the answer."""
+    """Where the daemon is, and in which form the user wants the answer."""
 
     url: str
-    timeout: float  # seconds, of one request
+    timeout: float  # seconds for one request
     as_json: bool
 
     def run(self, body: Callable[[Any], Awaitable[ExitCode | None]]) -> None:
-        """Run `body(client)` to its end, and end the command: with its exit code, or with an error and its own."""
-        import stamina  # slow to import: only commands that speak to a daemon pay for it
+        """Run `body(client)`, then end the command with its exit code, or with an error and its exit code."""
+        import stamina  # slow to import: only commands that need a daemon pay for it
 
         from minflinkd.cli.client import Client
         from minflinkd.runtime.log import warnings_only
 
-        stamina.instrumentation.set_on_retry_hooks([])  # it would log to the terminal of the user
+        stamina.instrumentation.set_on_retry_hooks([])  # it would log to the user's terminal
 
         async def connected() -> ExitCode | None:
             async with Client(self.url, timeout=self.timeout) as client:
@@ -50,7 +50,7 @@ class Connection:
             raise SystemExit(code)
 
     def failure(self, error: MinflinkError) -> Failure:
-        """What a command ends with, on stderr: a sentence and a hint, or with --json the answer of the daemon."""
+        """Return what a command prints on stderr: a sentence and a hint, or with --json the daemon's answer."""
         import msgspec
 
         from minflinkd.cli.client import Refused
@@ -69,14 +69,14 @@ class Connection:
 
 
 class JsonFailure(Failure):
-    """An error of a command that was asked for JSON."""
+    """An error of a command with --json."""
 
     def show(self, file: Any = None) -> None:
         click.echo(self.message, err=True)
 
 
 def connection_options(command: F) -> F:
-    """Adds --url, --timeout and --json; the command takes them as one `connection`."""
+    """Add --url, --timeout and --json, which the command gets as one `connection`."""
 
     @functools.wraps(command)
     def with_connection(*args: Any, url: str, timeout: float, as_json: bool, **kwargs: Any) -> Any:

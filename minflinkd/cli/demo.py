@@ -1,4 +1,4 @@
-"""`minflinkd demo`: the main job on real data, with a TaskManager killed in the middle, and the proof at its end."""
+"""`minflinkd demo`: the main job on real data. A TaskManager is killed in the middle, and the result is verified."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Demo:
     keep: bool
 
     async def run(self) -> bool:
-        """Whether the daemon was left running."""
+        """Run the demo. Returns whether the daemon is left running."""
         from minflinkd.cli.client import Client
 
         began = time.monotonic()
@@ -101,7 +101,7 @@ class Demo:
     # --- the daemon ----------------------------------------------------------------------------------------------
 
     async def _start_daemon(self) -> asyncio.subprocess.Process:
-        """Embedded defaults, but for a free port and the directory."""
+        """Start a daemon with the embedded defaults, except for a free port and the directory."""
         settings = ["rest.port=0", "resourcemanager.standby-taskmanagers=1"]
         command = [sys.executable, "-m", "minflinkd", "serve", "--state-dir", str(self.base / "state")]
         command += [part for setting in settings for part in ("--set", setting)]
@@ -111,7 +111,7 @@ class Demo:
             )
 
     async def _url(self, daemon: asyncio.subprocess.Process) -> str:
-        """From the file that the daemon writes when it is ready."""
+        """Return the daemon's URL, from the file that it writes when it is ready."""
         file = self.base / "state" / "daemon.json"
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline and daemon.returncode is None:
@@ -122,7 +122,7 @@ class Demo:
         raise Failure(f"The daemon did not come up. Its log:\n{log[-4000:]}", ExitCode.DAEMON_FAILED)
 
     async def _warm(self, client: Client) -> None:
-        """One warm TaskManager for the job; its standby comes up while the job runs."""
+        """Wait for one warm TaskManager for the job. Its standby starts while the job runs."""
         began = time.monotonic()
         while True:
             managers = (await client.task_managers()).taskmanagers
@@ -138,7 +138,7 @@ class Demo:
     # --- the job -------------------------------------------------------------------------------------------------
 
     async def _run_job(self, client: Client, events: Path) -> str:
-        """Submit, watch, kill in the middle; the job's id. Raises Failure where it does not finish."""
+        """Submit the job, watch it, kill its TaskManager; return its id. Raises Failure if the job does not finish."""
         from minflinkd.cli.submission import submit
         from minflinkd.cli.watch import watch
 
@@ -160,7 +160,7 @@ class Demo:
         return job_id
 
     async def _kill_in_the_middle(self, client: Client, job_id: str) -> bool:
-        """SIGKILL to the TaskManager that runs the job, once it is under way and its standby is warm."""
+        """Send SIGKILL to the TaskManager that runs the job, once the job is under way and the standby is warm."""
         while True:
             await asyncio.sleep(0.1)
             job = await client.job(job_id)
@@ -178,7 +178,7 @@ class Demo:
     # --- the proof -----------------------------------------------------------------------------------------------
 
     async def _report(self, client: Client, job_id: str, events: Path) -> None:
-        """Compare with the batch, and print what there is to know. Raises Failure where the two differ."""
+        """Compare the result with the batch and print a report. Raises Failure if they differ."""
         began = time.monotonic()
         _say("running the same query as a batch ...")
         output = await self._python(str(self.flights / "compare.py"), str(events), str(self._result), check=False)
@@ -224,7 +224,7 @@ class Demo:
 
 
 async def _stop(daemon: asyncio.subprocess.Process) -> None:
-    """SIGTERM; a daemon that does not end is killed, and its TaskManagers notice."""
+    """Send SIGTERM. If the daemon does not end, kill it; its TaskManagers notice that."""
     if daemon.returncode is not None:
         return
     daemon.terminate()

@@ -10,15 +10,15 @@ from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError, NotFo
 
 
 class ExitCode(IntEnum):
-    """Documented in docs/cli.md; scripts rely on them."""
+    """Exit codes, documented in docs/cli.md. Scripts rely on them."""
 
     OK = 0
-    JOB_ENDED_BADLY = 1  # the job that was waited for is FAILED or CANCELED
-    REFUSED = 2  # a wrong command line, or what the daemon refused with its faults
+    JOB_ENDED_BADLY = 1  # the awaited job is FAILED or CANCELED
+    REFUSED = 2  # a wrong command line, or the daemon refused the request because of its faults
     UNREACHABLE = 3  # no daemon answers, or it is not ready
     NOT_FOUND = 4
-    CONFLICT = 5  # the thing is in a state that does not allow it
-    DAEMON_FAILED = 6  # the daemon had an error of its own; its log has it
+    CONFLICT = 5  # the state of the target does not allow the request
+    DAEMON_FAILED = 6  # an internal error of the daemon; see its log
     INTERRUPTED = 130
 
 
@@ -26,14 +26,14 @@ _BY_STATUS = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFLICT, 503: ExitCode.UNR
 
 
 def of_status(status: int) -> ExitCode:
-    """For an answer that is an error."""
+    """Return the exit code for an error answer of the endpoint."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     return ExitCode.REFUSED if status < 500 else ExitCode.DAEMON_FAILED
 
 
 def of_error(error: MinflinkError) -> ExitCode:
-    """For an error that is no answer of the HTTP endpoint."""
+    """Return the exit code for an error that is not an answer of the endpoint."""
     if isinstance(error, NotFound):
         return ExitCode.NOT_FOUND
     if isinstance(error, Conflict):
@@ -46,4 +46,4 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: ExitCode) -> None:
         super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # click calls it a class variable, and reads it of the instance
+        self.exit_code = code  # type: ignore[misc]  # click declares it a class variable, but reads it from the instance

@@ -1,4 +1,4 @@
-"""What a user means by JOB and TASKMANAGER: an id, the beginning of one, or a job's name."""
+"""Finds what a user means by JOB and TASKMANAGER: an id, the beginning of one, or a job's name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from minflinkd.cli.exits import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_SHORTEST = 4  # of a beginning
+_SHORTEST = 4  # characters of the beginning of an id
 
 
 async def find_job(client: Client, text: str) -> str:
-    """The job's id. A name means the job of that name that has not ended, if there is one such job."""
+    """Return the job's id. A name means the job of that name that has not ended, if there is exactly one."""
     if _ID.fullmatch(text):
         return text
     jobs = (await client.jobs()).jobs
@@ -32,7 +32,7 @@ async def find_job(client: Client, text: str) -> str:
 
 
 async def find_task_manager(client: Client, text: str | None) -> str:
-    """The TaskManager's id; without a text, that of the only one."""
+    """Return the TaskManager's id; without `text`, the id of the only one."""
     known = [info.id for info in (await client.task_managers()).taskmanagers]
     if not known:
         raise Failure(

@@ -1,7 +1,7 @@
-"""One line that fits a terminal: what matters least is shortened first, then left out.
+"""Makes one line fit a terminal: the least important parts are shortened first, then left out.
 
 `RUNNING  tasks 2/2  rows in 1,234,567, out 123,456 (9,876/s)` in 40 columns is `RUNNING  tasks 2/2  rows 1.2M in, 123k
-out`, which never wraps; a line that wraps is drawn again and again below itself.
+out`, which never wraps. A line that wraps would be drawn again and again below itself.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Part:
-    """Some words of the line, in forms from the longest to the shortest. The part of the lowest `rank` is cut first."""
+    """A part of the line, in forms from longest to shortest. The part with the lowest `rank` is shortened first."""
 
     forms: tuple[str, ...]
     rank: int
 
 
 def fit(parts: Sequence[Part], width: int | None) -> str:
-    """The parts in their order, in at most `width` columns; None: as they are."""
+    """Join the parts in order, in at most `width` columns; None: in full."""
     chosen = [part.forms[0] for part in parts]
     if width is None:
         return _joined(chosen)
@@ -41,7 +41,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def short(count: float) -> str:
-    """`950`, `12k`, `1.2M`, `3.4G`."""
+    """Format like `950`, `12k`, `1.2M`, `3.4G`."""
     for unit in ("", "k", "M"):
         if count < 999.5:
             return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
@@ -50,9 +50,9 @@ def short(count: float) -> str:
 
 
 def stderr_width() -> int | None:
-    """Columns of what stderr is shown in: of the terminal, else $COLUMNS, else None: a log file has no edge."""
+    """Return the columns of the terminal of stderr, otherwise $COLUMNS, otherwise None: a log file has no limit."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or None
-    except (OSError, ValueError):  # no terminal, or not even a file
+    except (OSError, ValueError):  # not a terminal, or not even a file
         columns = os.environ.get("COLUMNS", "")
         return int(columns) if columns.isdecimal() and int(columns) > 0 else None

@@ -1,4 +1,4 @@
-"""`minflinkd hot-restart` and `minflinkd rescale`: another version of a job that runs (H1)."""
+"""`minflinkd hot-restart` and `minflinkd rescale`: another version of a running job (H1)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from minflinkd.cli.text import ON_TRIAL, print_json
 from minflinkd.rest.schemas import HotRestartInfo, SettingDiff, VersionDiff
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 _ON_TRIAL = "on-trial"
-_GRACE = 5.0  # seconds for which a version without input is followed: a job that has little may have some by then
-_PAUSE = 0.05  # seconds between two looks
+_GRACE = 5.0  # seconds to follow a version without input: a job with little input may get some by then
+_PAUSE = 0.05  # seconds between two queries
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
 _wait_trial = click.option(
@@ -110,7 +110,7 @@ def hot_restart(
             accepted = await restart(client, job_id, file, params=values, options=options, tell=_quiet)
         except RefusedJob as error:
             raise refusal(connection, error) from error
-        if not connection.as_json and yes:  # else they were shown with the question
+        if not connection.as_json and yes:  # otherwise the prompt has shown them
             _print_changes(accepted.changes)
         if detach:
             if connection.as_json:
@@ -155,7 +155,7 @@ def rescale(
 
 
 async def _follow(connection: Connection, client: Client, job_id: str, number: int, *, wait_trial: bool) -> ExitCode:
-    """Tell of each phase as it ends, until the restart is over, or waits for input."""
+    """Report each phase as it ends, until the restart is over or waits for input."""
     told = set[str]()
     waits_since: float | None = None
     while True:
@@ -206,7 +206,7 @@ def _print_changes(changes: VersionDiff) -> None:
 
 
 def _setting(setting: SettingDiff) -> str:
-    """Of an artifact, whose `before` and `after` are hashes, what became of it."""
+    """Describe a changed setting. For an artifact, whose values are hashes, only the kind of change is named."""
     kind, _, name = setting.path.partition(".")
     if kind != "artifacts":
         return f"~ {setting.path}: {setting.before or 'not set'} -> {setting.after or 'not set'}"

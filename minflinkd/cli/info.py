@@ -22,7 +22,7 @@ from minflinkd.rest.schemas import (
 )
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()
@@ -108,7 +108,7 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
 
 
 def _print_failure(exceptions: JobExceptions, later: HotRestartInfo | None) -> None:
-    """`later`: the hot restart whose version runs now, where it is another one than that which failed."""
+    """Print a failure. `later` is the hot restart that led to the running version, if another version failed."""
     text, when = (exceptions.root_exception or "").rstrip(), moment(exceptions.timestamp or 0)
     if later is None:
         click.echo(f"\nLast failure, {when}:\n{text}")
@@ -120,9 +120,9 @@ def _print_failure(exceptions: JobExceptions, later: HotRestartInfo | None) -> N
 
 
 def _version_since(restarts: Iterable[HotRestartInfo], failed: int) -> HotRestartInfo | None:
-    """The newest hot restart that led to another version, if this failure is older than that version.
+    """Return the newest hot restart that led to another version, if this failure is older than that version.
 
-    Until its tasks have stopped, a failure is of the version before.
+    A failure before the tasks have stopped belongs to the previous version.
     """
     led = next((restart for restart in restarts if restart.state in ("completed", "on-trial")), None)
     if led is None:

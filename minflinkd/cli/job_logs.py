@@ -1,6 +1,6 @@
-"""The logs of a job: of the TaskManagers that run its tasks or on which it failed last.
+"""The logs of a job, from the TaskManagers that run its tasks or on which it failed last.
 
-Of one that has ended the end is printed, as long as its logs are on the daemon's host: it says why it ended.
+For an ended TaskManager, the last lines are printed if its logs are on the daemon's host: they say why it ended.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.job_lines import JobLines
 from minflinkd.rest.schemas import JobInfo, Log
 
-_NOT_HERE = (400, 404)  # answers of the daemon about a TaskManager that has left nothing on its host
-_MAIN = "taskmanager"  # begins the name of the supervisor's log, which is read first: it names the jobs of attempts
-ENDED = 100  # lines of each log of a TaskManager that has ended
-PAUSE = 0.5  # seconds between two looks at logs that are followed
+_NOT_HERE = (400, 404)  # the daemon's answers about a TaskManager that has left nothing on its host
+_MAIN = "taskmanager"  # prefix of the supervisor's log, which is read first because it names the jobs of attempts
+ENDED = 100  # lines printed of each log of an ended TaskManager
+PAUSE = 0.5  # seconds between two reads of followed logs
 
 
 @dataclass
 class _File:
-    """One log, as far as it was read."""
+    """One log, and how far it was read."""
 
     resource_id: str
     name: str
     lines: JobLines | None  # None: every line is wanted
     offset: int = 0
-    rest: bytes = b""  # of a line whose end is not there yet
+    rest: bytes = b""  # an incomplete last line
 
     async def news(self, client: Client, size: int, *, last: bool) -> list[bytes]:
-        """The lines that came since the last look and are wanted; with `last` also one whose end is missing."""
+        """Return the wanted lines since the last call; with `last`, an incomplete last line too."""
         if size < self.offset:  # it was rotated
             self.offset, self.rest = 0, b""
         found = [line async for line in self._lines(client)] if size > self.offset else []
@@ -53,7 +53,7 @@ class _File:
 
 @dataclass
 class JobLogs:
-    """`name`: of one file on each TaskManager, else all. `whole`: also what concerns other jobs."""
+    """`name` selects one file on each TaskManager; None: all. With `whole`, lines of other jobs are included."""
 
     client: Client
     job_id: str
@@ -62,12 +62,12 @@ class JobLogs:
     _files: dict[tuple[str, str], _File] = field(default_factory=dict)
     _shown: tuple[str, str] | None = None
     _follows: bool = False
-    _ended: dict[str, tuple[Log, ...]] = field(default_factory=dict)  # of what has ended, looked at once
-    _told: set[str] = field(default_factory=set)  # of which nothing is left here
-    _attempts: tuple[str, ...] = ()  # that the job has now; those before are known by their deployments
+    _ended: dict[str, tuple[Log, ...]] = field(default_factory=dict)  # of ended TaskManagers, listed once
+    _told: set[str] = field(default_factory=set)  # ended TaskManagers that have left nothing here
+    _attempts: tuple[str, ...] = ()  # the job's current ones; logs name earlier ones when they are deployed
 
     async def listed(self) -> dict[str, tuple[Log, ...]]:
-        """The files by TaskManager. Which have ended is told once, on stderr."""
+        """Return the files by TaskManager. Reports each ended TaskManager once, on stderr."""
         job = await self.client.job(self.job_id)
         wanted = await self._task_managers(job)
         living = {manager.id for manager in (await self.client.task_managers()).taskmanagers}
@@ -86,7 +86,7 @@ class JobLogs:
         return tuple(sorted(of_name, key=lambda log: (not log.name.startswith(_MAIN), log.name)))
 
     async def _has_left_logs(self, resource_id: str) -> bool:
-        """Where they are is told in any case: there is more in them than is printed."""
+        """Whether an ended TaskManager has left logs. Reports where they are, because only their ends are printed."""
         place = f"taskmanagers/{resource_id}/log of the state directory"
         try:
             logs = (await self.client.logs(resource_id)).logs
@@ -102,7 +102,7 @@ class JobLogs:
         return True
 
     async def print(self, *, tail: int | None, follow: bool) -> None:
-        """`tail`: only so many of the last lines of each file."""
+        """Print the logs; with `tail`, only so many last lines of each file."""
         self._follows = follow
         found = await self.listed()
         if not any(found.values()):
@@ -121,7 +121,7 @@ class JobLogs:
 
     @contextmanager
     def _looked_at_again(self) -> Iterator[None]:
-        """A TaskManager may end between two requests. With --follow the other logs go on."""
+        """Tolerate that a TaskManager ends between two requests. With --follow the other logs go on."""
         try:
             yield
         except Refused:
@@ -152,6 +152,6 @@ class JobLogs:
         sys.stdout.buffer.flush()
 
     def _known_attempts(self, resource_id: str) -> set[str]:
-        """Spark's log names attempts alone; the supervisor's, which is read first, says whose they are."""
+        """Return the job's known attempts. Spark's log names only attempts; the supervisor's names their jobs."""
         files = (file for (of, _), file in self._files.items() if of == resource_id)
         return {attempt for file in files if file.lines is not None for attempt in file.lines.attempts}

@@ -11,7 +11,7 @@ from minflinkd.cli.text import ON_TRIAL, duration, in_a_line, moment, print_json
 from minflinkd.rest.schemas import JobsOverview, JobSummary, RepeatedRestarts
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command("list")

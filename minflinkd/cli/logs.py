@@ -1,4 +1,4 @@
-"""`minflinkd logs`: a TaskManager's log files, or what in them concerns a job."""
+"""`minflinkd logs`: a TaskManager's log files, or the lines in them that concern a job."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minflinkd.cli.text import print_json, print_table, size
 from minflinkd.rest.schemas import Log, Logs
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 _PREFIX = "tm-"  # of every TaskManager's id
-_LINE = 300  # bytes that a line is thought to have, when the end of a log is asked for by lines
-_PAUSE = 0.5  # seconds between two looks at a log that is followed
+_LINE = 300  # estimated bytes of a line, to read the last lines of a log
+_PAUSE = 0.5  # seconds between two reads of a followed log
 
 
 @click.command()
@@ -77,7 +77,7 @@ def logs(
 
 
 async def _is_task_manager(client: Client, text: str) -> bool:
-    """Or looks like one, so that a TaskManager that is gone is not looked for among the jobs."""
+    """Whether it is a TaskManager or looks like one, so that an ended one is not searched for among the jobs."""
     known = [info.id for info in (await client.task_managers()).taskmanagers]
     return text.startswith(_PREFIX) or any(name.startswith(text) for name in known)
 
@@ -108,7 +108,7 @@ async def _of_job(
 
 
 def _chosen(files: tuple[Log, ...], name: str | None) -> Log:
-    """The named file, else the main log: the supervisor's."""
+    """Return the named file, otherwise the main log: the supervisor's."""
     if not files:
         raise Failure("It has no logs yet.", ExitCode.NOT_FOUND)
     if name is None:

@@ -1,6 +1,6 @@
-"""The `minflinkd` command: one group, one file per subcommand, imported only when it is called.
+"""The `minflinkd` command: one group, with one file per subcommand, which is imported only when called.
 
-The texts of `minflinkd --help` stand here, so that help and completion start no library that a command needs.
+The texts of `minflinkd --help` are here, so that help and completion import no libraries that only commands need.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, COMMANDS))  # the texts of all groups begin in one column
+        width = max(map(len, COMMANDS))  # the texts of all groups begin in the same column
         for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(width), lazy.help) for name, lazy in commands.items()])

@@ -1,4 +1,4 @@
-"""`minflinkd orphans`: files of checkpoints to which nothing refers."""
+"""`minflinkd orphans`: files of checkpoints that nothing refers to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
     from minflinkd.rest.schemas import Orphans
 
 

@@ -1,4 +1,4 @@
-"""`minflinkd plugins`: the storage backends that are installed, and what each can do."""
+"""`minflinkd plugins`: the installed storage backends, and what each can do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plugin(msgspec.Struct, frozen=True, rename="kebab"):
     target: str
     package: str
     version: str
-    capabilities: dict[str, bool] = {}  # as declared; `--check` shows which hold
+    capabilities: dict[str, bool] = {}  # as declared; `--check` tests them
     problem: str = ""  # why it cannot be used
     install: str = ""  # what to do about it
 

@@ -1,7 +1,7 @@
-"""A daemon for one question: in this process, on loopback, in a temporary directory.
+"""A daemon for one analysis: in this process, on loopback, in a temporary directory.
 
-It has one TaskManager with a Spark session, and the options of the user's configuration that say what a session can do
-(`taskmanager.spark.conf`, `storage.*`); it decides itself where it listens and where its files lie.
+It has one TaskManager with a Spark session, and takes the options that say what a session can do
+(`taskmanager.spark.conf`, `storage.*`) from the user's configuration. Its addresses and directories are its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MinflinkError
 
 R = TypeVar("R")
-POLL = 0.1  # seconds between two looks for the session
+POLL = 0.1  # seconds between two checks for the session
 _OWN = {
     "rest.port": "0",
     "rest.address": "localhost",
@@ -51,7 +51,7 @@ _OWN = {
 
 
 class NoLocalSession(MinflinkError):
-    """No Spark session came up here to analyse the job."""
+    """No Spark session started here to analyse the job."""
 
     code = "no-local-session"
 
@@ -59,7 +59,7 @@ class NoLocalSession(MinflinkError):
 def private_config(
     file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str], *, home: Path, start_timeout: float
 ) -> Config:
-    """The user's options but for those that are the private daemon's own. Raises ConfigError."""
+    """Return the user's options, except for those that the private daemon sets itself. Raises ConfigError."""
     here = {
         "process.working-dir": str(home),
         "resourcemanager.taskmanager-registration.timeout": f"{max(start_timeout, 1):g} s",
@@ -71,9 +71,10 @@ def private_config(
 async def private_daemon(
     file: Path | None, overrides: Mapping[str, str], *, start_timeout: float
 ) -> AsyncIterator[Client]:
-    """A client of it, with a session that is ready; nothing is left of it at the end.
+    """Yield a client of the daemon, once a session is ready. At the end nothing is left of the daemon.
 
-    `start_timeout`: seconds for the session. Raises ConfigError, NoLocalSession, and what starting a daemon raises.
+    `start_timeout` is in seconds, for the session. Raises ConfigError, NoLocalSession, and what starting a daemon
+    raises.
     """
     home = Path(tempfile.mkdtemp(prefix="minflinkd-check-"))
     try:
@@ -86,7 +87,7 @@ async def private_daemon(
 
 
 async def _ready(client: Client, home: Path, timeout: float) -> None:
-    """Raises NoLocalSession: one start is enough to know, as nothing here changes meanwhile."""
+    """Wait for the session. Raises NoLocalSession after one failed start: another would fail too."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         managers = (await client.task_managers()).taskmanagers
@@ -104,7 +105,7 @@ _WITHOUT = "--no-spark checks what the file alone shows"
 
 
 def _last_words(home: Path) -> str:
-    """Of a TaskManager that could not go on."""
+    """Return the last words of a TaskManager that could not continue."""
     for log in sorted((home / "taskmanagers").glob(f"*/{homes.LOGS}/{LOG}")):
         for line in reversed(log.read_text(errors="replace").splitlines()):
             if line.startswith(FAREWELL):
@@ -113,8 +114,9 @@ def _last_words(home: Path) -> str:
 
 
 def until_told_to_end(body: Callable[[], Awaitable[R]]) -> R:
-    """Run `body`; Ctrl-C and SIGTERM (which a CI sends) cancel it, so that it ends its processes. Raises
-    KeyboardInterrupt for both.
+    """Run `body`. Ctrl-C and SIGTERM (which a CI sends) cancel it, so that it ends its processes.
+
+    Raises KeyboardInterrupt for both.
     """
 
     async def run() -> R:

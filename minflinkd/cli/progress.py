@@ -1,4 +1,4 @@
-"""A bar for uploads that take a while; nothing where nobody is watching."""
+"""A progress bar for long uploads; nothing if nobody is watching."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from minflinkd.blob.client import SetProgress
 
-LARGE = 8 * 1024 * 1024  # bytes of all files: less is there before a bar is read
+LARGE = 8 * 1024 * 1024  # bytes of all files; smaller uploads are over before anybody reads a bar
 
 
 @contextmanager
 def upload_bars(files: Mapping[str, Path]) -> Iterator[SetProgress]:
-    """One bar a file on stderr, gone at the end; none where stderr is no terminal, or there is little to send."""
+    """Show a bar for each file on stderr, removed at the end. None if stderr is no terminal, or for small uploads."""
     console = Console(stderr=True)
     sizes = {name: path.stat().st_size if path.is_file() else 0 for name, path in files.items()}
     if not console.is_terminal or sum(sizes.values()) < LARGE:

@@ -13,7 +13,7 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
     from minflinkd.cli.submission import RefusedJob
     from minflinkd.rest.schemas import JobInfo, Submitted
 
@@ -76,7 +76,7 @@ def run(
         except RefusedJob as error:
             raise refusal(connection, error if restore is None else in_options(error)) from error
         for text in accepted.warnings:
-            _tell(f"Warning: {text}.")  # on stderr, also beside JSON
+            _tell(f"Warning: {text}.")  # on stderr, even with JSON output
         if dry_run or not wait:
             _print_accepted(connection, accepted, dry_run=dry_run)
             return None
@@ -87,7 +87,7 @@ def run(
 
 
 def restore_of(path: str | None, *, claim: bool, allowed: Sequence[str]) -> dict[str, Any] | None:
-    """What stands for the job file's `restore`; a path without a scheme is this machine's. `allowed`: keys of it."""
+    """Return the options as a job file's `restore`, with `allowed` as keys. A path without a scheme is a local one."""
     if path is None:
         given = [*(["--claim"] if claim else []), *(f"--{name}" for name in allowed)]
         if given:
@@ -103,7 +103,7 @@ def restore_of(path: str | None, *, claim: bool, allowed: Sequence[str]) -> dict
 
 
 def params_of(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Raises BadParameter."""
+    """Parse KEY=VALUE texts. Raises BadParameter."""
     return dict(_param(text) for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""`minflinkd savepoint`: take one, look at one, delete one."""
+"""`minflinkd savepoint`: take, inspect or delete a savepoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minflinkd.cli.text import moment, print_json, print_table, size
 
 if TYPE_CHECKING:
     from minflinkd.checkpoint.external import External
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 _TAKE = "take"
 

@@ -1,4 +1,4 @@
-"""How a daemon or a TaskManager that cannot run says so: to somebody at a terminal, or in a journal of JSON lines."""
+"""How a daemon or a TaskManager reports that it cannot run: on a terminal, or in a journal of JSON lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 def told(
     sentence: str, *, as_json: bool, codes: tuple[tuple[type[BaseException], ExitCode], ...] = ()
 ) -> Iterator[None]:
-    """End the command, where the block raises MinflinkError or OSError, with the exit code of the first type that fits,
-    else DAEMON_FAILED.
+    """End the command if the block raises MinflinkError or OSError.
 
-    `sentence`: such as "The daemon cannot run". On a terminal it is followed by the code, what is wrong and what to do;
-    in a log of JSON lines (`as_json`) it is one more JSON line.
+    The exit code is that of the first matching type in `codes`, otherwise DAEMON_FAILED.
+
+    `sentence` is e.g. "The daemon cannot run". On a terminal the code, the problem and what to do follow it. In a log
+    of JSON lines (`as_json`) all of it is one more JSON line.
     """
     try:
         yield
@@ -36,12 +37,12 @@ def told(
 
 
 def _of_system(error: OSError) -> ErrorInfo:
-    """An error of the operating system without a code of its own."""
+    """Describe an error of the operating system, which has no code of ours."""
     where = f"{error.filename}: " if error.filename else ""
     return ErrorInfo(code="internal", message=f"{where}{error.strerror or error}")
 
 
 def announce(text: str, *, as_json: bool) -> None:
-    """For a person at a terminal; a log of JSON lines says it already."""
+    """Tell a person at a terminal; a log of JSON lines already says it."""
     if not as_json:
         click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""From a job file to an accepted job: read, check, upload the artifacts, submit. A refused job leaves nothing."""
+"""From a job file to an accepted job: read, check, upload artifacts, submit. A refused job leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from minflinkd.rest.schemas import RestartAccepted, Submitted
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource, JobId
 
-STOPPING = "daemon-stopping"  # the code of a daemon's refusal while it ends
+STOPPING = "daemon-stopping"  # code of a daemon's refusal while it stops
 
 
 class RefusedJob(MinflinkError):
-    """A job with faults, each with its place in the job file."""
+    """The job has faults, each with its place in the job file."""
 
     code = InvalidJobGraph.code
 
@@ -39,7 +39,10 @@ class RefusedJob(MinflinkError):
 
 
 def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
-    """`job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`, and tracebacks."""
+    """Format faults, with their tracebacks.
+
+    E.g. `job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`.
+    """
     found = []
     for fault in faults:
         place = f"{file}:{fault.line}" if fault.line else str(file)
@@ -52,7 +55,7 @@ def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
 
 
 def in_options(error: RefusedJob) -> RefusedJob:
-    """With faults of the savepoint in the words of `minflinkd run`: no line of the file says anything of it."""
+    """Reword faults of the savepoint for the options of `minflinkd run`, since the file does not mention it."""
 
     def said(fault: GraphFault) -> GraphFault:
         if fault.path.partition(".")[0] != "restore":
@@ -66,7 +69,7 @@ def in_options(error: RefusedJob) -> RefusedJob:
 def read_job(
     file: Path, params: Mapping[str, Any], name: str | None, restore: Mapping[str, Any] | None = None
 ) -> tuple[JobDocument, JobGraph]:
-    """The job that a file describes, with params, name and restore replaced. Raises RefusedJob."""
+    """Return the job that a file describes, with params, name and restore replaced. Raises RefusedJob."""
     try:
         document = read_job_file(file).with_params(params).with_restore(restore)
         graph = document.job()
@@ -85,10 +88,10 @@ async def submit(
     dry_run: bool = False,
     tell: Callable[[str], None] = click.echo,
 ) -> Submitted:
-    """Returns when the job is accepted and stored. `tell` hears what is being done.
+    """Submit a job file. Returns when the job is accepted and stored. `tell` is told about the progress.
 
-    Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors; after each of them but DaemonUnreachable
-    nothing of the job is left on the server. The job's id is new, so that what is deleted is nobody else's.
+    Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors. After all of them except
+    DaemonUnreachable nothing of the job is left on the server. The job's id is new, so nobody else's blobs are deleted.
     """
     try:
         document = read_job_file(file).with_params(params).with_restore(restore)
@@ -105,7 +108,7 @@ async def submit_document(
     dry_run: bool = False,
     tell: Callable[[str], None] = click.echo,
 ) -> Submitted:
-    """As `submit`, of a job that need not be a file. Raises InvalidJobGraph with all faults in place of RefusedJob."""
+    """Like `submit`, but the job need not be a file. Raises InvalidJobGraph with all faults instead of RefusedJob."""
     job_id = IdSource().job()
     try:
         graph = document.job()
@@ -118,7 +121,7 @@ async def submit_document(
             graph = await _uploaded_or_deleted(blobs, job_id, graph, here, document.base or Path(), tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)
         except Refused as error:
-            if error.answer.code != STOPPING:  # a daemon that ends deletes them itself, and may not answer any more
+            if error.answer.code != STOPPING:  # a stopping daemon deletes them itself, and may no longer answer
                 await _delete(blobs, job_id, here)
             if error.answer.faults:
                 raise InvalidJobGraph(document.locate(_graph_faults(error))) from error
@@ -131,14 +134,14 @@ async def submit_document(
 async def _more_faults(
     client: Client, job_id: JobId, document: JobDocument, known: InvalidJobGraph
 ) -> tuple[GraphFault, ...]:
-    """What Spark finds in the sound part of a faulty job (J4: every fault at once); nothing without a daemon."""
+    """Return what Spark finds in the valid part of a faulty job (J4: all faults at once); nothing without a daemon."""
     try:
         await client.submit(job_id, msgspec.json.encode(document.value), dry_run=True)
     except Refused as error:
         paths = {fault.path for fault in known.faults}
         found = document.locate(_graph_faults(error))
         return tuple(f for f in found if f.path not in paths and not f.path.startswith("artifacts"))
-    except (MinflinkError, TypeError):  # no daemon, or no document that could be sent
+    except (MinflinkError, TypeError):  # no daemon, or the document cannot be encoded
         pass
     return ()
 
@@ -152,10 +155,10 @@ async def restart(
     options: Mapping[str, str],
     tell: Callable[[str], None] = click.echo,
 ) -> RestartAccepted:
-    """A new version of a job that runs; `options`: of the request. Returns when it is checked, and stored.
+    """Submit a new version of a running job. Returns when it is checked and stored.
 
-    Artifacts whose content is there already are not sent again; what a refused version brought is left to the server's
-    cleanup, as the job's own lie beside it. Raises as `submit`.
+    `options` are the request's. Artifacts that the server already has are not sent again. The artifacts of a refused
+    version are left to the server's cleanup, since they are stored among the job's own. Raises what `submit` raises.
     """
     document, graph = read_job(file, params, None)
     here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
@@ -192,7 +195,7 @@ async def with_uploads(
     directory: Path,
     tell: Callable[[str], None],
 ) -> JobGraph:
-    """The graph with the keys of its artifacts, which are uploaded as one set (B6)."""
+    """Upload the artifacts as one set (B6), and return the graph with their keys."""
     if not here:
         return graph
     tell(f"Uploading {', '.join(artifact.name for artifact in here)}")
@@ -209,7 +212,7 @@ async def with_uploads(
 
 
 async def _delete(blobs: BlobClient, job_id: JobId, uploaded: list[Artifact]) -> None:
-    """Where it fails, the server's own cleanup finds that no job knows them (B16)."""
+    """Delete uploaded artifacts. If that fails, the server's cleanup finds that no job refers to them (B16)."""
     if uploaded:
         try:
             await blobs.delete_job(job_id)

@@ -1,4 +1,4 @@
-"""`minflinkd taskmanager`: one TaskManager as a foreground process, beside or far from its daemon."""
+"""`minflinkd taskmanager`: one TaskManager as a foreground process, on the daemon's host or another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`minflinkd taskmanagers`: who is registered and who holds their slots."""
+"""`minflinkd taskmanagers`: the registered TaskManagers, and who holds their slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minflinkd.cli.text import duration, moment, print_json, print_table, size, 
 from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
 
 if TYPE_CHECKING:
-    from minflinkd.cli.client import Client  # starts aiohttp: only who speaks to a daemon pays for it
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()
@@ -51,7 +51,7 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
 
 
 def warnings(known: Iterable[TaskManager]) -> list[str]:
-    """A line for each TaskManager whose session takes long to start, or does not."""
+    """Return a line for each TaskManager whose session starts slowly or not at all."""
     said = ((info.id, info.minflinkd.session_slow or info.minflinkd.session_error) for info in known)
     return [f"Warning: {name}: {why}" for name, why in said if why]
 

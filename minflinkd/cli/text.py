@@ -1,4 +1,4 @@
-"""Values as people read them, and tables of them."""
+"""Formats values for people, and prints tables of them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _COLOURS = {
 }
 
 
-_IN_A_LINE = 200  # characters of a message between other things
-_PIPE_WIDTH = 500  # columns of what is no terminal: nothing is cut for who reads it
+_IN_A_LINE = 200  # characters of a message inside a line
+_PIPE_WIDTH = 500  # columns if stdout is no terminal, so that nothing is cut off
 
 
 def console() -> Console:
-    """Made anew for each command, as what stdout is may have changed."""
+    """Return a new console for each command, since stdout may have changed."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def in_a_line(text: str) -> str:
-    """Its first line, shortened: an error may end with a piece of a log."""
+    """Return the first line, shortened: an error may end with a piece of a log."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= _IN_A_LINE else f"{line[:_IN_A_LINE]}..."
 
@@ -50,7 +50,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Columns named with a leading `>` are aligned right. On a narrow terminal all are cut but the first, the id."""
+    """Columns with a leading `>` in the name are right-aligned. A narrow terminal cuts all but the first, the id."""
     cells = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     if not cells:
         click.echo(empty)
@@ -89,7 +89,7 @@ def state(name: str) -> Text:
 
 
 def duration(ms: float) -> str:
-    """`430 ms`, `12.3 s`, `5 min 3 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format like `430 ms`, `12.3 s`, `5 min 3 s`, `2 h 5 min`, `3 d 4 h`."""
     if ms < 0:
         return "-"
     if ms < 1000:
@@ -106,7 +106,7 @@ def duration(ms: float) -> str:
 
 
 def size(count: float) -> str:
-    """`512 B`, `3.4 KiB`, `1.2 GiB`."""
+    """Format like `512 B`, `3.4 KiB`, `1.2 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -115,5 +115,5 @@ def size(count: float) -> str:
 
 
 def moment(ms: int) -> str:
-    """A time of day, in the user's zone."""
+    """Format a date and time, in the user's time zone."""
     return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S") if ms > 0 else "-"

@@ -1,4 +1,4 @@
-"""A job as it runs, on a terminal or in a log: state, rows and checkpoints, until it has ended."""
+"""Shows a running job, on a terminal or in a log: state, rows and checkpoints, until it has ended."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from minflinkd.cli.fitting import Part, fit, short, stderr_width
 from minflinkd.cli.text import console, duration, size
 from minflinkd.rest.schemas import Checkpoints, JobInfo
 
-PAUSE = 0.25  # seconds between two looks
-LINE_PAUSE = 1.0  # seconds between two lines, where there is no terminal
-PATIENCE = 60.0  # seconds without a daemon, which may be restarting, before the watch is given up
+PAUSE = 0.25  # seconds between two queries
+LINE_PAUSE = 1.0  # seconds between two lines if there is no terminal
+PATIENCE = 60.0  # seconds without a daemon, which may be restarting, before giving up
 
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
-Line = Callable[[int | None, str], str]  # what is shown in so many columns after that time
+Line = Callable[[int | None, str], str]  # (columns, elapsed time) -> the text to show
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told of a job in one line."""
+    """What one line says about a job."""
 
     state: str
     tasks_running: int
@@ -59,7 +59,7 @@ class Progress:
         )
 
     def line(self, width: int | None = None, elapsed: str = "") -> str:
-        """In at most `width` columns: the state stays to the last, the time and exact numbers go first."""
+        """Format in at most `width` columns. Time and exact numbers are dropped first, the state last."""
         rate = self.rows_per_second
         exact = f"rows in {self.rows_in:,}, out {self.rows_out:,}"
         short_rows = f"rows {short(self.rows_in)} in, {short(self.rows_out)} out"
@@ -80,7 +80,7 @@ class Progress:
 async def watch(
     client: Client, job_id: str, *, on_progress: Callable[[JobInfo, Progress], None] | None = None
 ) -> JobInfo:
-    """Show a job until it has ended, and return what it was. Raises Refused, and DaemonUnreachable after PATIENCE."""
+    """Show a job until it has ended, and return its end. Raises Refused, and DaemonUnreachable after PATIENCE."""
     target = console()
     if not target.is_terminal:
         return await follow(client, job_id, _Lines(), on_progress)
@@ -95,7 +95,7 @@ async def watch(
 
 
 class _Lines:
-    """A line when something changed, at most one a LINE_PAUSE; the last one always."""
+    """Prints a line when something has changed, at most one per LINE_PAUSE, and always the last one."""
 
     def __init__(self) -> None:
         self._shown = ""
@@ -116,7 +116,7 @@ async def follow(
     show: Callable[[Line], None],
     on_progress: Callable[[JobInfo, Progress], None] | None = None,
 ) -> JobInfo:
-    """`watch` with another way to show lines."""
+    """Like `watch`, but `show` shows the lines."""
     lost: float | None = None
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Configuration (E20): what can be set, where each setting is declared, and how a configuration is read and shown.
+"""Configuration (E20): the options, their declarations, and how a configuration is read and shown.
 
-Read it with `load_config`; every other component takes the `Config` (or the part of it that it needs) as a value.
+`load_config` reads it. Every other component takes the `Config`, or the part of it that it needs, as a value.
 """
 
 from minflinkd.config.load import ConfigError, Fault, load_config

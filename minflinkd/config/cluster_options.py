@@ -19,7 +19,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    AUTO = "auto"  # console on a terminal, else json
+    AUTO = "auto"  # console on a terminal, otherwise json
     CONSOLE = "console"
     JSON = "json"
 

@@ -1,4 +1,4 @@
-"""Values that are fine one by one and impossible together."""
+"""Values that are valid one by one but impossible together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.runtime.spark_master import on_cluster
 
 
 def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every impossible combination: the keys that take part, and what is wrong with them."""
+    """Yield every impossible combination: the keys involved, and what is wrong with them."""
     yield from _times(config)
     yield from _counts(config)
     yield from _addresses(config)
@@ -88,7 +88,7 @@ def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             f"with resourcemanager.driver: standalone, jobmanager.rpc.port ({rpc}) must be one port, or no TaskManager "
             "finds the daemon",
         )
-    # A range has a way out where one of its ports is taken.
+    # Ranges are not checked: if one of their ports is taken, another can be used.
     fixed = {"jobmanager.rpc.port": rpc.fixed, "blob.server.port": config.blob.server_port.fixed}
     fixed["rest.port"] = config.rest.port or None
     for key, port in fixed.items():

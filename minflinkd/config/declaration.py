@@ -1,4 +1,4 @@
-"""How an option is declared: a field of a frozen dataclass that carries its key, text, limits and reload class."""
+"""How an option is declared: as a field of a frozen dataclass, with its key, text, limits and reload class."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _DECLARATION: Final = "option"
 
 
 class Reload(StrEnum):
-    """What it takes for a changed value to have an effect."""
+    """What is needed for a changed value to take effect."""
 
     LIVE = "live"  # a reload applies it
-    RESTART = "restart"  # the daemon must be started again
+    RESTART = "restart"  # the daemon must be restarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Option:
-    """One option, as everything that reads or shows a configuration sees it. There is one object of each."""
+    """One option, for all code that reads or shows a configuration. There is exactly one object for each."""
 
     key: str
     text: str
     default: object
     kind: type  # of the value: bool, int, float, str, Duration, MemorySize, PortRange, a StrEnum, or dict
     optional: bool  # may have no value (None)
-    path: tuple[str, ...]  # of attributes, from Config
+    path: tuple[str, ...]  # attribute names, from Config down
     reload: Reload
     sensitive: bool
     at_least: float | None
@@ -71,9 +71,9 @@ def option(
 ) -> T:
     """Declare a field of a section as the option `key`.
 
-    `sensitive` values are masked wherever they are shown; of a map, the entries whose names look like a secret.
-    `at_least` and `at_most` are in the option's base unit (seconds, bytes). `aliases` are further names that a file
-    may use, where Flink and this project's documents call one thing by two names.
+    `sensitive` values are masked wherever they are shown; in a map, the entries with names that look like secrets.
+    `at_least` and `at_most` are in the option's base unit (seconds, bytes). `aliases` are other names that a file may
+    use, for options that Flink and this project's documents name differently.
     """
     metadata = {_DECLARATION: _Declaration(key, text, reload, sensitive, at_least, at_most, aliases)}
     if isinstance(default, dict):
@@ -82,7 +82,7 @@ def option(
 
 
 def declared(tree: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
-    """All options of a tree of sections, in the order of their declaration."""
+    """Yield all options of a tree of sections, in the order of their declaration."""
     hints = get_type_hints(tree)
     for field in dataclasses.fields(tree):
         hint, here = hints[field.name], (*path, field.name)

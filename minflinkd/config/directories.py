@@ -1,4 +1,4 @@
-"""Where files lie when the options that say so are empty."""
+"""Where files are stored if the options for that are empty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minflinkd.runtime.ids import ResourceId
 
 
 def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
-    """`process.working-dir`, else systemd's state directory, else the user's."""
+    """Return `process.working-dir`, otherwise systemd's state directory, otherwise the user's."""
     if config.cluster.working_dir:
         return Path(config.cluster.working_dir).absolute()
     if granted := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
@@ -20,14 +20,14 @@ def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
 
 
 def checkpoint_uri(config: Config, state: Path) -> str:
-    """`execution.checkpointing.dir`, else a directory of the state directory."""
+    """Return `execution.checkpointing.dir`, otherwise a directory in the state directory."""
     return config.checkpointing.dir or f"file://{state / 'checkpoints'}"
 
 
 def savepoint_uri(config: Config, state: Path) -> str:
-    """`execution.checkpointing.savepoint-dir`, else a directory of the checkpoints', else of the state directory.
+    """Return `execution.checkpointing.savepoint-dir`, otherwise one below the checkpoints' or the state directory.
 
-    Checkpoints lie where what is durable is to be, and where the daemon may write.
+    The checkpoints' directory is durable, and the daemon may write there.
     """
     checkpoints = config.checkpointing
     if checkpoints.savepoint_dir:
@@ -36,26 +36,29 @@ def savepoint_uri(config: Config, state: Path) -> str:
 
 
 def ha_storage_uri(config: Config, state: Path) -> str:
-    """`high-availability.storageDir`, else a directory of the state directory."""
+    """Return `high-availability.storageDir`, otherwise a directory in the state directory."""
     return config.cluster.storage_dir or f"file://{state / 'ha'}"
 
 
 def secret_file(config: Config, state: Path) -> Path:
-    """`security.secret-file`, else a file of the state directory."""
+    """Return `security.secret-file`, otherwise a file in the state directory."""
     return Path(config.security.secret_file) if config.security.secret_file else state / "cluster.secret"
 
 
 def blob_directory(config: Config, state: Path) -> Path:
-    """`blob.storage.directory`, else a directory of the state directory."""
+    """Return `blob.storage.directory`, otherwise a directory in the state directory."""
     return Path(config.blob.storage_directory) if config.blob.storage_directory else state / "blobs"
 
 
 def task_managers(state: Path) -> Path:
-    """The working directories of TaskManagers."""
+    """Return the parent of the TaskManagers' working directories."""
     return state / "taskmanagers"
 
 
 def local_state(config: Config, resource_id: ResourceId) -> Path | None:
-    """A TaskManager's running state by `taskmanager.state.local.root-dir`; None: in its working directory."""
+    """Return where a TaskManager keeps its running state: below `taskmanager.state.local.root-dir`.
+
+    None: in its working directory.
+    """
     root = config.taskmanager.local_state_dir
     return Path(root).absolute() / resource_id if root else None

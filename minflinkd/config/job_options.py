@@ -1,4 +1,4 @@
-"""Options that jobs take as their defaults: checkpoints, restarts, slots. A job file overrides them for its job."""
+"""Options that are the defaults of jobs: checkpoints, restarts, slots. A job file overrides them for its job."""
 # ruff: noqa: RUF009 - option() is dataclasses.field with the declaration as its metadata
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a configuration: file, then environment, then command line; and names everything that is wrong at once."""
+"""Reads a configuration: file, then environment, then command line. Reports everything that is wrong at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Fault:
 
     origin: str  # `minflinkd.yaml:12`, an environment variable, the command line; empty: the default
     key: str
-    value: str  # masked where the option is sensitive
-    problem: str  # what is wrong, and what is allowed
+    value: str  # masked if the option is sensitive
+    problem: str  # what is wrong and what is allowed
 
     def __str__(self) -> str:
         place = f"{self.origin}: " if self.origin else ""
@@ -47,16 +47,16 @@ class ConfigError(MinflinkError):
 
 
 def configuration_file(environ: Mapping[str, str]) -> Path | None:
-    """The file to read where none is named: $MINFLINKD_CONFIG, else the system's, if there is one."""
+    """Return the default file: $MINFLINKD_CONFIG, otherwise the system's, if it exists."""
     if named := environ.get("MINFLINKD_CONFIG"):
         return Path(named)
     return SYSTEM_FILE if SYSTEM_FILE.exists() else None
 
 
 def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
-    """The configuration of `path` (None: the defaults), with overrides from the environment and the command line.
+    """Load the configuration in `path` (None: the defaults), with overrides from the environment and the command line.
 
-    `overrides` are texts by option key. Raises ConfigError with every fault.
+    `overrides` are strings by option key. Raises ConfigError with every fault.
     """
     text = ""
     if path is not None:
@@ -71,7 +71,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
 def parse_config(
     text: str, environ: Mapping[str, str], overrides: Mapping[str, str], *, name: str = "minflinkd.yaml"
 ) -> Config:
-    """As load_config, from a text. `name` is what errors call it."""
+    """Like load_config, but from a text. Errors call it `name`."""
     faults: list[Fault] = []
     layers = [from_environment(environ), from_overrides(overrides)]
     try:
@@ -82,7 +82,7 @@ def parse_config(
     for layer in layers:
         reader.read(layer)
     config = Config().with_values(reader.values)
-    if not faults:  # a combination with a value that was refused says nothing
+    if not faults:  # a combination with a refused value means nothing
         faults += (reader.combination_fault(keys, problem) for keys, problem in impossible(config))
     if faults:
         raise ConfigError(faults)
@@ -95,7 +95,7 @@ class _Reader:
     def __init__(self, faults: list[Fault]) -> None:
         self.values: dict[Option, object] = {}
         self._faults = faults
-        self._settings: dict[Option, Setting] = {}  # the last of each option, for errors about combinations
+        self._settings: dict[Option, Setting] = {}  # the last setting of each option, for errors about combinations
 
     def read(self, layer: Iterable[Setting]) -> None:
         seen: dict[tuple[Option, str], Setting] = {}
@@ -132,7 +132,7 @@ class _Reader:
         self._faults.append(Fault(setting.origin, setting.key, shown, problem))
 
     def combination_fault(self, keys: Iterable[str], problem: str) -> Fault:
-        """Named after the setting that was read last: the defaults alone are possible."""
+        """Return the fault, named after the setting that was read last: the defaults alone are a valid combination."""
         found = [self._settings[option] for key in keys if (option := option_named(key)) in self._settings]
         if not found:
             return Fault("", "", "", problem)
@@ -140,7 +140,7 @@ class _Reader:
 
 
 def _option_of(key: str) -> tuple[Option | None, str]:
-    """The option that a key sets and, of a map, the entry."""
+    """Return the option that a key sets and, for a map, the entry."""
     if option := option_named(key):
         return option, ""
     for option in options():

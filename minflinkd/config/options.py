@@ -1,4 +1,4 @@
-"""The tree of all options. An instance is one complete, immutable configuration."""
+"""The tree of all options. An instance of `Config` is one complete, immutable configuration."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from minflinkd.config.values import format_value, masked
 
 
 class Item(NamedTuple):
-    """An option as it is shown to people."""
+    """An option in the form shown to people."""
 
     key: str
-    value: str  # masked where the option is sensitive
+    value: str  # masked if the option is sensitive
     is_default: bool
     sensitive: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`Config()` is the defaults; files and overrides are read by `load_config`."""
+    """`Config()` has the defaults; `load_config` reads files and overrides."""
 
     cluster: Cluster = field(default_factory=Cluster)
     rest: Rest = field(default_factory=Rest)
@@ -54,12 +54,12 @@ class Config:
     log: Log = field(default_factory=Log)
 
     def with_values(self, values: Mapping[Option, object]) -> Config:
-        """This configuration with other values; neither their types nor their combinations are checked."""
+        """Return this configuration with other values. Neither their types nor their combinations are checked."""
         config: Config = _replaced(self, {option.path: value for option, value in values.items()})
         return config
 
     def as_items(self) -> list[Item]:
-        """Every option with its value as text, in the order of their declaration; secrets are masked."""
+        """Return every option with its value as text, in the order of declaration. Secrets are masked."""
         items = []
         for option in options():
             value = option.value_in(self)
@@ -70,13 +70,13 @@ class Config:
 
 @cache
 def options() -> tuple[Option, ...]:
-    """All options, in the order of their declaration."""
+    """Return all options, in the order of their declaration."""
     return tuple(declared(Config))
 
 
 @cache
 def option_named(key: str) -> Option | None:
-    """The option with this key or alias."""
+    """Return the option with this key or alias."""
     return next((option for option in options() if key == option.key or key in option.aliases), None)
 
 

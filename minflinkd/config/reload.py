@@ -1,4 +1,4 @@
-"""What a reload (SIGHUP, POST /config/reload) can apply, and what waits for a restart."""
+"""What a reload (SIGHUP, POST /config/reload) can apply, and what needs a restart."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from minflinkd.config.options import Config, options
 class Changes:
     """The difference between two configurations."""
 
-    config: Config  # the old one with the new values of what can change at run time
-    live: tuple[str, ...]  # keys that `config` took over
-    restart: tuple[str, ...]  # keys that keep their old values until the daemon is started again
+    config: Config  # the old configuration with the new values of options that can change at run time
+    live: tuple[str, ...]  # keys with new values in `config`
+    restart: tuple[str, ...]  # keys that keep their old values until the daemon is restarted
 
 
 def changes(old: Config, new: Config) -> Changes:
-    """What becomes of `old` when `new` is loaded into a running daemon."""
+    """Return what changes in `old` when a running daemon loads `new`."""
     changed = [option for option in options() if option.value_in(old) != option.value_in(new)]
     live = [option for option in changed if option.reload is Reload.LIVE]
     return Changes(

@@ -1,4 +1,4 @@
-"""Where settings come from: YAML with line numbers, the environment, the command line. All give texts by key."""
+"""Where settings come from: YAML with line numbers, the environment, the command line. All give strings by key."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from minflinkd.config.options import option_named, options
 _PREFIX: Final = "MINFLINKD_"
 _DEEPEST: Final = 50
 
-# Variables with the prefix that are no options: the file to read, and what the command line tools use.
+# Variables with the prefix that are not options: the file to read, and variables of the command line tools.
 RESERVED_VARIABLES: Final = frozenset({"MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_CRASH_AT"})
 
-# Kubernetes sets such variables in every pod for a Service named `minflinkd`.
+# Kubernetes sets these variables in every pod if there is a Service named `minflinkd`.
 _SERVICE_LINK: Final = re.compile(r"MINFLINKD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One text for one key; None stands for YAML's null."""
+    """One value, as text, for one key. None stands for YAML's null."""
 
     key: str
     value: str | None
-    origin: str  # as an error names it: `minflinkd.yaml:12`
-    structure: bool = False  # a list or an empty map, where a value should be
+    origin: str  # as shown in errors, e.g. `minflinkd.yaml:12`
+    structure: bool = False  # there is a list or an empty map instead of a value
 
 
 class Malformed(Exception):
-    """The text is no YAML map. `line` is 1 for the first."""
+    """The text is not a YAML map. Lines are counted from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 
 def from_yaml(text: str, name: str) -> list[Setting]:
-    """The settings of a document with nested or dotted keys, or both. Raises Malformed."""
+    """Return the settings of a document with nested or dotted keys, or both. Raises Malformed."""
     try:
         root = YAML(typ="rt", pure=True).compose(text)
     except MarkedYAMLError as error:
@@ -67,7 +67,7 @@ def _settings(node: Node, prefix: str, name: str) -> Iterator[Setting]:
             yield from _settings(value, key, name)
         elif isinstance(value, ScalarNode):
             missing = value.tag == "tag:yaml.org,2002:null"
-            if not (missing and (_is_section(key) or _is_map(key))):  # its entries are all commented out
+            if not (missing and (_is_section(key) or _is_map(key))):  # all its entries are commented out
                 yield Setting(key, None if missing else value.value, origin)
         elif not (isinstance(value, MappingNode) and (_is_section(key) or _is_map(key))):
             yield Setting(key, "[...]" if value.value else "", origin, structure=True)
@@ -83,7 +83,7 @@ def _is_map(key: str) -> bool:
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Setting]:
-    """The settings in `MINFLINKD_...` variables. One that fits no option keeps its own name as its key."""
+    """Return the settings in `MINFLINKD_...` variables. A variable of no option keeps its own name as its key."""
     keys = {option.variable: option.key for option in options()}
     found: list[Setting] = []
     for variable in sorted(environ):
@@ -96,7 +96,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Setting]:
 
 
 def from_overrides(overrides: Mapping[str, str]) -> list[Setting]:
-    """The settings of the command line."""
+    """Return the settings of the command line."""
     found: list[Setting] = []
     for key, text in overrides.items():
         found += _text_setting(key, text, "command line")
@@ -106,7 +106,7 @@ def from_overrides(overrides: Mapping[str, str]) -> list[Setting]:
 def _text_setting(key: str, text: str, origin: str) -> list[Setting]:
     if not _is_map(key):
         return [Setting(key, text, origin)]
-    try:  # a map as one text: JSON or YAML
+    try:  # a whole map as JSON or YAML
         entries = from_yaml(text, "")
     except Malformed:
         return [Setting(key, text, origin)]

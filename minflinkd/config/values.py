@@ -1,4 +1,4 @@
-"""The types of values that an option may have: from text and back."""
+"""The types of option values, and their conversion from text and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOOLS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """Ports to try in this order: `0` (any free one), `50100`, or `50100-50200`. Iterates over them."""
+    """Ports to try in order: `0` (any free one), `50100`, or `50100-50200`. Iterating yields them."""
 
     first: int = 0
     last: int = 0
@@ -33,7 +33,7 @@ class PortRange:
 
     @property
     def fixed(self) -> int | None:
-        """The port, where it is known beforehand."""
+        """The port, if it is known beforehand."""
         return self.first if self.first == self.last != 0 else None
 
     def __iter__(self) -> Iterator[int]:
@@ -47,11 +47,11 @@ class PortRange:
 
 
 class NotAllowed(ValueError):
-    """The text is no value of the option; the message says what is."""
+    """The text is not a valid value of the option; the message says what is."""
 
 
 def parse(option: Option, text: str | None) -> object:
-    """The value that `text` stands for; None stands for YAML's null. Raises NotAllowed."""
+    """Parse a value; None stands for YAML's null. Raises NotAllowed."""
     if text is None or (option.optional and text.strip() in ("", "null", "~")):
         if option.optional:
             return None
@@ -80,13 +80,13 @@ def _within(option: Option, value: float) -> bool:
 
 
 def allowed(option: Option) -> str:
-    """What the option takes, as an error and the documentation say it."""
+    """Return which values the option allows, in words for errors and the documentation."""
     types = [text for of, text in _ALLOWED if issubclass(option.kind, of) and not issubclass(option.kind, StrEnum)]
     return ", ".join(types[:1] + limits(option))
 
 
 def limits(option: Option) -> list[str]:
-    """What narrows the option's type."""
+    """Return the restrictions on the option's type, in words."""
     found = []
     if issubclass(option.kind, StrEnum):
         found.append("one of " + ", ".join(option.kind))
@@ -118,7 +118,7 @@ def _limit(option: Option, limit: float) -> str:
 
 
 def format_value(value: object) -> str:
-    """The text of a value; `parse` reads it back. A map is JSON."""
+    """Format a value so that `parse` reads it back. A map becomes JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -129,7 +129,7 @@ def format_value(value: object) -> str:
 
 
 def masked(option: Option, value: object) -> object:
-    """What may be shown of the value."""
+    """Return the value as it may be shown."""
     if not option.sensitive or not value:
         return value
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Prometheus metrics of the cluster and of requests, made from snapshots when they are scraped (E30).
+"""Prometheus metrics of the cluster and of requests, computed from snapshots at each scrape (E30).
 
-Responsible for names, help texts and labels. Labels are bounded: jobs and TaskManagers by who makes the sample, all
-others by enumerations.
+Defines names, help texts and labels. Labels are bounded: jobs and TaskManagers by the creator of the sample, all others
+by enumerations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RpcFenced = Callable[[], Mapping[str, int]]
 
 
 class RequestCounts(Protocol):
-    """Requests of one kind to one backend; `storage.recording.RequestStatistics` is one."""
+    """Requests of one kind to one backend, such as `storage.recording.RequestStatistics`."""
 
     @property
     def requests(self) -> int: ...
@@ -41,7 +41,7 @@ StorageRequests = Callable[[], Mapping[str, Mapping[str, RequestCounts]]]  # sch
 
 
 class ClusterCollector(Collector):
-    """Jobs, checkpoints, tasks, slots and TaskManagers, as in the sample that was shown last."""
+    """Jobs, checkpoints, tasks, slots and TaskManagers, from the sample last passed to `show`."""
 
     def __init__(self) -> None:
         self._sample = ClusterSample()
@@ -50,7 +50,7 @@ class ClusterCollector(Collector):
         self._sample = sample
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # names depend on the sample; the registry need not ask for one to learn them
+        return ()  # names depend on the sample; without this the registry would collect to learn them
 
     def collect(self) -> Iterator[Metric]:
         sample = self._sample
@@ -299,7 +299,7 @@ def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterato
 
 
 def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
-    """Rows are gauges: they go back with a restore, to what was counted up to its checkpoint."""
+    """Yield the tasks' metrics. Rows are gauges: a restore takes them back to the count at its checkpoint."""
     gauges: list[tuple[str, str, Callable[[TaskSample], float | None]]] = [
         (
             "minflinkd_task_rows_in",

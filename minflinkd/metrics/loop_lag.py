@@ -1,4 +1,4 @@
-"""How late the event loop is (A4): what a timer that is due waits until it runs, whatever holds the loop up."""
+"""How late the event loop is (A4): how long a timer that is due waits until it runs, whatever the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of one daemon: its own registry, so that two daemons in a process never meet."""
+"""The metrics of one daemon. It has its own registry, so that two daemons in one process do not conflict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _no_storage() -> Mapping[str, Mapping[str, RequestCounts]]:
 
 
 class Metrics:
-    """Made once by the daemon. Whoever measures on its own adds to `registry`."""
+    """Created once by the daemon. Components with their own metrics add them to `registry`."""
 
     def __init__(
         self,
@@ -52,5 +52,5 @@ class Metrics:
         Info("minflinkd", "The running version.", registry=self.registry).info({"version": version})
 
     def render(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What is measured of the cluster at one moment, as plain values. Seconds and bytes throughout."""
+"""Measurements of the cluster at one moment, as plain values, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}  # requests, by reason
     consecutive_failures: int = 0
     consecutive_trigger_failures: int = 0
-    interval: float = 0.0  # 0: no periodic ones
+    interval: float = 0.0  # 0: no periodic checkpoints
     durations: dict[str, float] = {}  # by quantile
-    last_completed: float | None = None  # since 1970; None: there is none
+    last_completed: float | None = None  # seconds since 1970; None: there is none
     last_duration: float = 0.0
     last_alignment: float = 0.0
     last_bytes_aligned: int = 0
     last_bytes_full: int = 0
     last_bytes_uploaded: int = 0
-    physical_files: int = 0  # that the retained ones refer to
+    physical_files: int = 0  # that retained checkpoints refer to
     logical_files: int = 0  # live segments in them
     bytes_stored: int = 0
     bytes_referenced: int = 0
@@ -32,7 +32,7 @@ class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
     files_deleted: int = 0
     compactions: int = 0
     bytes_rewritten: int = 0
-    calls: dict[str, tuple[int, float]] = {}  # to the storage, by kind: how many, and their seconds
+    calls: dict[str, tuple[int, float]] = {}  # to the storage, by kind: number and seconds
 
 
 class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +43,14 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     state_rows: int
     state_bytes: int
     watermark: float | None  # seconds since 1970
-    offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> the number there
+    offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> its number
     output_backlog: int = 0  # bytes
     backpressured: bool = False
     backpressured_time: float = 0.0
 
 
 class RepeatedSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that restarts repeatedly: its failures in a row, and where the last one was; "" where it was nowhere."""
+    """A job that restarts repeatedly: its failures in a row, and the place of the last one; "": no place."""
 
     failures: int
     task: str
@@ -63,16 +63,16 @@ class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     on_trial: bool = False
     repeated: RepeatedSample | None = None
     hot_restarts: dict[str, int] = {}  # by outcome
-    hot_restart_phases: dict[str, float] = {}  # of the last one that is over: seconds since its request
+    hot_restart_phases: dict[str, float] = {}  # of the last finished one: seconds since its request
     tasks: tuple[TaskSample, ...] = ()
     checkpoints: CheckpointSample | None = None
 
 
 class BlobSample(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the BlobServer."""
+    """Measurements of the BlobServer."""
 
     stored: dict[str, int]  # blobs by state
-    stored_bytes: dict[str, int]  # likewise
+    stored_bytes: dict[str, int]  # by state
     received_bytes: int
     sent_bytes: int
     transfers_running: int
@@ -82,11 +82,11 @@ class BlobSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
-    """None is what could not be asked for: its metrics are left out, rather than shown as 0."""
+    """None: the party did not answer. Its metrics are then left out rather than shown as 0."""
 
     jobs_by_status: dict[str, int] | None = None
     jobs: tuple[JobSample, ...] = ()
-    jobs_left_out: int = 0  # running jobs beyond the bound on labels
+    jobs_left_out: int = 0  # running jobs over the limit on labels
     task_managers: int | None = None
     task_managers_starting: int = 0
     task_managers_lost: int = 0

@@ -1,4 +1,4 @@
-"""What the routes stand on: the parties behind the endpoint, asked with timeouts; and JSON answers."""
+"""The basis of all routes: requests with timeouts to the parties behind the endpoint, and JSON answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON = "application/json"
-SNAPSHOT_AGE = 0.05  # seconds that one answer about the whole cluster serves everybody who asks (E4)
+SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about the whole cluster (E4)
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
@@ -48,9 +48,9 @@ def json_answer(body: msgspec.Struct | list[Any], status: int = 200) -> web.Resp
 
 
 class Shared(Generic[T]):
-    """One answer for all who ask within `max_age` seconds, and one question at a time.
+    """One answer for all callers within `max_age` seconds, and one request at a time.
 
-    A failure is the answer of those who waited for it, and of nobody after.
+    A failure is the answer for those who waited for it, but not for later callers.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, max_age: float = SNAPSHOT_AGE) -> None:
@@ -58,23 +58,24 @@ class Shared(Generic[T]):
         self._clock = clock
         self._max_age = max_age
         self._asking = asyncio.Lock()
-        self._asked = float("-inf")  # when the question of the present answer was asked
+        self._asked = float("-inf")  # when the current answer was requested
         self._answers = 0
         self._answer: Callable[[], T] | None = None
         self._changes = 0
-        self._answered_change = 0  # the last change that the present answer must show
+        self._answered_change = 0  # the last change that the current answer must show
 
     def forget(self) -> None:
-        """After a change: who asks from now on sees it."""
+        """Call after a change, so that later callers see it."""
         self._changes += 1
         self._asked = float("-inf")
 
     async def get(self) -> T:
-        """Raises what the question raises."""
+        """Return the shared answer. Raises what the request raises."""
         answers, changes = self._answers, self._changes
         if self._answer is not None and self._clock.monotonic() - self._asked <= self._max_age:
             return self._answer()
         async with self._asking:
+            # An answer that came while this waited will do, unless it may not show a change made before the call.
             if self._answer is None or self._answers == answers or self._answered_change < changes:
                 await self._renew()
             assert self._answer is not None
@@ -90,7 +91,7 @@ class Shared(Generic[T]):
             self._answer, self._asked = (lambda: answer), asked
         self._answers += 1
         self._answered_change = changes
-        if self._changes != changes:
+        if self._changes != changes:  # the answer may not show this change
             self._asked = float("-inf")
 
 
@@ -107,8 +108,8 @@ class Backend:
 
     network: Network
     clock: Clock
-    timeout: float  # seconds, of a question
-    submit_timeout: Callable[[], float]  # seconds: a submission waits for Spark's analysis, perhaps for a TaskManager
+    timeout: float  # seconds for one request
+    submit_timeout: Callable[[], float]  # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)
@@ -122,7 +123,7 @@ class Backend:
         return await self.network.ask(DISPATCHER, request, timeout=self.timeout if timeout is None else timeout)
 
     async def job(self, http: web.Request) -> JobDetails:
-        """The job that the path names. Raises InvalidId too."""
+        """Return the job that the path names. Raises InvalidId too."""
         return await self.dispatcher(GetJob(job_id=parse_job_id(http.match_info["jobid"])))
 
     async def task_manager(self, resource_id: ResourceId, request: Request[R]) -> R:
@@ -133,5 +134,5 @@ class Backend:
 
 
 def resource_id(http: web.Request) -> ResourceId:
-    """The TaskManager that the path names. Raises InvalidId."""
+    """Return the id of the TaskManager that the path names. Raises InvalidId."""
     return parse_resource_id(http.match_info["taskmanagerid"])

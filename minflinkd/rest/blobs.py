@@ -1,7 +1,7 @@
-"""`/blobs`: what the BlobServer holds, of which jobs, who needs it, and what is about to go.
+"""`/blobs`: the blobs on the BlobServer, their jobs, how many references they have, and which will be deleted.
 
-Uploads, downloads and deletions are the BlobServer's own, on its own port. `GET /blobs/access` tells how it is reached:
-who may speak to this endpoint can run code in jobs, and so may use their blobs, too.
+The BlobServer itself handles uploads, downloads and deletions, on its own port. `GET /blobs/access` tells how to reach
+it: whoever may use this endpoint can run code in jobs, and so may use their blobs too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from minflinkd.rest.schemas import Blob, BlobAccess, Blobs, BlobTotals
 from minflinkd.runtime.clock import Clock
 
 MOST = 10_000  # blobs in one answer
-PAGE = 1000  # where the request names no limit
-MEASURED_EVERY = 10.0  # seconds: a scrape does not list all files anew
+PAGE = 1000  # if the request names no limit
+MEASURED_EVERY = 10.0  # seconds, so that not every scrape lists all files
 
 
 class ListedBlobs(Protocol):
-    """The BlobServer, to those who look at it."""
+    """The BlobServer, for those who only list its blobs."""
 
     @property
     def url(self) -> str: ...
@@ -43,7 +43,7 @@ class ListedBlobs(Protocol):
 class BlobListing:
     def __init__(self, server: ListedBlobs, clock: Clock) -> None:
         self._server = server
-        self._blobs = Shared(server.blobs, clock, max_age=0.0)  # who has uploaded sees it
+        self._blobs = Shared(server.blobs, clock, max_age=0.0)  # not cached: an uploader sees its blob
         self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
 
     def routes(self) -> list[web.RouteDef]:
@@ -53,7 +53,7 @@ class BlobListing:
         return json_answer(BlobAccess(url=self._server.url, token=self._server.token))
 
     async def list(self, request: web.Request) -> web.Response:
-        """`?job=` an id or `none`; `offset` and `limit` choose a part, in the order of jobs and keys."""
+        """List blobs by job and key. `?job=` takes an id or `none`; `offset` and `limit` select a part of the list."""
         wanted = request.query.get("job")
         if wanted is not None:
             parse_owner(wanted)
@@ -70,7 +70,7 @@ class BlobListing:
         )
 
     async def sample(self) -> BlobSample:
-        """For the metrics."""
+        """Return a sample for the metrics."""
         blobs, statistics = await self._measured.get(), self._server.statistics()
         sizes = Counter[str]()
         for blob in blobs:

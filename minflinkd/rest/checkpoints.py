@@ -1,4 +1,4 @@
-"""`/jobs/:jobid/checkpoints`. The JSON is made beside the coordinator's statistics; here tasks get Flink's ids."""
+"""`/jobs/:jobid/checkpoints`. The coordinator's side produces the JSON; this module adds Flink's ids of tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CheckpointRoutes:
         raise NotFound(f"checkpoint {question.checkpoint_id} has no task {vertex[:80]!r}")
 
     async def offsets(self, request: web.Request) -> web.Response:
-        """Not Flink's: where the sources stand, by task."""
+        """Answer the sources' offsets, by task. Flink has no such path."""
         question = GetOffsets(job_id=parse_job_id(request.match_info["jobid"]))
         return json_bytes((await self._backend.dispatcher(question)).body)
 
@@ -65,7 +65,7 @@ def _question(request: web.Request) -> GetCheckpoints:
 
 
 def with_vertex_ids(body: bytes) -> bytes:
-    """Flink keys a checkpoint's tasks by job vertex id; the task's own id stays in each as `minflinkd.task-id`."""
+    """Key a checkpoint's tasks by job vertex id, as Flink does. Each keeps its own id as `minflinkd.task-id`."""
     details: dict[str, Any] = msgspec.json.decode(body)
     tasks = details.get("tasks", {})
     details["tasks"] = {vertex_id(task_id): _with_task_id(task, task_id) for task_id, task in tasks.items()}

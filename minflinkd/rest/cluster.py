@@ -21,8 +21,8 @@ from minflinkd.rest.schemas import (
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.secrets import MASK, is_sensitive
 
-FLINK_VERSION = "2.3.0"  # whose REST API the endpoint speaks
-REFRESH_INTERVAL = 3000  # milliseconds, of Flink's dashboard
+FLINK_VERSION = "2.3.0"  # the version whose REST API the endpoint implements
+REFRESH_INTERVAL = 3000  # milliseconds, for Flink's dashboard
 
 
 class ClusterRoutes:
@@ -70,7 +70,7 @@ class ClusterRoutes:
                 taskmanagers=resources.task_managers,
                 slots_total=resources.slots_total,
                 slots_available=resources.slots_free,
-                jobs_running=len(jobs) - sum(ended.values()),  # what has not ended, as Flink counts
+                jobs_running=len(jobs) - sum(ended.values()),  # all that have not ended, as Flink counts
                 jobs_finished=ended[JobStatus.FINISHED],
                 jobs_cancelled=ended[JobStatus.CANCELED],
                 jobs_failed=ended[JobStatus.FAILED],

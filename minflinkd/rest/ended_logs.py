@@ -1,4 +1,4 @@
-"""Logs of TaskManagers that have ended, as far as they lie on the daemon's host: nobody is there to ask any more."""
+"""Logs of ended TaskManagers, as far as they are on the daemon's host: the TaskManagers can no longer be asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = 256 * 1024  # bytes
 
 
 class EndedLogs:
-    """`directory`: of the TaskManagers' working directories; None where there is none. Serves regular files only."""
+    """Serves regular files only. `directory` holds the TaskManagers' working directories; None: there is none."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class EndedLogs:
         return found[name].size
 
     async def pieces(self, task_manager: ResourceId, name: str, first: int, end: int) -> AsyncIterator[bytes]:
-        """Of a listed file. Nothing writes to it any more. Raises StorageError."""
+        """Yield bytes of a listed file, which nobody writes to any more. Raises StorageError."""
         path = self._place(task_manager) / name
         while first < end and (data := await asyncio.to_thread(_read, path, first, min(PIECE, end - first))):
             first += len(data)

@@ -1,6 +1,6 @@
-"""Requests that change something while the daemon ends: those under way are refused soon, later ones at once.
+"""Requests that change something while the daemon stops: those under way are soon refused, later ones at once.
 
-A submission may wait for minutes for a TaskManager that will not come any more. Its sender gets an answer instead of a
+A submission may wait minutes for a TaskManager that will never come. This way its sender gets an answer instead of a
 closed connection.
 """
 
@@ -15,12 +15,12 @@ from minflinkd.runtime.errors import Consequence
 
 R = TypeVar("R")
 
-GRACE = 0.5  # seconds that requests have to come to their end by themselves
-WITHDRAWAL = 3.0  # seconds that one has to take back what it has begun
+GRACE = 0.5  # seconds that requests have to finish by themselves
+WITHDRAWAL = 3.0  # seconds that a cancelled request has to undo its work
 
 
 class DaemonStopping(RequestError):
-    """The daemon was told to end. What was asked for was not done; a submitted job is not accepted."""
+    """The daemon was told to stop. The request was not carried out; a submitted job is not accepted."""
 
     code = "daemon-stopping"
     consequence = Consequence.RETRYABLE
@@ -28,14 +28,14 @@ class DaemonStopping(RequestError):
 
 
 class Ending:
-    """Made with the endpoint, and begun once."""
+    """Created with the endpoint; `begin` is called once."""
 
     def __init__(self) -> None:
         self._begun = asyncio.Event()
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def carry_out(self, work: Coroutine[Any, Any, R]) -> R:
-        """Its result. Raises what it raises, and DaemonStopping."""
+        """Run `work` and return its result. Raises what it raises, and DaemonStopping."""
         if self._begun.is_set():
             work.close()
             raise _stopping()
@@ -52,7 +52,7 @@ class Ending:
             self._under_way.discard(task)
 
     async def begin(self) -> None:
-        """Returns when none is under way any more, or takes too long to be given up."""
+        """Refuse requests from now on. Returns when those under way have ended or take too long to withdraw."""
         self._begun.set()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=GRACE)

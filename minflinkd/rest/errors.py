@@ -1,4 +1,4 @@
-"""What an error becomes over HTTP (E3): a status, a stable code, what was wrong and what to do. Never a traceback."""
+"""Errors as HTTP answers (E3): a status, a stable code, what was wrong and what to do. Never a traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_CODE = {
 
 
 class RequestError(MinflinkError):
-    """A request that the endpoint itself turns down."""
+    """A request that the endpoint itself refuses."""
 
     consequence = Consequence.REFUSED
     status: ClassVar[int] = 400
@@ -32,14 +32,14 @@ class InvalidRequest(RequestError):
 
 
 class CrossSite(RequestError):
-    """A page of another origin is behind the request (E40)."""
+    """The request comes from a page of another origin (E40)."""
 
     code = "cross-site"
     status = 403
 
 
 class UnknownHost(RequestError):
-    """The Host header names a host that is not this one: DNS rebinding (E40)."""
+    """The Host header names another host: DNS rebinding (E40)."""
 
     code = "unknown-host"
     status = 403
@@ -93,7 +93,7 @@ class InvalidJob(RequestError):
 
 
 def status_of(error: MinflinkError) -> int:
-    """400 for the user's fault, 404, 409, 503 where the same request may succeed later, 500 for the daemon's fault."""
+    """Return 400 for the user's fault, 404, 409, 503 if a retry may succeed, 500 for the daemon's fault."""
     if isinstance(error, RequestError):
         return error.status
     info = error.info()
@@ -112,7 +112,7 @@ def error_answer(error: MinflinkError) -> ErrorAnswer:
 
 
 def internal_error(request_id: str) -> ErrorAnswer:
-    """A bug: the log has the traceback, the client only what to look for."""
+    """Return the answer for a bug: the log has the traceback, the client gets an id to look for."""
     return ErrorAnswer(
         errors=(f"the daemon failed on this request ({request_id})",),
         code="internal",

@@ -14,7 +14,7 @@ from minflinkd.runtime.errors import ErrorInfo
 
 
 def exceptions_of(details: JobDetails, *, limit: int) -> JobExceptions:
-    """The newest `limit` failures, newest first."""
+    """Return the latest `limit` failures, newest first."""
     shown = details.failures[:limit]
     truncated = len(details.failures) > limit
     root = details.failures[0] if details.failures else None
@@ -28,7 +28,7 @@ def exceptions_of(details: JobDetails, *, limit: int) -> JobExceptions:
 
 
 def stack_trace(error: ErrorInfo) -> str:
-    """What a person wants to read first stands first."""
+    """Format an error so that what a person wants to read first comes first."""
     if not error.traceback:
         return str(error)
     if error.message in error.traceback:

@@ -1,4 +1,4 @@
-"""Options of a request that are said by their name alone, such as `?dry-run`."""
+"""Options of a request that may be given by their name alone, such as `?dry-run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO = frozenset({"false", "0"})
 
 
 def flag(request: web.Request, name: str) -> bool:
-    """Raises InvalidRequest."""
+    """Return the value of a flag, by default false. Raises InvalidRequest."""
     value = request.query.get(name, "false").lower()
     if value not in _YES | _NO:
         raise InvalidRequest(f"{name} is {value[:80]!r}", hint="true or false")

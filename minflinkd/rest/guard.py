@@ -1,4 +1,4 @@
-"""Who may speak to the endpoint (E40): no page of another origin, no rebound host name, bodies within limits."""
+"""Who may use the endpoint (E40): no page of another origin, no rebound host name, bodies within limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME_SITE = frozenset({"same-origin", "none"})
 @dataclass(frozen=True)
 class Limits:
     body_bytes: int = 16 * 1024**2
-    body_seconds: float = 30.0  # for a client to send its whole body
+    body_seconds: float = 30.0  # that a client has to send its whole body
     header_bytes: int = 16 * 1024  # of one header, and of the request line
     requests: int = 512  # under way at once
     keep_alive_seconds: float = 75.0
@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(header: str, bound_to: str, allowed: Collection[str]) -> None:
-    """A server on loopback answers to loopback names only: a page whose name was rebound to 127.0.0.1 sends its own.
+    """On a loopback server, accept loopback names only: a page whose name was rebound to 127.0.0.1 sends its own name.
 
     Raises UnknownHost.
     """
@@ -51,7 +51,7 @@ def check_host(header: str, bound_to: str, allowed: Collection[str]) -> None:
 
 
 def check_origin(headers: CIMultiDictProxy[str], method: str) -> None:
-    """Refuses what a page of another origin sends; following a link to the endpoint is no such thing.
+    """Refuse requests that a page of another origin sends. Following a link to the endpoint is allowed.
 
     Raises CrossSite.
     """
@@ -65,7 +65,7 @@ def check_origin(headers: CIMultiDictProxy[str], method: str) -> None:
 
 
 async def read_json_body(request: web.Request, limits: Limits) -> bytes:
-    """The body of a request that must be JSON. Raises UnsupportedMediaType, BodyTooLarge, BodyTooSlow."""
+    """Return the body of a request that must be JSON. Raises UnsupportedMediaType, BodyTooLarge, BodyTooSlow."""
     if request.content_type != "application/json":
         raise UnsupportedMediaType(
             f"a body of type {request.content_type[:100]!r} is not taken here",

@@ -28,11 +28,11 @@ class HealthRoutes:
         ]
 
     async def live(self, _: web.Request) -> web.Response:
-        """That the event loop answers."""
+        """Answer 200, which shows that the event loop runs."""
         return json_answer(Health(live=True, ready=True))
 
     async def ready(self, _: web.Request) -> web.Response:
-        """200 when a submission would be taken; else 503 with the reasons."""
+        """Answer 200 if a submission would be accepted, otherwise 503 with the reasons."""
         reasons = []
         for ask in (self._backend.jobs.get, self._backend.resources.get):
             try:

@@ -1,6 +1,6 @@
-"""`GET /`: what a browser shows at the endpoint, until there is a page of its own.
+"""`GET /`: what a browser shows at the endpoint, until there is a real page.
 
-Static text and relative links: no script, no style, nothing of a job, so that there is nothing to inject.
+Static text and relative links, without script, style or job data, so that there is nothing to inject into.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PAGE = """\
 
 
 class HomeRoutes:
-    """`blobs`: whether the endpoint lists them."""
+    """`blobs` says whether the endpoint lists blobs."""
 
     def __init__(self, *, version: str, blobs: bool) -> None:
         links = "\n".join(

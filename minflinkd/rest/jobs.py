@@ -1,4 +1,4 @@
-"""`/jobs` and what lies below a job, except its checkpoints and its submission."""
+"""`/jobs` and the paths below a job, except its checkpoints and its submission."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId, parse_job_id
 
-MAX_EXCEPTIONS = 20  # shown where the request names no number, as in Flink
+MAX_EXCEPTIONS = 20  # shown if the request names no number, as in Flink
 
 
 class JobRoutes:
@@ -71,7 +71,7 @@ class JobRoutes:
         return json_answer(JobIds(jobs=tuple(JobIdWithStatus(id=job.job_id, status=job.status) for job in jobs)))
 
     async def overview(self, _: web.Request) -> web.Response:
-        """Encoded once for all who are given the same answer of the Dispatcher (E4)."""
+        """Answer the overview. Encoded only once for each answer of the Dispatcher (E4)."""
         jobs = await self._backend.jobs.get()
         if jobs is not self._overview_of:
             now = self._backend.clock.epoch_ms()
@@ -98,7 +98,7 @@ class JobRoutes:
         return json_answer(exceptions_of(await self._backend.job(request), limit=int(text[:9])))
 
     async def vertex(self, request: web.Request) -> web.Response:
-        """The vertex by Flink's id or by the task's own."""
+        """Answer the vertex with this id: Flink's or the task's own."""
         details = await self._backend.job(request)
         wanted = request.match_info["vertexid"]
         for task in details.tasks:
@@ -107,7 +107,7 @@ class JobRoutes:
         raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
 
     async def collected(self, request: web.Request) -> web.Response:
-        """The rows of a collect sink, by the id of its vertex."""
+        """Answer the rows of a collect sink, by the id of its vertex."""
         details = await self._backend.job(request)
         wanted = request.match_info["vertexid"]
         for task in details.tasks:
@@ -119,7 +119,7 @@ class JobRoutes:
         )
 
     async def _collected(self, task: TaskDetails, vertex: VertexId) -> CollectedRows:
-        """None of an attempt that has not begun."""
+        """Return the rows; no rows if no attempt has begun."""
         if task.resource_id is None or task.attempt_id is None:
             return CollectedRows(vertex=vertex, attempt_id=None, rows=(), dropped=0)
         ask = ReadCollected(attempt_id=task.attempt_id, vertex_id=vertex)
@@ -128,7 +128,7 @@ class JobRoutes:
         return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Flink's default mode is `cancel`; its `stop` was never more than an error."""
+        """Cancel the job. Flink's default mode is `cancel`; its `stop` has always been an error."""
         mode = request.query.get("mode", "cancel")
         if mode != "cancel":
             raise InvalidRequest(f"mode is {mode[:80]!r}", hint="mode=cancel is the only one")
@@ -163,11 +163,11 @@ def _summary(job: JobOverview, now: int) -> JobSummary:
 
 
 def job_info(details: JobDetails, now: int) -> JobInfo:
-    """Flink's JobDetailsInfo of a job."""
+    """Return Flink's JobDetailsInfo of a job."""
     graph = details.graph
     return JobInfo(
         jid=details.job_id,
-        application_id=details.job_id,  # as in Flink, where an application of one job has its id
+        application_id=details.job_id,  # as in Flink: an application with one job has the job's id
         name=graph.name,
         state=details.status,
         job_type=job_type(details),
@@ -214,7 +214,10 @@ def _repeated(found: RepeatedFailures) -> RepeatedRestarts:
 
 
 def _source_rate(details: TaskDetails) -> float:
-    """Of the last micro-batch, of which is known only what it read from sources and exchanges together."""
+    """Estimate the source rows per second of the last micro-batch.
+
+    Only the rate of sources and exchanges together is known.
+    """
     read = sum(details.metrics.rows.read.values())
     return details.metrics.rows_per_second * source_rows(details.task, details.metrics.rows) / read if read else 0.0
 

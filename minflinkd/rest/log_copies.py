@@ -1,10 +1,10 @@
-"""Copies of logs of TaskManagers as TRANSIENT blobs, so that a log is not sent again and again (B3, B18).
+"""Copies of TaskManagers' logs as TRANSIENT blobs, so that the same log is not sent repeatedly (B3, B18).
 
-A range of a log that is larger than `minsize` is uploaded by its TaskManager as a blob; whoever asks for it later gets
-it from there, and of a log that has grown only the new part travels. Smaller ranges come by message. There is one copy
-a TaskManager: one of another of its logs, or of the log after its rotation, takes its place, and the blobs of the one
-before are deleted at once, or with the last request that still reads them. A copy that nobody has read for a while goes
-as well, as does one whose TaskManager is gone.
+If a requested range of a log is larger than `minsize`, the TaskManager uploads it as a blob. Later requests read the
+blob, and of a log that has grown only the new part is uploaded. Smaller ranges come by message. There is one copy per
+TaskManager. A copy of another log, or of the log after its rotation, replaces it; the old copy's blobs are deleted at
+once, or after the last request that reads them. A copy is also deleted if nobody has read it for a while, or if its
+TaskManager is gone.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from minflinkd.storage.os_errors import os_errors
 
 log = structlog.get_logger(__name__)
 
-PIECE = 256 * 1024  # bytes asked of a TaskManager in one message
-SEGMENT = 4 * 1024 * 1024  # bytes of one blob: what a reader waits for before its first byte
-UNREAD = 600.0  # seconds after which a copy goes
-LOOK = 60.0  # seconds between two looks for such copies
-OPENINGS = 3  # tries, where the copy changes meanwhile
+PIECE = 256 * 1024  # bytes requested from a TaskManager in one message
+SEGMENT = 4 * 1024 * 1024  # bytes of one blob; a reader waits for all of them before its first byte
+UNREAD = 600.0  # seconds until a copy that nobody reads is deleted
+LOOK = 60.0  # seconds between two searches for such copies
+OPENINGS = 3  # tries to open a log while its copy changes
 
 
 class LogBlobs(Protocol):
-    """The BlobServer. What a TaskManager has uploaded goes after a while, unless somebody takes hold of it."""
+    """The BlobServer. It deletes what a TaskManager has uploaded after a while, unless somebody acquires it."""
 
     def acquire(self, job_id: JobId | None, key: BlobKey) -> None: ...
 
@@ -47,7 +47,7 @@ class LogBlobs(Protocol):
 
 
 class LogChanged(MinflinkError):
-    """It was rotated or truncated while it was being read."""
+    """The log was rotated or truncated while it was being read."""
 
     code = "log-changed"
     consequence = Consequence.RETRYABLE
@@ -62,15 +62,15 @@ class Segment:
 
 @dataclass(eq=False)
 class Copy:
-    """What is here of one log: disjoint segments of it, in their order."""
+    """The parts of one log that are stored here: disjoint segments, in order."""
 
     task_manager: ResourceId
     name: str
-    mark: LogMark  # the latest that is known of the log
+    mark: LogMark  # the latest known mark of the log
     segments: list[Segment] = field(default_factory=list)
     readers: int = 0
     read_at: float = 0.0  # when the last reader left
-    chosen: bool = False  # it is, or was, the TaskManager's one
+    chosen: bool = False  # it is, or was, the copy that is kept for the TaskManager
     filling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def at(self, offset: int) -> Segment | None:
@@ -78,12 +78,12 @@ class Copy:
         return self.segments[i - 1] if i and offset < self.segments[i - 1].end else None
 
     def gap(self, offset: int, end: int) -> int:
-        """Where what is missing from `offset` on ends, at most `end`."""
+        """Return where the gap that begins at `offset` ends, at most `end`."""
         i = self._after(offset)
         return min(end, self.segments[i].first) if i < len(self.segments) else end
 
     def add(self, segment: Segment) -> None:
-        """One that fills a gap, or a part of one."""
+        """Add a segment that fills a gap or a part of one."""
         bisect.insort(self.segments, segment)
 
     def _after(self, offset: int) -> int:
@@ -92,19 +92,19 @@ class Copy:
 
 @dataclass(eq=False)
 class Reading:
-    """One request's view of a log: as it was when it was opened. To be closed."""
+    """One request's view of a log, as it was when opened. Call `close` when done."""
 
     copies: LogCopies
     copy: Copy
     mark: LogMark
-    by_message: bool = False  # blobs were of no avail
+    by_message: bool = False  # blobs did not work
 
     @property
     def size(self) -> int:
         return self.mark.size
 
     async def pieces(self, first: int, end: int) -> AsyncIterator[bytes]:
-        """The bytes [first, end). Raises LogChanged, and what asking the TaskManager raises."""
+        """Yield the bytes [first, end). Raises LogChanged, and what asking the TaskManager raises."""
         self.copies.choose(self, end - first)
         while first < end:
             data = await self.copies.piece(self, first, end)
@@ -118,7 +118,7 @@ class Reading:
 
 
 class LogCopies(Component):
-    """`ask` sends a question to a TaskManager and raises MinflinkError; without `blobs` all comes by message."""
+    """`ask` sends a request to a TaskManager and raises MinflinkError. Without `blobs`, all data comes by message."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class LogCopies(Component):
                 await self._release(segment.key)
 
     async def open(self, task_manager: ResourceId, name: str) -> Reading:
-        """The log as it is now. Raises NotFound and what asking raises."""
+        """Open a log as it is now. Raises NotFound, and what asking raises."""
         for _ in range(OPENINGS):
             copy = self._copy_of(task_manager, name)
             found = await self._ask(
@@ -169,7 +169,7 @@ class LogCopies(Component):
     # --- filling -------------------------------------------------------------------------------------------------
 
     async def piece(self, reading: Reading, first: int, end: int) -> bytes:
-        """Some bytes from `first` on, at most up to `end`."""
+        """Return some bytes from `first` on, at most up to `end`."""
         copy = reading.copy
         held = copy.at(first)
         if held is None:
@@ -198,9 +198,10 @@ class LogCopies(Component):
         return (await self._read(reading, first, min(PIECE, end - first))).data
 
     async def _fill(self, reading: Reading, first: int, end: int) -> bytes:
-        """Empty: the segment is here now. Else what came in its place, as the TaskManager could not upload it.
+        """Have the TaskManager upload a segment. If it cannot, return the bytes that it sends instead, otherwise b"".
 
-        A blob whose key does not arrive here is known to nobody, and the BlobServer deletes it after a while.
+        If the key of an uploaded blob does not arrive here, nobody knows the blob, and the BlobServer deletes it after
+        a while.
         """
         answer = await self._read(reading, first, end - first, upload=True)
         if answer.blob:
@@ -218,12 +219,12 @@ class LogCopies(Component):
     # --- what is kept --------------------------------------------------------------------------------------------
 
     def choose(self, reading: Reading, length: int) -> None:
-        """B18: the log of which a large part was asked for last is the one that a copy is kept of."""
+        """B18: keep a copy of the log from which a large part was requested last."""
         copy = reading.copy
         if self._blobs is None or length <= self._minsize or copy.chosen:
             return
         before = self._copies.get(copy.task_manager)
-        if before is not None and (before.name, before.mark) == (copy.name, reading.mark):  # opened at the same time
+        if before is not None and (before.name, before.mark) == (copy.name, reading.mark):  # opened simultaneously
             before.readers += 1
             reading.copy = before
             self.leave(copy)
@@ -256,12 +257,12 @@ class LogCopies(Component):
         copy.add(segment)
 
     def _remove(self, copy: Copy, segment: Segment) -> None:
-        if segment in copy.segments:  # else another reader has found it out before
+        if segment in copy.segments:  # otherwise another reader noticed it first
             copy.segments.remove(segment)
             self._give_up(segment.key)
 
     def _give_up(self, key: BlobKey) -> None:
-        with contextlib.suppress(RuntimeError):  # closed: TRANSIENT blobs go with the server
+        with contextlib.suppress(RuntimeError):  # closed: the server deletes TRANSIENT blobs when it ends
             self.tasks.job(f"release {key}", self._release(key))
 
     async def _release(self, key: BlobKey) -> None:

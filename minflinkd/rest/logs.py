@@ -1,4 +1,4 @@
-"""A TaskManager's log files over HTTP, by byte range: streamed, a log is never held whole (E31)."""
+"""A TaskManager's log files over HTTP, by byte range. They are streamed, never held in memory as a whole (E31)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from minflinkd.runtime.ids import ResourceId
 
 log = structlog.get_logger(__name__)
 
-SIZE_HEADER = "X-Log-Size"  # of the whole file now, so that a reader can follow it
-OFFSET_HEADER = "X-Log-Offset"  # where the answer's first byte lies in it
+SIZE_HEADER = "X-Log-Size"  # current size of the whole file, so that a reader can follow it
+OFFSET_HEADER = "X-Log-Offset"  # position of the answer's first byte in the file
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
@@ -30,20 +30,20 @@ _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Slice:
-    """A wanted part. A negative offset counts from the end."""
+    """A requested part. A negative offset counts from the end."""
 
     offset: int = 0
     length: int | None = None  # None: to the end
-    partial: bool = False  # asked for with Range, and answered with 206
+    partial: bool = False  # requested by a Range header, answered with 206
 
     def within(self, size: int) -> tuple[int, int]:
-        """(first, end) in a file of `size` bytes."""
+        """Return (first, end) in a file of `size` bytes."""
         first = max(0, size + self.offset) if self.offset < 0 else min(self.offset, size)
         return first, size if self.length is None else min(size, first + self.length)
 
 
 class LogRoutes:
-    """Of TaskManagers that are registered, and of those that have ended on this host."""
+    """Logs of registered TaskManagers, and of those that have ended on this host."""
 
     def __init__(self, backend: Backend, copies: LogCopies, ended: EndedLogs) -> None:
         self._backend = backend
@@ -69,7 +69,7 @@ class LogRoutes:
         return await self._send(request, resource_id(request), name)
 
     async def main(self, request: web.Request) -> web.StreamResponse:
-        """The supervisor's own log: the one named for the TaskManager, else the first."""
+        """Answer the supervisor's own log: the one named after the TaskManager, otherwise the first."""
         return await self._send_suffix(request, ".log")
 
     async def stdout(self, request: web.Request) -> web.StreamResponse:
@@ -89,7 +89,7 @@ class LogRoutes:
         return sorted(files, key=lambda file: file.name)
 
     async def _send(self, request: web.Request, task_manager: ResourceId, name: str) -> web.StreamResponse:
-        """What was in the file when the answer began; pieces are fetched as the client takes them."""
+        """Send what is in the file when the answer begins. Pieces are fetched as the client reads them."""
         wanted = wanted_slice(request)
         if not await self._is_registered(task_manager):
             return await self._send_ended(request, task_manager, name, wanted)
@@ -124,7 +124,7 @@ async def _stream(
     try:
         async for data in pieces(first, end):
             await response.write(data)
-    except MinflinkError as error:  # the head is out already: only the connection's end can tell
+    except MinflinkError as error:  # the head is already sent: only closing the connection can tell the client
         log.info("a log broke off", path=request.path, error=str(error))
         if request.transport is not None:
             request.transport.abort()
@@ -146,13 +146,13 @@ def _head(wanted: Slice, first: int, end: int, size: int) -> web.StreamResponse:
 
 
 def wanted_slice(request: web.Request) -> Slice:
-    """By `?offset=&length=`, or by a Range header of one range. Raises InvalidRequest, RangeNotSatisfiable."""
+    """Parse `?offset=&length=`, or a Range header with one range. Raises InvalidRequest, RangeNotSatisfiable."""
     if "offset" in request.query or "length" in request.query:
         length = request.query.get("length")
         return Slice(_whole("offset", request.query.get("offset", "0")), None if length is None else _size(length))
     header = request.headers.get(hdrs.RANGE)
     match = _RANGE.fullmatch(header.replace(" ", "")) if header is not None else None
-    if match is None:  # several ranges, or another unit: the whole file is a right answer
+    if match is None:  # several ranges, or another unit: answering the whole file is correct
         return Slice()
     first, last = match[1], match[2]
     if not first:

@@ -1,4 +1,4 @@
-"""From the parties' answers to samples for the metrics. Bounded in labels and in time; never fails a scrape."""
+"""Turns the parties' answers into samples for the metrics. Labels and time are bounded; a scrape never fails."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from minflinkd.runtime.errors import MinflinkError
 
 R = TypeVar("R")
 
-MAX_JOBS = 200  # with metrics of their own: the running ones, oldest first, so that a series goes on
+MAX_JOBS = 200  # with their own metrics: running jobs, oldest first, so that series continue
 MAX_TASK_MANAGERS = 1000
-MAX_OFFSET_PARTS = 64  # of a source: partitions of a topic
+MAX_OFFSET_PARTS = 64  # per source, e.g. partitions of a topic
 TIMEOUT = 2.0  # seconds for a job's part
 
 
@@ -128,7 +128,7 @@ def _task_sample(details: TaskDetails) -> TaskSample:
 
 
 def _offsets(texts: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """`{"flights": {"0": 17}}` of Kafka: the part `flights.0` is 17. Bounded, as labels are."""
+    """From Kafka's `{"flights": {"0": 17}}`, return 17 for the part `flights.0`. Limited in number, like all labels."""
     found: dict[tuple[str, str], float] = {}
     for source, text in texts.items():
         numbers = islice(_numbers(value(text), ""), MAX_OFFSET_PARTS)

@@ -1,4 +1,4 @@
-"""`/storage/orphans`: physical files of checkpoints to which nothing refers (F7)."""
+"""`/storage/orphans`: physical files of checkpoints that nothing refers to (F7)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from minflinkd.rest.schemas import JobOrphans, Orphan, Orphans
 from minflinkd.rpc import jobs as j
 from minflinkd.runtime.ids import parse_job_id
 
-TIMEOUT = 600.0  # seconds: all checkpoints are listed
-MOST = 1000  # files named of a job
+TIMEOUT = 600.0  # seconds; all checkpoints are listed
+MOST = 1000  # file names shown per job
 
 
 class OrphanRoutes:
@@ -21,11 +21,11 @@ class OrphanRoutes:
         return [web.get("/storage/orphans", self.list), web.delete("/storage/orphans", self.delete)]
 
     async def list(self, request: web.Request) -> web.Response:
-        """What `delete` would delete now. `?job=` an id."""
+        """Answer what `delete` would delete now. `?job=` takes an id."""
         return json_answer(await self._sweep(request, dry_run=True))
 
     async def delete(self, request: web.Request) -> web.Response:
-        """May be repeated."""
+        """Delete the orphans. May be repeated."""
         return json_answer(await self._sweep(request, dry_run=False))
 
     async def _sweep(self, request: web.Request, *, dry_run: bool) -> Orphans:

@@ -1,6 +1,6 @@
-"""A job's tasks as Flink's job vertices: their ids, their counts, and the edges between them.
+"""A job's tasks as Flink job vertices: their ids, their counts, and the edges between them.
 
-Responsible for what follows from the graph alone.
+Only what follows from the graph is here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minflinkd.runtime.ids import VertexId
 
 @lru_cache(maxsize=4096)
 def vertex_id(task_id: str) -> str:
-    """Flink's clients parse a job vertex's id as 32 hex digits; as stable between versions as the task's own id."""
+    """Return 32 hex digits, as Flink's clients expect. As stable between versions as the task's own id."""
     return hashlib.md5(task_id.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -44,7 +44,7 @@ def plan_of(details: JobDetails) -> Plan:
 
 
 def describe(task: Task) -> str:
-    """Vertices by id and kind only: ids are plain names, which a page may show unescaped."""
+    """Describe a task by its vertices' ids and kinds: ids are plain names, which a page may show unescaped."""
     return " -> ".join(f"{vertex.id} ({vertex.kind})" for vertex in task.vertices)
 
 
@@ -64,6 +64,6 @@ def _counted(states: Iterable[str]) -> dict[str, int]:
 
 
 def _upstream(task: Task, owner: dict[VertexId, Task]) -> Iterable[Task]:
-    """The tasks that this one reads exchanges of, once each, in the order of the inputs."""
+    """Return the tasks whose exchanges this one reads, once each, in the order of the inputs."""
     edges = (owner.get(edge.id, task) for vertex in task.vertices for edge in vertex.inputs)
     return {upstream.id: upstream for upstream in edges if upstream.id != task.id}.values()

@@ -22,7 +22,7 @@ from minflinkd.rest.schemas import (
 from minflinkd.rpc.jobs import HotRestart, HotRestartJob, JobDetails, RescaleJob, RestartAnswer, VersionChanges
 from minflinkd.runtime.ids import parse_job_id
 
-_LATEST = "latest"  # `?checkpoint=`: the last completed one, in place of a further one
+_LATEST = "latest"  # `?checkpoint=`: use the last completed one instead of taking another
 
 
 class RestartRoutes:
@@ -38,7 +38,7 @@ class RestartRoutes:
         ]
 
     async def restart(self, request: web.Request) -> web.Response:
-        """202 with the number of the restart and what changes; with `?dry-run` 200, and nothing is begun."""
+        """Answer 202 with the restart's number and what changes; with `?dry-run` 200, starting nothing."""
         checkpoint = request.query.get("checkpoint", "final")
         if checkpoint not in ("final", _LATEST):
             raise InvalidRequest(f"checkpoint is {checkpoint[:80]!r}", hint="final, which is the default, or latest")
@@ -59,7 +59,7 @@ class RestartRoutes:
         return json_answer(accepted, status=200 if dry_run else 202)
 
     async def requirements(self, request: web.Request) -> web.Response:
-        """As Flink's: by the id of a vertex, which is here a task's."""
+        """Answer in Flink's form, by the id of a vertex, which is a task here."""
         job = await self._backend.job(request)
         found = {}
         for task in job.tasks:
@@ -69,7 +69,7 @@ class RestartRoutes:
         return json_bytes(msgspec.json.encode(found))
 
     async def rescale(self, request: web.Request) -> web.Response:
-        """202: a hot restart has begun, of the same version at another parallelism."""
+        """Answer 202: a hot restart of the same version at another parallelism has begun."""
         body = await read_json_body(request, self._limits)
         try:
             wanted = msgspec.json.decode(body, type=dict[str, VertexRequirements])
@@ -92,7 +92,7 @@ class RestartRoutes:
 
 
 def _wanted(job: JobDetails, task_id: str) -> int:
-    """What the job asks for, which may be more than the task runs with now."""
+    """Return the parallelism that the job asks for. The task may run with less now."""
     task = next(task.task for task in job.tasks if task.task.id == task_id)
     own = {vertex.id for vertex in task.vertices}
     stated = [v.parallelism for v in job.graph.vertices if v.id in own and v.parallelism]
@@ -100,7 +100,7 @@ def _wanted(job: JobDetails, task_id: str) -> int:
 
 
 def _accepted(answer: RestartAnswer) -> RestartAnswer:
-    """Raises InvalidJob."""
+    """Return the answer. Raises InvalidJob if it has faults."""
     if answer.faults:
         raise InvalidJob(answer.faults)
     return answer

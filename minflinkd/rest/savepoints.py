@@ -1,6 +1,6 @@
-"""Checkpoints and savepoints by request, stopping with one, and disposal: begun by one request, followed by others.
+"""Requested checkpoints and savepoints, stopping with a savepoint, and disposal. One request starts the operation.
 
-As Flink's.
+Further requests ask for its status, as in Flink.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minflinkd.rpc.jobs import (
 )
 from minflinkd.runtime.ids import IdSource, parse_job_id
 
-INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # types of a checkpoint; none is full
+INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # accepted types of checkpoint; there is no full one
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class SavepointRoutes:
         ]
 
     async def trigger(self, request: web.Request) -> web.Response:
-        """202 with the id to ask for. The body's `triggerId` makes a repetition harmless."""
+        """Answer 202 with the id of the operation. With a `triggerId` in the body the request may be repeated."""
         body = await self._body(request, SavepointTrigger)
         if body.cancel_job:
             raise InvalidRequest("cancel-job is not supported", hint="POST /jobs/:jobid/stop ends the job, too")
@@ -128,7 +128,7 @@ class SavepointRoutes:
         return given
 
     async def _body(self, request: web.Request, kind: type[T]) -> T:
-        """An empty body stands for `{}`."""
+        """Decode the body. An empty one means `{}`."""
         text = await read_json_body(request, self._limits) if request.body_exists else b"{}"
         try:
             return msgspec.json.decode(text or b"{}", type=kind)

@@ -1,4 +1,4 @@
-"""Values that are never shown (E40), by the rule of the configuration: what the name of a key gives away."""
+"""Values that are never shown (E40). As in the configuration, the name of a key decides."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from minflinkd.runtime.secrets import MASK, is_sensitive
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, str]:
-    """As texts, the sensitive ones hidden."""
+    """Return the values as strings, the sensitive ones masked."""
     return {key: MASK if is_sensitive(key) else str(value) for key, value in values.items()}

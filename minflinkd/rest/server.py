@@ -1,7 +1,7 @@
 """The HTTP endpoint (E1 - E4): one aiohttp application, Flink's paths with and without `/v1`.
 
-Responsible for the server's life, for what happens around every request, and for putting the routes together. What a
-path answers lies in the module named for its subject.
+This module runs the server, handles what all requests have in common, and collects the routes. What a path answers is
+in the module named after its subject.
 """
 
 from __future__ import annotations
@@ -52,20 +52,19 @@ from minflinkd.runtime.listening import Place, bind, taken
 
 log = structlog.get_logger(__name__)
 
-SHUTDOWN_GRACE = 2.0  # seconds for questions under way when the endpoint stops
+SHUTDOWN_GRACE = 2.0  # seconds for GET requests under way when the endpoint stops
 QUESTIONS = frozenset({"GET", "HEAD"})
-RETRY_AFTER = "1"  # seconds, with every 503
+RETRY_AFTER = "1"  # seconds; sent with every 503
 
 
 class RestServer(Component):
-    """Ready when it listens; `url` has the port that it took.
+    """Ready when it listens; `url` has the actual port.
 
-    `config_items` gives the options in force as texts, `submit_timeout` the seconds to wait for a submission's answer,
-    `blob_url` where artifacts are uploaded, `blobs` what lies there. `allowed_hosts` are names besides loopback under
-    which a server on loopback is spoken to (a reverse proxy, an SSH tunnel). Parts of logs of more than
-    `offload_minsize` bytes come as blobs, where there are `log_blobs`. `ended_logs`: the
-    directory of the TaskManagers' homes, for what ended ones have left there. `sockets`: bound already; without them it
-    binds by itself.
+    `config_items` returns the current options as strings, `submit_timeout` the seconds to wait for a submission's
+    answer. Artifacts are uploaded to `blob_url`; `blobs` lists them. `allowed_hosts` are names other than loopback
+    names under which clients reach a server on loopback (a reverse proxy, an SSH tunnel). With `log_blobs`, parts of
+    logs with more than `offload_minsize` bytes come as blobs. `ended_logs` is the directory of the TaskManagers'
+    homes, to read what ended ones have left there. `sockets` are already bound; without them the server binds its own.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class RestServer(Component):
         for each in self._sockets or await bind(where):
             try:
                 await web.SockSite(self._runner, each).start()
-            except OSError as error:  # when it begins to listen
+            except OSError as error:  # raised when it begins to listen
                 if error.errno != errno.EADDRINUSE:
                     raise
                 raise await taken(where) from error
@@ -199,7 +198,7 @@ class RestServer(Component):
         except MinflinkError as error:
             return json_answer(error_answer(error), status=status_of(error))
         except (ConnectionError, TimeoutError):
-            raise  # the client went away, or its connection is too slow: aiohttp closes it
+            raise  # the client is gone, or its connection is too slow: aiohttp closes it
         except Exception:
             request_id = secrets.token_hex(6)
             log.exception("a request failed", method=request.method, path=request.path, request_id=request_id)
@@ -222,7 +221,7 @@ def place(host: str, port: int) -> Place:
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> RequestError:
-    """What aiohttp's router found wrong."""
+    """Return our error for an error of aiohttp's router."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{request.path[:200]} does not take {request.method}", hint=f"it takes {allowed}")

@@ -1,6 +1,6 @@
-"""`POST /jobs`: the body is the job document as JSON, its artifacts already with the blob server (E2).
+"""`POST /jobs`: the body is the job document as JSON; its artifacts are already on the BlobServer (E2).
 
-Flink's CLI posts a Java JobGraph as multipart here; that is answered with what to do instead.
+Flink's CLI posts a Java JobGraph as multipart here; the answer says what to do instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SubmissionRoutes:
         return [web.post("/jobs", self.submit)]
 
     async def submit(self, request: web.Request) -> web.Response:
-        """202 with the job's id; with `?dry-run` 200, and nothing is kept. `?jobId=` makes a repetition harmless."""
+        """Answer 202 with the job's id; with `?dry-run` 200, storing nothing. With `?jobId=` it may be repeated."""
         dry_run = flag(request, "dry-run")
         given = request.query.get("jobId")
         job_id = self._ids.job() if given is None else parse_job_id(given)

@@ -1,4 +1,4 @@
-"""`/taskmanagers`: who is registered, who holds their slots."""
+"""`/taskmanagers`: the registered TaskManagers, and who holds their slots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TaskManagerRoutes:
 
 
 async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
-    """Raises NotFound, and what Backend raises."""
+    """Return a registered TaskManager. Raises NotFound, and what Backend raises."""
     for info in await backend.task_managers.get():
         if info.resource_id == wanted:
             return info

@@ -1,4 +1,4 @@
-"""How the asyncio drivers carry out a core's Ask: always with an outcome, as the core waits for one."""
+"""How the asyncio drivers carry out a core's Ask. There is always an outcome, because the core waits for one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def outcome_of_asking(
     *,
     complete: Callable[[Request[Any]], Request[Any]] = lambda request: request,
 ) -> Outcome:
-    """Send it when it is due. `complete` puts in what only the driver knows; what it raises is an outcome as well."""
+    """Send it when it is due. `complete` adds what only the driver knows; an error that it raises is an outcome too."""
     if ask.after:
         await clock.sleep(ask.after)
     try:

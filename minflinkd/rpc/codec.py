@@ -1,4 +1,4 @@
-"""Messages as bytes: MessagePack, each message with the name of its type. Never pickle."""
+"""Messages as bytes: MessagePack, with the name of each message's type. Never pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOCOL_VERSION = 1
 
 
 class ProtocolError(MinflinkError):
-    """Bytes that are no message of this protocol; the connection that brought them ends."""
+    """Bytes that are no message of this protocol. The connection they came from is closed."""
 
     code = "rpc-protocol"
     consequence = Consequence.FATAL
@@ -52,7 +52,7 @@ _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 class Codec:
-    """Encodes and decodes messages of the types that are known when it is made."""
+    """Encodes and decodes messages of the types that exist when it is created."""
 
     def __init__(self) -> None:
         self._types = registry()

@@ -1,7 +1,7 @@
 """One connection between two processes: length-prefixed MessagePack frames, requests both ways, one-way messages.
 
-Serves the TaskManager's connection to its daemon and, over a socketpair, a supervisor's to its session child. Closing,
-by either side or by a fault, ends every open request with Unreachable (outcome unknown).
+Used between a TaskManager and its daemon and, over a socketpair, between a supervisor and its session child. When the
+connection is closed, by either side or by a fault, every open request ends with Unreachable (outcome unknown).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
-MAX_FRAME = 64 * 1024 * 1024  # bytes; what is larger travels as a blob (blob.md B3)
-WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that reads nothing while more waits is cut off
-FLUSH_TIMEOUT = 1.0  # seconds that a closing connection gives its peer to read the rest
+MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (blob.md B3)
+WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up is cut off
+FLUSH_TIMEOUT = 1.0  # seconds that a peer has to read the rest when the connection closes
 
 
 class FrameTooLarge(ProtocolError):
-    """Sent all the same, it would cost everybody the connection."""
+    """A message that must not be sent: the peer would cut the connection that all parties share."""
 
 
 async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> bytes:
-    """Raises ProtocolError, asyncio.IncompleteReadError at the end, OSError."""
+    """Return the body of the next frame. Raises ProtocolError, OSError, asyncio.IncompleteReadError at the end."""
     (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if size > limit:
         raise ProtocolError(f"a frame of {size} bytes; at most {limit} are taken")
@@ -45,11 +45,11 @@ async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> by
 
 
 def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(_LENGTH.pack(len(data)) + data)  # in one: each write is a system call, and a packet
+    writer.write(_LENGTH.pack(len(data)) + data)  # one write: each costs a system call and a packet
 
 
 class Connection:
-    """A Route to the parties behind the other end. `local` finds the mailbox that a frame is for."""
+    """A Route to the parties at the other end. `local` finds the mailbox that a frame is for."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Connection:
             self._writer.transport.abort()
 
     async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
-        """Raises RemoteError, Fenced, Unreachable, RpcTimeout. What is too large for a frame is refused unsent."""
+        """Raises RemoteError, Fenced, Unreachable, RpcTimeout. A request too large for a frame is refused unsent."""
         if self.closed:
             raise Unreachable(f"the connection {self.name} is closed")
         self._next_id += 1
@@ -127,7 +127,7 @@ class Connection:
         if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER:
             log.error("the peer reads nothing; the connection is cut", connection=self.name)
             self._close()
-            self._writer.transport.abort()  # what waits would keep it open
+            self._writer.transport.abort()  # unsent data would keep it open
             return
         data = self._codec.encode_frame(frame)
         if len(data) > MAX_FRAME:

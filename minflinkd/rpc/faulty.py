@@ -1,8 +1,7 @@
-"""The in-memory twin of the network for tests and simulation: drops, doubles, delays and reorders messages, cuts
-parties off from one another, all from one seeded source of randomness.
+"""An in-memory network for tests and simulation: drops, doubles, delays and reorders messages, and cuts parties off.
 
-Every message is encoded and decoded on the way, so that a test in one process also shows that it could cross a wire.
-Time is the event loop's, which a test may make virtual (looptime).
+All randomness comes from one seeded source. Every message is encoded and decoded on the way, so that a test in one
+process also shows that it could cross a wire. Time is the event loop's, which a test may make virtual (looptime).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ R = TypeVar("R")
 
 @dataclass
 class Faults:
-    """Probabilities for each message and, apart, each answer; delays in seconds."""
+    """Probabilities, which apply to each message and separately to each answer; delays in seconds."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -37,7 +36,7 @@ class Faults:
 
 
 class FaultyWire:
-    """What lies between the parties. Each party has its own `FaultyNetwork` on it, which knows who it is."""
+    """Connects the parties. Each party has its own `FaultyNetwork` on it, which knows the party's name."""
 
     def __init__(self, rng: random.Random, faults: Faults | None = None) -> None:
         self.rng = rng
@@ -45,13 +44,13 @@ class FaultyWire:
         self.codec = Codec()
         self.mailboxes: dict[Address, Mailbox] = {}
         self.tasks = TaskOwner("faulty wire")
-        self.journal: list[str] = []  # who sent what and what became of it; the story of a failing seed
+        self.journal: list[str] = []  # who sent what and what happened to it, to explain a failing seed
 
     def party(self, name: str) -> FaultyNetwork:
         return FaultyNetwork(self, name)
 
     def fates(self, source: str, target: str, message: Message) -> list[float]:
-        """The delay of each copy that arrives; empty where the message is lost."""
+        """Return the delay of each copy that arrives; none if the message is lost."""
         faults, name = self.faults, type(message).__name__
         lost = (
             frozenset((source, target)) in faults.cut

@@ -17,8 +17,8 @@ from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 
 
 class JobStatus(StrEnum):
-    INITIALIZING = "INITIALIZING"  # the JobMaster restores what it needs
-    CREATED = "CREATED"  # waits for slots, nothing deployed
+    INITIALIZING = "INITIALIZING"  # the JobMaster is restoring what it needs
+    CREATED = "CREATED"  # waits for slots; nothing is deployed
     RUNNING = "RUNNING"
     FAILING = "FAILING"
     FAILED = "FAILED"
@@ -46,7 +46,7 @@ class ExecutionState(StrEnum):
 
 
 class TaskDetails(Message, frozen=True):
-    """One task and its present execution attempt."""
+    """One task and its current execution attempt."""
 
     task: Task
     state: ExecutionState
@@ -56,12 +56,12 @@ class TaskDetails(Message, frozen=True):
     start_ms: int  # -1 before it is scheduled
     end_ms: int  # -1 before it ended
     metrics: TaskMetrics = TaskMetrics()
-    rows: RowCounts = NO_ROWS  # since the job's submission, as of the state that the attempt has gone on from
+    rows: RowCounts = NO_ROWS  # since the job's submission, up to the state that the attempt started from
     phases: dict[str, float] = {}
 
 
 class FailureRecord(Message, frozen=True):
-    """Why a job (or one of its tasks) failed, newest first in answers."""
+    """Why a job (or one of its tasks) failed. Answers list the newest first."""
 
     timestamp_ms: int
     error: ErrorInfo
@@ -72,9 +72,9 @@ class FailureRecord(Message, frozen=True):
 
 
 class RepeatedFailures(Message, frozen=True):
-    """A job that restarts repeatedly: how often it has failed since it was healthy.
+    """A job that restarts repeatedly: how often it has failed since it was last healthy.
 
-    `last`: the failure that began its last restart, without the traceback.
+    `last` is the failure that caused its last restart, without the traceback.
     """
 
     failures: int
@@ -92,17 +92,17 @@ class RecoveryRecord(Message, frozen=True):
 
 
 class RestartState(StrEnum):
-    """Of a hot restart: where it is, or how it ended."""
+    """How far a hot restart has got, or how it ended."""
 
     HANDING_OVER = "handing-over"  # the old version takes its last checkpoint, and its tasks end
-    STARTING = "starting"  # the new version is brought up; it has not completed a checkpoint
-    ON_TRIAL = "on-trial"  # the new version runs and has found no input yet; the old one stays stored
-    TURNING_BACK = "turning-back"  # it failed, and is stopped
+    STARTING = "starting"  # the new version is starting; it has not completed a checkpoint
+    ON_TRIAL = "on-trial"  # the new version runs and has found no input yet; the old version is kept
+    TURNING_BACK = "turning-back"  # the new version failed and is being stopped
     COMPLETED = "completed"
-    ROLLED_BACK = "rolled-back"  # the old version runs again, from the checkpoint that it made way with
-    FAILED = "failed"  # the old version never made way
-    REPLACED = "replaced"  # by another hot restart
-    ABANDONED = "abandoned"  # the job was cancelled, or ended
+    ROLLED_BACK = "rolled-back"  # the old version runs again, from the checkpoint with which it stopped
+    FAILED = "failed"  # the old version never stopped
+    REPLACED = "replaced"  # another hot restart took its place
+    ABANDONED = "abandoned"  # the job was cancelled or ended
 
     @property
     def over(self) -> bool:
@@ -117,12 +117,12 @@ _UNDER_WAY = frozenset(
 class HotRestart(Message, frozen=True):
     """One hot restart of a job (H10): seconds from the request to the end of each phase."""
 
-    number: int  # of the job's, from 1
+    number: int  # counts the job's hot restarts, from 1
     state: RestartState
     requested_ms: int
-    checkpoint_id: int | None = None  # from which the new version starts, or started
+    checkpoint_id: int | None = None  # the new version starts, or started, from it
     phases: dict[str, float] = {}  # stopped, slots, restore_point, deployed, running, first_batch, first_checkpoint
-    error: ErrorInfo | None = None  # why it was not completed
+    error: ErrorInfo | None = None  # why it did not complete
 
 
 class JobOverview(Message, frozen=True):
@@ -133,7 +133,7 @@ class JobOverview(Message, frozen=True):
     end_ms: int  # -1 while it runs
     last_modification_ms: int
     tasks: dict[str, int]  # ExecutionState -> number of tasks
-    on_trial: bool = False  # in a version that has found no input yet (H7)
+    on_trial: bool = False  # the running version has found no input yet (H7)
     restarts: int = 0
     repeated: RepeatedFailures | None = None  # as in its details, with the start of the last message
 
@@ -144,35 +144,35 @@ class JobDetails(Message, frozen=True):
     status: JobStatus
     start_ms: int
     end_ms: int
-    timestamps: dict[str, int]  # JobStatus -> when it was entered; 0 for never
+    timestamps: dict[str, int]  # JobStatus -> when the job entered it; 0: never
     tasks: tuple[TaskDetails, ...]
     restarts: int = 0  # since the submission
-    next_restart_ms: int = -1  # when the restart is due that the job waits for; -1: it waits for none
-    repeated: RepeatedFailures | None = None  # None: the job is healthy, or has failed a few times only
+    next_restart_ms: int = -1  # when the next restart is due; -1: none is pending
+    repeated: RepeatedFailures | None = None  # None: the job is healthy, or has failed only a few times
     failures: tuple[FailureRecord, ...] = ()
     recoveries: tuple[RecoveryRecord, ...] = ()
     submission: dict[str, float] = {}  # seconds from the submission to: analyzed, stored, slots, deployed, running, ...
-    waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet (R5)
-    hot_restarts: tuple[HotRestart, ...] = ()  # the last ones, newest first
-    hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many ended in it
-    sinks_settled: bool = True  # False: what a checkpoint promised is not published, so the job's checkpoints are kept
+    waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet (R5)
+    hot_restarts: tuple[HotRestart, ...] = ()  # the most recent ones, newest first
+    hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many hot restarts ended in it
+    sinks_settled: bool = True  # False: output of a checkpoint is not published yet, so the job's checkpoints are kept
 
     @property
     def on_trial(self) -> bool:
-        """Whether it runs in a version that has found no input yet (H7)."""
+        """Whether the running version has found no input yet (H7)."""
         return bool(self.hot_restarts) and self.hot_restarts[0].state is RestartState.ON_TRIAL
 
 
 class SubmissionAnswer(Message, frozen=True):
-    """Accepted, and stored durably, exactly where there are no faults (R25, J4)."""
+    """The job is accepted, and stored durably, if and only if there are no faults (R25, J4)."""
 
     job_id: JobId
     faults: tuple[GraphFault, ...] = ()
-    warnings: tuple[str, ...] = ()  # of a job that is accepted all the same
+    warnings: tuple[str, ...] = ()  # they do not keep the job from being accepted
 
 
 class SubmitJob(Request[SubmissionAnswer], frozen=True):
-    """`document` is the job file as JSON, its artifacts uploaded under `job_id`. Repeating it is harmless (R25)."""
+    """`document` is the job file as JSON; its artifacts are uploaded under `job_id`. May be repeated (R25)."""
 
     job_id: JobId
     document: bytes
@@ -180,22 +180,22 @@ class SubmitJob(Request[SubmissionAnswer], frozen=True):
 
 
 class StateFate(StrEnum):
-    """What becomes of a vertex's state in another version of its job."""
+    """What happens to a vertex's state in a new version of its job."""
 
     KEPT = "kept"
-    LOST = "lost"  # nothing of the new version takes it
-    INCOMPATIBLE = "incompatible"  # Spark cannot go on from it
+    LOST = "lost"  # nothing in the new version takes it over
+    INCOMPATIBLE = "incompatible"  # Spark cannot restore it
 
 
 class StateChange(Message, frozen=True):
     vertex: str
-    kind: str  # of the operator, as Spark has it
+    kind: str  # Spark's name for the operator
     fate: StateFate
     reason: str = ""
 
 
 class VersionChanges(Message, frozen=True):
-    """A new version of a job beside the one that runs (H2)."""
+    """How a new version of a job differs from the running one (H2)."""
 
     vertices: tuple[VertexChange, ...] = ()
     settings: tuple[SettingChange, ...] = ()
@@ -203,37 +203,37 @@ class VersionChanges(Message, frozen=True):
 
 
 class RestartAnswer(Message, frozen=True):
-    """Accepted, and stored durably, exactly where there are no faults and it was no dry run (H1)."""
+    """The new version is accepted, and stored durably, if there are no faults and it was no dry run (H1)."""
 
     job_id: JobId
-    number: int = 0  # of the hot restart; 0 where there is none
+    number: int = 0  # number of the hot restart; 0: there is none
     faults: tuple[GraphFault, ...] = ()
     changes: VersionChanges = VersionChanges()
 
 
 class HotRestartJob(Request[RestartAnswer], frozen=True):
-    """`document` is the new version as JSON, its artifacts uploaded under `job_id`.
+    """`document` is the new version as JSON; its artifacts are uploaded under `job_id`.
 
-    Answered when it is checked, compared and stored; the job says what becomes of it. Refused: `not-found`; `conflict`
-    where one is under way and `replace` is not given, or the job has ended.
+    Answered when the new version is checked, compared and stored; the job reports how the restart ends. Refused with
+    `not-found`, and with `conflict` if the job has ended, or if a hot restart is under way and `replace` is false.
     """
 
     job_id: JobId
     document: bytes
     dry_run: bool = False
-    latest: bool = False  # start from the last completed checkpoint; no further one is taken
+    latest: bool = False  # start from the last completed checkpoint instead of taking another
     allow_non_restored_state: bool = False
-    allow_changed_state: bool = False  # it may mean something else
+    allow_changed_state: bool = False  # accept state that means something else in the new version
     replace: bool = False
 
 
 class RescaleJob(Request[RestartAnswer], frozen=True):
-    """As HotRestartJob, with the version that runs at another parallelism."""
+    """Like HotRestartJob, but keeps the running version and changes its parallelism."""
 
     job_id: JobId
-    parallelism: int = 0  # of all of it; 0: as it is
+    parallelism: int = 0  # of the whole job; 0: unchanged
     vertices: dict[str, int] = {}  # task or vertex -> parallelism
-    least: int = 0  # with fewer slots no task starts; 0: as it is
+    least: int = 0  # with fewer slots no task starts; 0: unchanged
     dry_run: bool = False
     replace: bool = False
 
@@ -249,15 +249,16 @@ class GetJob(Request[JobDetails], frozen=True):
 
 
 class JsonAnswer(Message, frozen=True):
-    """JSON in Flink's form, made where the data is."""
+    """JSON in Flink's form, produced by the component that owns the data."""
 
     body: bytes
 
 
 class GetCheckpoints(Request[JsonAnswer], frozen=True):
-    """Flink's /jobs/:id/checkpoints; with `config`, .../config; with an id, .../details/:id; and with `subtasks` what
+    """Answer Flink's /jobs/:id/checkpoints, or one of the paths below it.
 
-    .../subtasks/:vertexid answers, by task. Refused: `not-found`.
+    With `config`: .../config. With an id: .../details/:id. With `subtasks`: the answers of .../subtasks/:vertexid, by
+    task. Refused with `not-found`.
     """
 
     job_id: JobId
@@ -267,22 +268,22 @@ class GetCheckpoints(Request[JsonAnswer], frozen=True):
 
 
 class GetOffsets(Request[JsonAnswer], frozen=True):
-    """Where a job's sources stand (C26), as `offsets.json` has it. Refused: `not-found`."""
+    """The offsets of a job's sources (C26), in the form of `offsets.json`. Refused with `not-found`."""
 
     job_id: JobId
 
 
 class CancelJob(Request[Done], frozen=True):
-    """Answered when the cancellation has begun. A job that has ended is refused with `conflict`."""
+    """Answered when the cancellation has begun. Refused with `conflict` if the job has ended."""
 
     job_id: JobId
 
 
 class TriggerSavepoint(Request[Done], frozen=True):
-    """Answered when it has begun; GetSavepoint says what became of it. A repeated trigger begins nothing.
+    """Answered when the savepoint has begun; GetSavepoint reports its outcome. A repeated trigger starts nothing.
 
-    `stop`: then the job is FINISHED; with `drain` it runs to its end before, so that all windows and timers fire.
-    Refused: `not-found`, `conflict`, `job-not-running`, and what is wrong with `directory`.
+    With `stop` the job is FINISHED afterwards. With `drain` it first runs to its end, so that all windows and timers
+    fire. Refused with `not-found`, `conflict`, `job-not-running`, or an error about `directory`.
     """
 
     job_id: JobId
@@ -293,9 +294,9 @@ class TriggerSavepoint(Request[Done], frozen=True):
 
 
 class CheckpointJob(Request[Done], frozen=True):
-    """Answered when it has begun; GetSavepoint says what became of it. A repeated trigger begins nothing.
+    """Answered when the checkpoint has begun; GetSavepoint reports its outcome. A repeated trigger starts nothing.
 
-    Refused: `not-found`, `conflict`, `job-not-running`.
+    Refused with `not-found`, `conflict` or `job-not-running`.
     """
 
     job_id: JobId
@@ -304,19 +305,19 @@ class CheckpointJob(Request[Done], frozen=True):
 
 class OperationStatus(Message, frozen=True):
     done: bool
-    location: str = ""  # of what it made; of a checkpoint: its id
+    location: str = ""  # of the savepoint; for a checkpoint, its id
     error: ErrorInfo | None = None
 
 
 class GetSavepoint(Request[OperationStatus], frozen=True):
-    """Of a checkpoint likewise. Refused: `not-found`."""
+    """The outcome of a savepoint, or of a checkpoint. Refused with `not-found`."""
 
     job_id: JobId
     trigger_id: str
 
 
 class DisposeSavepoint(Request[Done], frozen=True):
-    """Answered when it has begun."""
+    """Answered when the disposal has begun."""
 
     trigger_id: str
     path: str
@@ -327,7 +328,7 @@ class GetDisposal(Request[OperationStatus], frozen=True):
 
 
 class OrphanFile(Message, frozen=True):
-    """A physical file in a job's checkpoint directory; its size in bytes, and when it was written."""
+    """A physical file in a job's checkpoint directory, with its size in bytes and the time it was written."""
 
     name: str
     size: int
@@ -335,12 +336,12 @@ class OrphanFile(Message, frozen=True):
 
 
 class JobOrphans(Message, frozen=True):
-    """Of one job's directory."""
+    """The orphans in one job's directory."""
 
     job_id: JobId
     files: tuple[OrphanFile, ...] = ()
-    kept: int = 0  # physical files that are needed, or not old enough
-    skipped: str = ""  # why the directory was left alone
+    kept: int = 0  # physical files that are needed, or too young to delete
+    skipped: str = ""  # why the directory was not examined
 
 
 class OrphanReport(Message, frozen=True):
@@ -350,9 +351,9 @@ class OrphanReport(Message, frozen=True):
 
 
 class SweepOrphans(Request[OrphanReport], frozen=True):
-    """Find, and without `dry_run` delete, what no checkpoint refers to (F7). Answered when all is listed.
+    """Find the files that no checkpoint refers to, and delete them unless `dry_run` (F7).
 
-    Refused: `conflict` where somebody else has asked, `not-leading`.
+    Answered when everything is listed. Refused with `conflict` if another sweep is running, and with `not-leading`.
     """
 
     job_id: JobId | None = None

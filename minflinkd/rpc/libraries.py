@@ -1,4 +1,4 @@
-"""Which code fits into one session (blob.md B31). Pure."""
+"""Which code fits into one session (blob.md B31). Pure functions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 
 
 class LibraryConflict(MinflinkError):
-    """B31: the session holds another version of what it cannot hold twice; another TaskManager's may not."""
+    """B31: the session holds another version of a library that it cannot hold twice; another session may have room."""
 
     code = "library-conflict"
     consequence = Consequence.RETRYABLE
 
 
 def clash(held: Iterable[Library], wanted: Iterable[Library]) -> tuple[str, ...]:
-    """The units that would be there in two versions; none, where all fit."""
+    """Return the units that would be loaded in two versions; none if everything fits."""
     digests: dict[str, set[str]] = {}
     for library in (*held, *wanted):
         digests.setdefault(library.unit, set()).add(library.digest)
@@ -24,10 +24,10 @@ def clash(held: Iterable[Library], wanted: Iterable[Library]) -> tuple[str, ...]
 
 
 def contains(held: Iterable[Library], wanted: Collection[Library]) -> bool:
-    """Whether all of them are there, of which there is at least one."""
+    """Whether there are `wanted` libraries and all of them are held."""
     return bool(wanted) and set(wanted) <= set(held)
 
 
 def together(*several: Iterable[Library]) -> tuple[Library, ...]:
-    """Each once, in their order."""
+    """Return each library once, sorted."""
     return tuple(sorted({library for some in several for library in some}))

@@ -1,7 +1,7 @@
 """The network inside one process: mailboxes by address, and routes over connections to parties elsewhere.
 
-A message to a local party is handed over as the immutable value that it is; a message to another process goes through
-the connection that `rpc.tcp` (or a session child's socket) has put in for its address.
+A message to a local party is passed as is, since messages are immutable. A message to another process goes through the
+connection that `rpc.tcp` (or a session child's socket) has registered for the address.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Route(Protocol):
 
 
 class LocalNetwork:
-    """A Network. For the metrics: `outcomes` counts requests of parties here by (message type, outcome), `fenced` the
-    messages that parties here refused for their token, by type, wherever they came from (R1).
+    """A Network.
+
+    For the metrics, `outcomes` counts the requests of parties here by (message type, outcome). `fenced` counts by type
+    the messages, from anywhere, that parties here refused because of their token (R1).
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,7 @@ class LocalNetwork:
         return self._mailboxes.get(Address(address))
 
     def route(self, address: Address, route: Route) -> None:
-        """Reach `address` over `route` from now on, in place of an earlier way."""
+        """Reach `address` over `route` from now on, instead of an earlier route."""
         self._routes[address] = route
 
     def unroute(self, address: Address, route: Route) -> None:
@@ -65,7 +67,7 @@ class LocalNetwork:
             del self._routes[address]
 
     def default_route(self, route: Route | None) -> None:
-        """Where everything goes that is neither here nor routed: a TaskManager's way to its daemon."""
+        """Set the route to all addresses that are neither local nor routed: a TaskManager's route to its daemon."""
         self._default = route
 
     async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
@@ -100,7 +102,7 @@ class LocalNetwork:
             route.tell(target, notice, fence=fence)
 
     async def aclose(self) -> None:
-        """From now on nobody is here: requests are Unreachable, notices are lost."""
+        """Detach all parties: from now on requests are Unreachable and notices are lost."""
         self._mailboxes.clear()
         self._routes.clear()
         self._default = None
@@ -108,7 +110,7 @@ class LocalNetwork:
 
 
 async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | None) -> R:
-    """The handler's answer, with its errors in the form in which they would cross a process boundary."""
+    """Return the handler's answer. Raises its errors in the form in which they would cross a process boundary."""
     try:
         answer: R = await mailbox.deliver(request, fence)
         return answer
@@ -117,7 +119,7 @@ async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | Non
         raise
     except (Unreachable, RemoteError):
         raise
-    except Crashed as error:  # the outcome is unknown, as it is where a process died
+    except Crashed as error:  # the outcome is unknown, as after the death of a process
         raise Unreachable(error.message, hint=error.hint) from error
     except MinflinkError as error:
         raise RemoteError(error.info()) from error

@@ -1,10 +1,10 @@
-"""What a network between parties offers, whichever way it carries messages.
+"""What a network between parties offers, however it carries messages.
 
-Responsible for the contract: addresses, mailboxes, requests with timeouts, one-way messages, fencing. The carriers are
+This module is the contract: addresses, mailboxes, requests with timeouts, one-way messages, fencing. The carriers are
 `rpc.local` (inside one process), `rpc.tcp` (TaskManager <-> daemon) and `rpc.faulty` (tests: drops, doubles, delays).
 
-Outcomes of a request are three, and callers keep them apart: an answer; a refusal (RemoteError, Fenced); or *unknown*
-(Unreachable, RpcTimeout): it may or may not have been carried out.
+A request has one of three outcomes, which callers keep apart: an answer; a refusal (RemoteError, Fenced); or *unknown*
+(Unreachable, RpcTimeout): the request may or may not have been carried out.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def task_manager(resource_id: ResourceId) -> Address:
 
 
 class Unreachable(MinflinkError):
-    """No way to the party now. Outcome unknown, where the message had been sent already."""
+    """The party cannot be reached now. If the message was already sent, its outcome is unknown."""
 
     code = "unreachable"
     consequence = Consequence.RETRYABLE
 
 
 class RpcTimeout(MinflinkError):
-    """No answer in time. Outcome unknown."""
+    """No answer in time. The outcome is unknown."""
 
     code = "rpc-timeout"
     consequence = Consequence.RETRYABLE
 
 
 class Fenced(MinflinkError):
-    """The message carries the token of a leader that was replaced, or speaks to one."""
+    """The message carries the token of a replaced leader, or is addressed to one."""
 
     code = "fenced"
     consequence = Consequence.FENCED
@@ -57,11 +57,11 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 class Mailbox:
-    """One party's handlers, by message type, behind one fencing token.
+    """One party's handlers, by message type, protected by one fencing token.
 
-    A party that leads (ResourceManager, JobMaster) sets `fence`: messages that carry another token are refused before
-    a handler sees them, and counted. A TaskManager follows several leaders: `admits` says whether a token is that of
-    the leader whose message it is.
+    A party that leads (ResourceManager, JobMaster) sets `fence`. Messages with another token are refused before a
+    handler sees them, and counted. A TaskManager follows several leaders: `admits` says whether a message carries the
+    token of the leader that it claims to come from.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Mailbox:
         self.address = address
         self.fence = fence
         self._admits = admits
-        self.fenced: Counter[str] = Counter()  # messages refused for their token, by type; the carriers count them
+        self.fenced: Counter[str] = Counter()  # messages refused for a wrong token, by type; the carriers count them
         self._handlers: dict[type[Message], Handler] = {}
         self._unfenced: set[type[Message]] = set()
 
     def on(self, kind: type[Request[R]], handler: Callable[[Any], Awaitable[R]], *, fenced: bool = True) -> None:
-        """Answer requests of this type. `fenced=False` for those that a sender makes before it knows the leader."""
+        """Answer requests of this type. Use `fenced=False` for requests sent before the sender knows the leader."""
         self._handlers[kind] = handler
         if not fenced:
             self._unfenced.add(kind)
@@ -88,7 +88,7 @@ class Mailbox:
         self._handlers[kind] = handler
 
     async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
-        """Run the handler. Raises Fenced, MinflinkError of the handler, or Unreachable for an unknown type."""
+        """Run the handler. Raises Fenced, the handler's MinflinkError, or Unreachable for an unknown type."""
         kind = type(message)
         handler = self._handlers.get(kind)
         if handler is None:
@@ -104,11 +104,11 @@ class Mailbox:
 
 class Network(Protocol):
     def attach(self, mailbox: Mailbox) -> None:
-        """Make a party reachable here, in place of an earlier one of its address."""
+        """Make a party reachable here. It replaces an earlier one with the same address."""
         ...
 
     def detach(self, mailbox: Mailbox) -> None:
-        """Idempotent; does nothing where another mailbox has taken the address."""
+        """Make a party unreachable. Idempotent; does nothing if another mailbox has taken the address."""
         ...
 
     async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
@@ -116,5 +116,5 @@ class Network(Protocol):
         ...
 
     def tell(self, target: Address, notice: Notice, *, fence: LeaderId | None = None) -> None:
-        """Send and forget; never raises for what happens on the way."""
+        """Send and forget. Failures in transit are never raised."""
         ...

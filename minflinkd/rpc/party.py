@@ -1,9 +1,10 @@
-"""The seam between what a party decides and how it is carried out.
+"""The interface between what a party decides and how it is carried out.
 
 ResourceManager, JobMaster and TaskManager each have a *core*: synchronous, deterministic, without clock, socket, task
-or Spark. A core is told what was received, what became of its requests, and what time it is; it leaves commands.
-A thin asyncio driver carries them out in production, a discrete-event loop in the simulation (resources.md R30): what
-decides is the same code.
+or Spark. A core is told what was received, the outcomes of its requests, and the time. It returns commands.
+
+In production a thin asyncio driver carries them out, in the simulation a discrete-event loop (resources.md R30). The
+code that decides is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Ask:
     request: Request[Any]
     timeout: float  # seconds, from the sending
     fence: LeaderId | None = None
-    about: object = None  # what the core wants to be reminded of with the outcome
+    about: object = None  # handed back to the core with the outcome
     after: float = 0.0  # seconds to wait before it is sent
 
 
@@ -46,14 +47,14 @@ class Answered:
 
 @dataclass(frozen=True)
 class Refused:
-    """Understood, and turned down: the error says why."""
+    """The party understood the request and refused it; the error says why."""
 
     error: MinflinkError
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Perhaps carried out, perhaps not."""
+    """The request may or may not have been carried out."""
 
     error: MinflinkError
 
@@ -66,27 +67,30 @@ def outcome_of(error: MinflinkError) -> Outcome:
 
 
 class Core(Protocol):
-    """What the drivers need of every core. `commands` are taken (and emptied) after every call."""
+    """What the drivers need from every core. They call `take_commands` after every other call."""
 
     def receive(self, message: Message, fence: LeaderId | None, now: float) -> Any:
-        """The answer to a request, None for a notice. Raises MinflinkError: the refusal, Fenced for a stale token."""
+        """Return the answer to a request; None for a notice.
+
+        Raises MinflinkError for a refusal, Fenced for a stale token.
+        """
         ...
 
     def answered(self, about: object, outcome: Outcome, now: float) -> None: ...
 
     def tick(self, now: float) -> None:
-        """Time has passed; called at `next_wakeup()` or later, harmless before."""
+        """Do what is due. Called at `next_wakeup()` or later; an earlier call is harmless."""
         ...
 
     def next_wakeup(self) -> float | None: ...
 
     def take_commands(self) -> tuple[object, ...]:
-        """Ask, Tell, and the party's own."""
+        """Return and clear the commands: Ask, Tell, and the party's own."""
         ...
 
 
 class Door(Mailbox):
-    """Hands the core, with its token, what no handler takes here: the core knows who may say what."""
+    """Passes a message without a handler here to the core, with its token. The core knows who may send what."""
 
     def __init__(
         self, address: Address, receive: Callable[[Message, LeaderId | None], Any], *, fence: LeaderId | None = None

@@ -1,7 +1,7 @@
-"""TaskManager <-> daemon over TCP: one authenticated connection a TaskManager, kept up by the TaskManager.
+"""TaskManager <-> daemon over TCP: one authenticated connection per TaskManager, which the TaskManager keeps up.
 
-Both sides prove that they know the cluster's secret (HMAC-SHA256 over both nonces) before a message is taken; the
-secret itself never travels.
+Before either side accepts a message, both prove that they know the cluster's secret (HMAC-SHA256 over both nonces).
+The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 HANDSHAKE_TIMEOUT = 5.0  # seconds
 HANDSHAKE_LIMIT = 4096  # bytes
 HANDSHAKE_FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
-BACKLOG = 1024  # connections that wait to be taken: all TaskManagers come at once to a daemon that is back
+BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect at once to a restarted daemon
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
 HEARTBEAT_TIMEOUT = 5.0  # seconds
-SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life of the other host
-LONGEST_SILENCE = 3600.0  # seconds; what the kernel takes, and more than anybody means
-LASTING = 5.0  # seconds; longer than any pause, or two that replace each other's connection would come ever faster
+SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life from the other host
+LONGEST_SILENCE = 3600.0  # seconds; the kernel accepts it, and nobody needs more
+LASTING = 5.0  # seconds after which the pause is reset; longer than any pause, so that rivals for one address back off
 
 
 class AuthenticationFailed(MinflinkError):
@@ -66,10 +66,12 @@ def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce
 
 
 class RpcServer(Component):
-    """The daemon's side: takes connections, and routes messages to each TaskManager over its own.
+    """The daemon's side: accepts connections and routes messages to each TaskManager over its own connection.
 
-    A connection is cut when the other host gives no sign of life for a few heartbeat timeouts (seconds).
-    `on_disconnect`: a TaskManager's connection ended, and it has no newer one (R10). Not called while the server ends.
+    A connection is cut if the other host gives no sign of life for a few heartbeat timeouts (seconds).
+
+    `on_disconnect` is called when a TaskManager's connection has ended and it has no newer one (R10), but not while the
+    server stops.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class RpcServer(Component):
         self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=BACKLOG) for each in bound]
 
     async def _before_stop(self) -> None:
-        for server in self._servers:  # before the tasks end: nothing would serve a new connection now
+        for server in self._servers:  # before the tasks end, because nothing would serve a new connection
             server.close()
 
     async def _stop(self) -> None:
@@ -127,7 +129,7 @@ class RpcServer(Component):
             return
         _tune(writer, self._silence)
         connection = Connection(reader, writer, local=self._network.mailbox, name=address)
-        if (old := self._connections.get(address)) is not None:  # of a TaskManager that has lost it, or was cut off
+        if (old := self._connections.get(address)) is not None:  # the TaskManager has lost it, or was cut off
             self.tasks.job(f"close the replaced connection of {address}", old.aclose())
         self._connections[address] = connection
         self._network.route(address, connection)
@@ -144,7 +146,7 @@ class RpcServer(Component):
             await connection.aclose()
 
     def _forget(self, address: Address, connection: Connection) -> bool:
-        """Whether it was the TaskManager's present connection."""
+        """Remove a connection. Returns whether it was the TaskManager's current one."""
         self._network.unroute(address, connection)
         if self._connections.get(address) is not connection:
             return False
@@ -169,9 +171,9 @@ class RpcServer(Component):
 
 
 class RpcUplink(Component):
-    """The TaskManager's side: keeps one connection to its daemon, reconnecting with backoff for ever.
+    """The TaskManager's side: keeps one connection to its daemon and reconnects with backoff, forever.
 
-    A connection is cut when the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
+    A connection is cut if the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
     """
 
     def __init__(
@@ -266,8 +268,8 @@ class RpcUplink(Component):
 
 def _tune(writer: asyncio.StreamWriter, silence: float) -> None:
     connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames must not wait for one another
-    if sys.platform == "linux":  # else a host that lost its power stays connected for minutes, unread or idle for ever
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames must not wait for each other
+    if sys.platform == "linux":  # otherwise a host that lost power stays connected for minutes, or forever if idle
         seconds = min(silence, LONGEST_SILENCE)
         between = max(1, round(seconds / 3))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,1 +1,1 @@
-"""What every component stands on: lifecycle, supervision, ids, errors, clock, state machines. No I/O of its own."""
+"""The basis of every component: lifecycle, supervision, ids, errors, clock, state machines. No I/O of its own."""

@@ -1,4 +1,4 @@
-"""Time, injected (A7): components ask a Clock, never `time` or the loop, so that a simulation can own time."""
+"""Injected time (A7). Components ask a Clock, never `time` or the loop, so that a simulation can control time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds that never go back; for intervals and deadlines."""
+        """Return seconds that never go back, for intervals and deadlines."""
         ...
 
     def epoch_ms(self) -> int:
-        """Milliseconds since 1970, for people and files; may jump."""
+        """Return milliseconds since 1970, for people and files. They may jump."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The clock of a real process. Under looptime `monotonic` and `sleep` are virtual, as they are the loop's."""
+    """The clock of a real process. `monotonic` and `sleep` use the loop's time, so looptime makes them virtual."""
 
     def monotonic(self) -> float:
         try:

@@ -1,8 +1,7 @@
-"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` when everything is freed, whoever
-began to close it.
+"""The lifecycle of a component (A1): `start` returns when it is ready, `aclose` when everything is freed.
 
-A component that cannot trust its own state any more crashes: it says so, takes no message from then on, and leaves
-it to its `runtime.supervisor.Supervisor` to put a new one in its place.
+A component that can no longer trust its own state crashes: it sets `crashed`, accepts no more messages, and its
+`runtime.supervisor.Supervisor` replaces it.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ R = TypeVar("R")
 
 
 class Crashed(MinflinkError):
-    """The party that was asked has crashed; another one takes its place."""
+    """The party that was asked has crashed. A new one replaces it."""
 
     code = "crashed"
     consequence = Consequence.RETRYABLE
 
 
 class Component:
-    """A part of a process with a life of its own. Dependencies come by keyword; nothing is global.
+    """A part of a process with its own lifecycle. Dependencies are passed by keyword; nothing is global.
 
-    Subclasses override `_start` and `_stop`, and `_on_crash` where they take messages. When `_start` raises, `_stop`
-    runs before the error goes on, so a component that did not start leaves nothing behind.
+    Subclasses override `_start` and `_stop`, and `_on_crash` if they accept messages. If `_start` raises, `_stop` runs
+    before the error propagates, so that a component that did not start leaves nothing behind.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,7 +59,7 @@ class Component:
         self._started = True
 
     async def aclose(self) -> None:
-        """Idempotent. Who is cancelled while it waits leaves the rest to go on, and to be waited for by others."""
+        """Close the component. Idempotent. If the caller is cancelled, closing continues and others can wait for it."""
         if self._closing_task is not None and self._closing_task.done() and not self._started:
             return
         closing = self.begin_closing()
@@ -69,7 +68,7 @@ class Component:
             closing.result()
 
     def begin_closing(self) -> asyncio.Task[None]:
-        """The one task that closes this, begun already where somebody has closed it before."""
+        """Return the one task that closes this component. Starts it unless closing has begun."""
         if self._closing_task is None or self._started:
             was_started, self._started = self._started, False
             self._closing_task = asyncio.create_task(self._wind_up(was_started), name=f"{self.name}: close")
@@ -85,9 +84,9 @@ class Component:
                 await self._stop()
 
     def crash(self, error: Exception) -> Crashed:
-        """Decide nothing any more; for an exception that deciding was not to raise. The first one counts.
+        """Stop deciding, after an exception that no decision should raise. Only the first call counts.
 
-        Returns what whoever asked is to be told: `raise self.crash(error) from error`.
+        Returns the error for the caller: `raise self.crash(error) from error`.
         """
         if not self.crashed.is_set():
             self.crash_cause = error
@@ -100,8 +99,10 @@ class Component:
         return Crashed(f"{self.name} crashed: {self.crash_cause}", hint="a new one is started; ask again")
 
     def deciding(self, act: Callable[[], R]) -> R:
-        """Do `act`, which decides. Raises its refusals, and Crashed: where it raises what it was not to raise, the
-        state is not to be trusted.
+        """Run `act`, which decides, and return its result.
+
+        Its refusals pass through. Any other exception means that the state cannot be trusted: the component crashes,
+        and the caller gets Crashed.
         """
         if self.crashed.is_set():
             raise Crashed(f"{self.name} crashed: {self.crash_cause}")
@@ -117,12 +118,12 @@ class Component:
     async def _start(self) -> None: ...
 
     async def _before_stop(self) -> None:
-        """Last words, while the component's tasks still run; a crashed one has none."""
+        """Runs while the component's tasks still run; skipped after a crash."""
 
     async def _stop(self) -> None: ...
 
     def _on_crash(self) -> None:
-        """Take no message any more: detach mailboxes. `_stop` follows in its time."""
+        """Accept no more messages: detach mailboxes. `_stop` follows later."""
 
     async def __aenter__(self) -> Self:
         await self.start()

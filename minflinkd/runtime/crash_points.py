@@ -1,13 +1,11 @@
-"""Named points between the steps of a checkpoint, and of a hot restart, at which a process can be told to kill itself,
+"""Named points between the steps of a checkpoint or a hot restart at which fault tests make a process kill itself.
 
-for fault tests.
-
-`MINFLINKD_CRASH_AT` is read once, when the process starts, and inherited by the processes that it starts:
+`MINFLINKD_CRASH_AT` is read once, when the process starts. Its child processes inherit it:
 
     upload:3      every process dies when it reaches the point for the third time
-    /some/dir     whoever first reaches a point with a file of its name in this directory takes the file away and dies
+    /some/dir     the first process to reach a point with a file of its name in this directory removes it and dies
 
-The second form strikes exactly once, and while the cluster runs. Without the variable `reach` does nothing.
+The second form kills exactly one process per file, while the cluster runs. Without the variable `reach` does nothing.
 """
 
 from __future__ import annotations
@@ -30,31 +28,31 @@ VARIABLE = "MINFLINKD_CRASH_AT"
 
 
 class CrashPoint(StrEnum):
-    """In the order in which one checkpoint passes them, and then those of a hot restart, in the daemon: who is there,
+    """The points in the order in which a checkpoint reaches them, then those of a hot restart, which are in the daemon.
 
-    and what has happened already.
+    Each comment names the process and what has happened so far.
     """
 
-    SYNC = "sync"  # session child: the snapshot's links are made; nobody knows
-    FILE = "file"  # TaskManager: one of several physical files is finished; the next is begun
-    REWRITE = "rewrite"  # TaskManager: a part of what lies in worn files is appended anew
-    APPEND = "append"  # TaskManager: new state and that of worn files is appended; no file is finished
-    UPLOAD = "upload"  # TaskManager: the physical files are written, and what the sinks staged is durable
-    ACKNOWLEDGE = "acknowledge"  # TaskManager: the JobMaster has taken the acknowledgement
-    METADATA = "metadata"  # daemon: all tasks have acknowledged; the metadata is not begun
-    COMPLETE = "complete"  # daemon: the metadata is written; nothing that follows from it is done
-    NOTIFY = "notify"  # daemon: a task is about to be told
-    COMMIT = "commit"  # TaskManager: it was told; its sinks have published nothing
+    SYNC = "sync"  # session child: the snapshot's links are made; nobody has been told
+    FILE = "file"  # TaskManager: one of several physical files is finished; the next one has begun
+    REWRITE = "rewrite"  # TaskManager: some of the segments in worn files are appended again
+    APPEND = "append"  # TaskManager: new state and the segments of worn files are appended; no file is finished
+    UPLOAD = "upload"  # TaskManager: the physical files are written, and the sinks' staged files are durable
+    ACKNOWLEDGE = "acknowledge"  # TaskManager: the JobMaster has accepted the acknowledgement
+    METADATA = "metadata"  # daemon: all tasks have acknowledged; writing the metadata has not begun
+    COMPLETE = "complete"  # daemon: the metadata is written; nothing else has been done
+    NOTIFY = "notify"  # daemon: a task is about to be notified
+    COMMIT = "commit"  # TaskManager: it was notified; its sinks have published nothing
     PUBLISH = "publish"  # TaskManager, or daemon at a restore: a transaction's files are moved; its manifest is missing
-    COMMITTED = "committed"  # TaskManager: all is published; the JobMaster does not know
-    NOTIFIED = "notified"  # daemon: a task has confirmed; it is not noted
-    SUBSUME = "subsume"  # daemon: an older checkpoint's metadata is deleted; its files are there
-    DELETED = "deleted"  # daemon: files that no checkpoint refers to are deleted; it is not noted
+    COMMITTED = "committed"  # TaskManager: everything is published; the JobMaster does not know yet
+    NOTIFIED = "notified"  # daemon: a task has confirmed; this is not recorded yet
+    SUBSUME = "subsume"  # daemon: an older checkpoint's metadata is deleted; its files still exist
+    DELETED = "deleted"  # daemon: files that no checkpoint refers to are deleted; this is not recorded yet
     RESTART_ACCEPTED = "restart-accepted"  # the new version is stored; the old one runs
-    RESTART_STOPPED = "restart-stopped"  # the version that counts has made way; another does not count yet
-    RESTART_SWITCHED = "restart-switched"  # another version counts; nothing of it runs
-    RESTART_RUNNING = "restart-running"  # its tasks run; it has completed no checkpoint
-    RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is not forgotten
+    RESTART_STOPPED = "restart-stopped"  # the current version has stopped; no other is current yet
+    RESTART_SWITCHED = "restart-switched"  # another version is current; none of its tasks run
+    RESTART_RUNNING = "restart-running"  # the new version's tasks run; it has completed no checkpoint
+    RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is still stored
 
 
 OF_CHECKPOINTS = tuple(point for point in CrashPoint if not point.name.startswith("RESTART_"))
@@ -62,26 +60,29 @@ OF_HOT_RESTARTS = tuple(point for point in CrashPoint if point.name.startswith("
 
 
 class UnusableCrashPoint(MinflinkError):
-    """`MINFLINKD_CRASH_AT` names no point: a fault test that would test nothing."""
+    """`MINFLINKD_CRASH_AT` names no point, so the fault test would test nothing."""
 
     code = "unusable-crash-point"
 
 
 def reach(point: CrashPoint) -> None:
-    """The process ends here by SIGKILL where that was asked for; else nothing happens."""
+    """Kill this process by SIGKILL if `MINFLINKD_CRASH_AT` says so; otherwise do nothing."""
     if _armed is not None:
         _armed(point)
 
 
 def announce() -> None:
-    """For each process at its start: nobody shall have the variable set and not know. Raises UnusableCrashPoint."""
+    """Warn if the variable is set, so that nobody sets it unknowingly. Every process calls this when it starts.
+
+    Raises UnusableCrashPoint.
+    """
     if text := os.environ.get(VARIABLE):
         parse(text)
         log.warning("this process may kill itself: it is under a fault test", variable=VARIABLE, value=text)
 
 
 def parse(text: str) -> tuple[CrashPoint, int] | Path:
-    """Raises UnusableCrashPoint."""
+    """Return a point and its count, or the directory. Raises UnusableCrashPoint."""
     if text.startswith("/"):
         return Path(text)
     name, _, count = text.partition(":")
@@ -95,7 +96,7 @@ def parse(text: str) -> tuple[CrashPoint, int] | Path:
 
 @contextmanager
 def intercepted(hook: Callable[[CrashPoint], None]) -> Iterator[None]:
-    """For tests within one process: `hook` is called at each point, and ends what it will by raising."""
+    """For tests within one process: call `hook` at each point. It may raise to end what is running."""
     global _armed
     before, _armed = _armed, hook
     try:
@@ -110,7 +111,7 @@ def _of_environment(environ: Mapping[str, str]) -> Callable[[CrashPoint], None] 
     try:
         wanted = parse(text)
     except UnusableCrashPoint:
-        return None  # `announce` says so
+        return None  # `announce` reports it
     return _if_claimed(wanted) if isinstance(wanted, Path) else _at_count(*wanted)
 
 

@@ -1,6 +1,6 @@
 """Errors with a stable code, a consequence and a next step.
 
-Responsible for what an error *is* and how it crosses a process boundary; not for logging it.
+Defines what an error *is* and how it crosses a process boundary; does not log it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 
 
 class Consequence(StrEnum):
-    """What the receiver of an error may do about it; retry loops look at this and at nothing else."""
+    """What the receiver of an error can do about it. Retry loops look at nothing else."""
 
     RETRYABLE = "retryable"  # the same request may succeed later
-    REFUSED = "refused"  # understood and turned down; the same request will be turned down again
-    FENCED = "fenced"  # the sender (or the receiver) acts for a leader that was replaced
-    FATAL = "fatal"  # no repetition helps; somebody must act
+    REFUSED = "refused"  # understood and refused; the same request will be refused again
+    FENCED = "fenced"  # the sender (or the receiver) acts for a replaced leader
+    FATAL = "fatal"  # retrying does not help; somebody must act
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as it is stored, shown over HTTP and sent between processes."""
+    """An error in the form in which it is stored, shown over HTTP and sent between processes."""
 
     code: str
     message: str
@@ -56,7 +56,7 @@ class MinflinkError(Exception):
 
 
 class RemoteError(MinflinkError):
-    """An error that another party answered with; keeps that party's code, consequence and traceback."""
+    """An error that another party answered. Keeps that party's code, consequence and traceback."""
 
     def __init__(self, error: ErrorInfo) -> None:
         super().__init__(error.message, hint=error.hint)
@@ -67,7 +67,7 @@ class RemoteError(MinflinkError):
 
 
 class InvalidId(MinflinkError):
-    """A text that is not an id of the wanted kind; raised before the text can touch a path."""
+    """A text that is not an id of the expected kind. Raised before the text gets near a path."""
 
     code = "invalid-id"
     consequence = Consequence.REFUSED
@@ -79,14 +79,14 @@ class NotFound(MinflinkError):
 
 
 class Conflict(MinflinkError):
-    """The thing exists, but is in a state that does not allow the request."""
+    """The target of a request exists, but its state does not allow the request."""
 
     code = "conflict"
     consequence = Consequence.REFUSED
 
 
 def error_info(error: BaseException, *, with_traceback: bool = False) -> ErrorInfo:
-    """Describe any exception. Foreign ones get the code `internal`; a traceback only for user code's failures."""
+    """Describe any exception. Foreign ones get the code `internal`. Ask for a traceback only if user code failed."""
     info = error.info() if isinstance(error, MinflinkError) else None
     if info is None:
         text = str(error) or type(error).__name__

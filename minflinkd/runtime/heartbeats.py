@@ -1,4 +1,4 @@
-"""Who was heard of when (R10): pure bookkeeping that all parties share. Times in seconds of the caller's clock."""
+"""Records who was heard from and when (R10), for all parties. Pure; times are seconds of the caller's clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ K = TypeVar("K")
 
 
 class Heartbeats(Generic[K]):
-    """Parties by their ids. One that is not heard of for the timeout is silent; a suspected one sooner."""
+    """Parties by id. A party not heard from for the timeout is silent; a suspected one is silent sooner."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -24,16 +24,16 @@ class Heartbeats(Generic[K]):
         self._due[key] = now + self._timeout
 
     def suspect(self, key: K, until: float) -> None:
-        """Its connection failed: unless it is heard of, it is silent at `until`, if not before."""
+        """The party's connection failed: unless heard from, it is silent at `until` at the latest."""
         if key in self._due:
             self._due[key] = min(self._due[key], until)
 
     def postpone(self, seconds: float) -> None:
-        """Nobody could be heard for so long, as the caller itself was held up: that is not their silence."""
+        """Extend every deadline: the caller itself was held up for so long and could not hear anybody."""
         self._due = {key: due + seconds for key, due in self._due.items()}
 
     def forget(self, key: K) -> None:
-        """Idempotent."""
+        """Stop tracking a party. Idempotent."""
         self._heard.pop(key, None)
         self._due.pop(key, None)
 
@@ -44,7 +44,7 @@ class Heartbeats(Generic[K]):
         return min(self._due.values(), default=None)
 
     def take_silent(self, now: float) -> Iterator[tuple[K, float]]:
-        """Those that are silent, and for how long; they are forgotten."""
+        """Yield the silent parties, each with the seconds of its silence, and forget them."""
         for key, due in list(self._due.items()):
             if now >= due:
                 silent = now - self._heard[key]

@@ -1,4 +1,4 @@
-"""The working directories of TaskManagers, one each under `taskmanagers/`: of an ended one only `log/` stays."""
+"""The working directories of TaskManagers, under `taskmanagers/`. When one has ended, only its `log/` is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOGS_KEPT = 20  # directories of ended TaskManagers
 
 
 def homes(directory: Path) -> list[Path]:
-    """The directories that bear a TaskManager's id."""
+    """Return the directories that are named after a TaskManager's id."""
     return [entry for entry in directory.iterdir() if _is_id(entry.name)] if directory.is_dir() else []
 
 
@@ -27,17 +27,20 @@ def _is_id(name: str) -> bool:
 
 
 def strip(home: Path) -> None:
-    """Its TaskManager has ended: remove all but the logs."""
+    """Remove everything but the logs, after the TaskManager has ended."""
     for entry in home.iterdir():
         if entry.name != LOGS:
             remove(entry)
 
 
 def prune(directory: Path) -> None:
-    """A directory each, for ever, would fill the disk of a host whose TaskManagers keep failing."""
+    """Remove the oldest directories of ended TaskManagers.
+
+    Otherwise they would fill the disk of a host whose TaskManagers keep failing.
+    """
     ended: list[tuple[float, Path]] = []
     for home in homes(directory):
-        with contextlib.suppress(OSError):  # another process removes it as well
+        with contextlib.suppress(OSError):  # another process may remove it at the same time
             if [entry.name for entry in home.iterdir()] == [LOGS]:
                 ended.append((home.stat().st_mtime, home))
     for _, home in sorted(ended, reverse=True)[LOGS_KEPT:]:
@@ -45,7 +48,7 @@ def prune(directory: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file or a whole directory. Idempotent."""
+    """Remove a file or a whole directory. Idempotent."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

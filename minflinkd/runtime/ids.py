@@ -1,6 +1,6 @@
-"""Identities (resources.md R1): made here, and parsed here before they touch a path or a message.
+"""Identities (resources.md R1): created here, and parsed here before they get into a path or a message.
 
-Responsible for the shape of every id; not for who may use it.
+Defines the form of every id, not who may use it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from minflinkd.runtime.errors import InvalidId
 
 JobId = NewType("JobId", str)  # 32 hex digits, as Flink's
 ResourceId = NewType("ResourceId", str)  # one TaskManager process, `tm-` and 12 hex digits
-InstanceId = NewType("InstanceId", str)  # one registration of a TaskManager with one ResourceManager
-AllocationId = NewType("AllocationId", str)  # made by the JobMaster with a slot request, unchanged by retries
+InstanceId = NewType("InstanceId", str)  # one registration of one TaskManager with one ResourceManager
+AllocationId = NewType("AllocationId", str)  # created by the JobMaster for a slot request; retries keep it
 AttemptId = NewType("AttemptId", str)  # one execution attempt of one task
-LeaderId = NewType("LeaderId", str)  # fencing token: new with every leader; a later one is greater
+LeaderId = NewType("LeaderId", str)  # fencing token: every leader has a new one; a later one is greater
 VertexId = NewType("VertexId", str)  # stable between versions of a job; also the name of its SQL view
-TaskId = NewType("TaskId", str)  # the id of the task's first vertex in topological order
+TaskId = NewType("TaskId", str)  # id of the task's first vertex in topological order
 
 _HEX32 = re.compile(r"[0-9a-f]{32}")
 _RESOURCE = re.compile(r"tm-[0-9a-z][0-9a-z-]{0,40}")
@@ -26,11 +26,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class IdSource:
-    """Makes ids from an injected source of randomness, so that a simulation with a seed repeats exactly.
+    """Creates ids from an injected source of randomness, so that a simulation with a seed repeats exactly.
 
-    `epoch` is that of the daemon's leadership (ha.md A11): it makes every LeaderId greater, as text, than all that
-    earlier daemons made, and a counter greater than all that this one has made. So whoever follows a leader knows of
-    two tokens which is the later one, and takes no message of an earlier leader once it has seen a later one.
+    `epoch` is the epoch of the daemon's leadership (ha.md A11). It makes every LeaderId greater, as text, than all ids
+    of earlier daemons; a counter makes it greater than all earlier ids of this daemon. So a follower can tell which of
+    two tokens is later, and accepts no message of an earlier leader once it has seen a later one.
     """
 
     def __init__(self, rng: random.Random | None = None, *, epoch: int = 0) -> None:

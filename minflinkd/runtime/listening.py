@@ -1,7 +1,6 @@
-"""The ports on which a process listens: bound before anything else is started; and which process has a taken one.
+"""Binds the ports on which a process listens, before it starts anything else, and finds out who holds a taken port.
 
-A socket is bound here, and listens only when its server is ready. Until then clients are refused, as if there were no
-daemon.
+A socket is only bound here. It listens when its server is ready; until then clients are refused, as without a daemon.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import psutil
 from minflinkd.runtime.errors import MinflinkError
 
 _INTERPRETER = "python"
-_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
-_WORDS = 2  # of a command line that are shown: the rest may hold secrets
+_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104  # only compared with, not bound to
+_WORDS = 2  # of a command line that are shown; the rest may hold secrets
 
 
 class PortTaken(MinflinkError):
-    """Somebody else listens on every port that the option allows."""
+    """Other processes hold every port that the option allows."""
 
     code = "port-taken"
 
@@ -38,7 +37,7 @@ class UnusableAddress(MinflinkError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where to listen, with the options that say so: `rest.bind-address` and `rest.port`."""
+    """Where to listen, and the options that say so, such as `rest.bind-address` and `rest.port`."""
 
     host: str
     ports: Sequence[int]  # tried in this order; 0 takes any free one
@@ -47,7 +46,7 @@ class Place:
 
 
 async def bind(place: Place) -> list[socket.socket]:
-    """A socket for each address of the host, all with one port. They are bound, and do not listen yet.
+    """Return a socket for each address of the host, all bound to the same port. They do not listen yet.
 
     Raises PortTaken, UnusableAddress.
     """
@@ -71,7 +70,7 @@ async def bind(place: Place) -> list[socket.socket]:
 
 
 def _bind(addresses: Sequence[tuple[int, str | int]], port: int) -> list[socket.socket]:
-    """Raises OSError, EADDRNOTAVAIL only where there is none of the addresses."""
+    """Raises OSError; EADDRNOTAVAIL only if this machine has none of the addresses."""
     bound: list[socket.socket] = []
     missing: OSError | None = None
     try:
@@ -79,14 +78,14 @@ def _bind(addresses: Sequence[tuple[int, str | int]], port: int) -> list[socket.
             with contextlib.ExitStack() as unless_bound:
                 try:
                     new = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after an earlier daemon on it
+                    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier daemon may have used it
                     if family == socket.AF_INET6:
                         new.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                     new.bind((address, bound[0].getsockname()[1] if bound else port))
                 except OSError as error:
                     if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                         raise
-                    missing = error  # `localhost` may have an address of a family that is switched off
+                    missing = error  # `localhost` may have an address of a disabled family
                     continue
                 new.setblocking(False)
                 unless_bound.pop_all()
@@ -115,7 +114,11 @@ def _unusable(place: Place, port: int, error: OSError) -> UnusableAddress:
 
 
 async def taken(place: Place) -> PortTaken:
-    """What to raise. Two processes may hold a port while neither listens on it: the second to do so is refused."""
+    """Return the error to raise.
+
+    Also used when listening fails: two processes can bind a port while neither listens on it, and the second one to
+    listen is refused.
+    """
     ports = sorted(set(place.ports))
     one = len(ports) == 1
     which = f"port {ports[0]}" if one else f"each of the ports {ports[0]}-{ports[-1]}"
@@ -128,7 +131,7 @@ async def taken(place: Place) -> PortTaken:
 
 
 def holder_of(host: str, port: int) -> str | None:
-    """`minflinkd serve (pid 4711)`; None where this user may not know, or nobody listens there."""
+    """Return e.g. `minflinkd serve (pid 4711)`; None if this user may not know, or nobody listens there."""
     try:
         listening = [
             (c.laddr.ip, c.pid)
@@ -149,7 +152,7 @@ def _named(pid: int) -> str:
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """A command without its options, which may be secret: `nginx`, `minflinkd serve`, `python -m http.server`."""
+    """Return a command without options, which may be secret: `nginx`, `minflinkd serve`, `python -m http.server`."""
     words = [Path(word).name if word.startswith("/") else word for word in argv]
     if words and words[0].startswith(_INTERPRETER):
         if words[1:2] == ["-m"]:

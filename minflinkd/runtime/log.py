@@ -1,4 +1,4 @@
-"""Set-up of structlog: JSON or console lines, one an event. The only place with global logging state."""
+"""Configures structlog: JSON or console output, one line for each event. The only global logging state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import structlog
 
 
 def as_json(form: str) -> bool:
-    """Whether `log.format` means JSON lines here; `auto` is console on a terminal, else JSON."""
+    """Whether `log.format` means JSON lines here; `auto` means console on a terminal, otherwise JSON."""
     return form == "json" or (form == "auto" and not sys.stderr.isatty())
 
 
 def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Called once by each process entry point."""
+    """Configure logging. Each process entry point calls it once."""
     out = stream or sys.stderr
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if json
-        # Without the local variables: a crashed component's state takes the event loop a second to print.
+        # Without local variables: printing a crashed component's state would block the event loop for a second.
         else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )
     processors: list[structlog.typing.Processor] = [
@@ -42,7 +42,7 @@ def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None 
 
 @contextmanager
 def warnings_only(level: str = "WARNING") -> Iterator[None]:
-    """For a command that somebody waits for: stdout is for its answer, stderr for what he should know."""
+    """Log only warnings, on stderr, for a command whose user waits: stdout is for its answer."""
     before = structlog.get_config()
     configure(level=level)
     try:

@@ -1,9 +1,9 @@
 """The state machine pattern of this project.
 
-A module that decides has: an enum of states, a frozen state, frozen events and commands, a literal table of legal
-transitions, a pure `step(state, event, now) -> (state, commands)` and `check_invariants(state)`. No clock, socket or
-Spark. A thin driver holds one `Machine`, feeds it events and carries out the commands; the result of a command is the
-next event. (The pattern is that of dask.distributed's worker_state_machine.py.)
+A module that makes decisions has an enum of states, a frozen state, frozen events and commands, a literal table of
+legal transitions, a pure `step(state, event, now) -> (state, commands)` and `check_invariants(state)`. It has no clock,
+socket or Spark. A thin driver holds one `Machine`, feeds it events and carries out the commands. The result of a
+command is the next event. (The pattern comes from dask.distributed's worker_state_machine.py.)
 
 `jobmaster/execution.py` is the smallest complete example.
 """
@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Enum)
 
 
 class IllegalTransition(MinflinkError):
-    """A move that the table does not have: a bug in the caller, never something to swallow."""
+    """A move that is not in the table: a bug in the caller, never to be swallowed."""
 
     code = "illegal-transition"
 
@@ -37,7 +37,7 @@ Table = Mapping[P, frozenset[P]]
 
 
 def table(moves: Mapping[P, Iterable[P]]) -> Table[P]:
-    """A transition table, read as: from -> to. Every member of the enum must have a row, so that none is forgotten."""
+    """Return a transition table, from -> to. Every member of the enum must have a row, so that none is forgotten."""
     rows = {source: frozenset(targets) for source, targets in moves.items()}
     kind = type(next(iter(rows)))
     if missing := [member.name for member in kind if member not in rows]:
@@ -46,7 +46,7 @@ def table(moves: Mapping[P, Iterable[P]]) -> Table[P]:
 
 
 def move(legal: Table[P], source: P, target: P, *, what: str) -> P:
-    """`target`, where the table allows it. Raises IllegalTransition with who wanted to move."""
+    """Return `target` if the table allows the move. Raises IllegalTransition, which names `what` moves."""
     if target not in legal[source]:
         allowed = ", ".join(sorted(p.name for p in legal[source])) or "nothing"
         raise IllegalTransition(f"{what}: {source.name} -> {target.name}; {source.name} may become {allowed}")
@@ -54,10 +54,10 @@ def move(legal: Table[P], source: P, target: P, *, what: str) -> P:
 
 
 class Machine(Generic[S, E, C]):
-    """Holds the state of one pure machine, and the story of how it came there.
+    """Holds the state of one pure machine, and its recent events.
 
-    The story (the last events, each with the time it came) goes into every error, so that a failure in production
-    reads like the test that will reproduce it.
+    The story (the last events, each with its time) goes into every error message, so that a failure in production reads
+    like the test that will reproduce it.
     """
 
     STORY = 50
@@ -77,7 +77,7 @@ class Machine(Generic[S, E, C]):
         self._story: deque[tuple[float, E]] = deque(maxlen=self.STORY)
 
     def feed(self, event: E, now: float) -> tuple[C, ...]:
-        """Move by one event; the state is unchanged where the step or an invariant raises."""
+        """Process one event and return the commands. The state is unchanged if the step or an invariant raises."""
         self._story.append((now, event))
         try:
             state, commands = self._step(self.state, event, now)

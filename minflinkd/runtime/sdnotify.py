@@ -1,4 +1,4 @@
-"""Tells systemd how this process is (sd_notify, E25). Without systemd every call does nothing."""
+"""Tells systemd the state of this process (sd_notify, E25). Without systemd every call does nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class SystemdNotifier:
-    """Sends states to the socket of `$NOTIFY_SOCKET`. The calls do not block, and a failing one is not an error."""
+    """Sends states to the socket in `$NOTIFY_SOCKET`. Calls do not block, and a failed call is not an error."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -21,14 +21,14 @@ class SystemdNotifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two calls of `watchdog`, half of what systemd allows; None: it expects none."""
+        """Seconds between calls of `watchdog`: half of what systemd allows. None if systemd expects no calls."""
         return self._watchdog / 2 or None
 
     def ready(self, status: str = "") -> None:
         self._send("READY=1", *_status(status))
 
     def reloading(self) -> None:
-        """To be followed by `ready`."""
+        """Report that a reload has begun. The caller must call `ready` afterwards."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str = "") -> None:
@@ -38,7 +38,7 @@ class SystemdNotifier:
         self._send("WATCHDOG=1")
 
     async def feed_watchdog(self) -> None:
-        """From the event loop itself, for ever: a loop that hangs is restarted by systemd."""
+        """Call `watchdog` forever, from the event loop itself, so that systemd restarts a process whose loop hangs."""
         interval = self.watchdog_interval
         if interval is None:
             await asyncio.Event().wait()
@@ -48,7 +48,7 @@ class SystemdNotifier:
             await asyncio.sleep(interval)
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the status line of `systemctl status`."""
         self._send(*_status(text))
 
     def _send(self, *lines: str) -> None:
@@ -57,7 +57,7 @@ class SystemdNotifier:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
                 sock.sendto("\n".join(lines).encode(), self._address)
-        except OSError:  # systemd itself is restarting; a missed watchdog call is made up for by the next
+        except OSError:  # systemd itself is restarting; the next watchdog call makes up for a missed one
             return
 
 

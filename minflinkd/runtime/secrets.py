@@ -1,11 +1,11 @@
-"""What is never shown: values whose names give away that they are secrets (E40)."""
+"""Recognizes secrets, which are never shown, by their names (E40)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MASK: Final = "******"
-_WORDS: Final = (  # Flink's list, with the names of Azure's and Google's
+_WORDS: Final = (  # Flink's list, and names that Azure and Google use
     "password",
     "passwd",
     "secret",
@@ -25,6 +25,6 @@ _WORDS: Final = (  # Flink's list, with the names of Azure's and Google's
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a key gives away that its value is a secret, with any separators."""
+    """Whether a key, with any separators, is the name of a secret."""
     folded = name.lower().replace("_", "").replace("-", "").replace(".", "")
     return any(word in folded for word in _WORDS)

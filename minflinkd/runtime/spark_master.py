@@ -1,8 +1,8 @@
-"""Where a Spark master URL puts the executors: into the session's own JVM, or into processes of a cluster manager."""
+"""Whether a Spark master URL runs the executors in the session's own JVM or in processes of a cluster manager."""
 
 from __future__ import annotations
 
 
 def on_cluster(master: str) -> bool:
-    """False for `local`, `local[...]` and for none."""
+    """Whether executors run in a cluster: false for `local`, `local[...]` and an empty URL."""
     return master not in ("", "local") and not master.startswith("local[")

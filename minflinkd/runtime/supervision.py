@@ -1,8 +1,8 @@
 """Named, owned, guarded asyncio tasks.
 
-Every task of a process belongs to one `TaskOwner`; nothing is fired and forgotten. A *loop* is expected to run until
-it is cancelled: when it fails it is logged where it happened and started again after a growing pause; when it returns
-it is reported. A *job* may end; its failure goes to `on_error` or the log.
+Every task of a process belongs to one `TaskOwner`; nothing is fired and forgotten. A *loop* should run until it is
+cancelled. If it fails, the failure is logged and the loop is restarted after a growing pause; if it returns, that is
+logged too. A *job* may end; its failure goes to `on_error` or the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_PAUSE = 10.0
 
 
 class TaskOwner:
-    """The tasks of one component. `aclose` cancels them all, waits, and names those that do not end."""
+    """The tasks of one component. `aclose` cancels them, waits, and logs the names of those that do not end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,14 +32,14 @@ class TaskOwner:
 
     @property
     def closed(self) -> bool:
-        """Whether it starts nothing any more."""
+        """Whether it refuses to start new tasks."""
         return self._closed
 
     def names(self) -> list[str]:
         return sorted(task.get_name() for task in self._tasks)
 
     def loop(self, name: str, body: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Run `body` for ever: a failure is logged and the body is started again."""
+        """Run `body` forever. If it fails, the failure is logged and the body is restarted."""
         return self._spawn(name, self._guard(name, body))
 
     def job(
@@ -49,23 +49,23 @@ class TaskOwner:
         *,
         on_error: Callable[[Exception], None] | None = None,
     ) -> asyncio.Task[None]:
-        """Run one coroutine to its end, under this owner."""
+        """Run one coroutine to its end."""
         try:
             task = self._spawn(name, self._once(name, coroutine, on_error))
         except RuntimeError:
             coroutine.close()
             raise
-        task.add_done_callback(lambda _: coroutine.close())  # a task cancelled before its first step never began it
+        task.add_done_callback(lambda _: coroutine.close())  # needed if cancelled before the first step
         return task
 
     def abandon(self) -> None:
-        """Start nothing any more, and cancel all but the task that calls this; `aclose` waits for them."""
+        """Start no more tasks, and cancel all except the calling one. `aclose` waits for them."""
         self._closed = True
         for task in self._others():
             task.cancel()
 
     async def aclose(self, timeout: float = 5.0) -> None:
-        """Idempotent. Never waits for the task that calls it."""
+        """Cancel all tasks and wait for them, but not for the calling task. Idempotent."""
         self.abandon()
         waiting = self._others()
         if not waiting:
@@ -98,7 +98,7 @@ class TaskOwner:
                     return
                 log.error("a loop that should run for ever returned", owner=self.name, loop=name)
             except Exception:
-                if self._closed:  # it said itself that it cannot go on
+                if self._closed:  # the component has crashed or is closing
                     return
                 log.exception("a loop failed and is started again", owner=self.name, loop=name, pause=pause)
             if clock() - started > LONGEST_PAUSE:

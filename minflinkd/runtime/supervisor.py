@@ -1,4 +1,4 @@
-"""Keeps one component running: a crashed one is closed, and a new one takes its place (A1)."""
+"""Keeps one component running: closes a crashed one and starts a new one (A1)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from minflinkd.runtime.component import Component, Crashed
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE = 0.1  # seconds before a new one is started, doubled with every crash
+FIRST_PAUSE = 0.1  # seconds before a new one is started; doubles with every crash
 LONGEST_PAUSE = 10.0
-QUIET = 60.0  # seconds without a crash after which the pause is the first again
-START_TIMEOUT = 60.0  # one that takes longer has failed: others wait behind its gate
+QUIET = 60.0  # seconds without a crash after which the pause is reset
+START_TIMEOUT = 60.0  # seconds; a longer start counts as failed, because others wait for the gate
 CLOSE_TIMEOUT = 10.0
 
 C = TypeVar("C", bound=Component)
 
 
 async def nothing() -> None:
-    """For components that need no preparation."""
+    """Do nothing: the preparation of components that need none."""
 
 
 class Supervisor(Component, Generic[C]):
-    """One component made by `make`, again and again.
+    """Runs one component at a time, created by `make`.
 
-    `start` starts the first one and raises what it raises; with `insist` it is tried again like one that crashed.
-    `prepare` runs before each is made, and its failure is one of the component. Nobody waits for it behind the gate."""
+    `start` starts the first component and raises what it raises; with `insist` it retries instead, as after a crash.
+    `prepare` runs before each component is created; if it fails, the component has failed. It runs outside the gate."""
 
     def __init__(
         self,
@@ -54,30 +54,30 @@ class Supervisor(Component, Generic[C]):
         self._on_up = on_up
         self._on_down = on_down
         self._current: C | None = None
-        self._given_up: set[asyncio.Task[None]] = set()  # starts and closings that hang also in their cancellation
+        self._given_up: set[asyncio.Task[None]] = set()  # starts and closings that hang even when cancelled
         self._up_since = 0.0
         self._hurried = asyncio.Event()
         self._succession = asyncio.Event()
         self._retired = False
-        self.error: Exception | None = None  # why there is none now, or was none last
-        self.failures = 0  # crashes, and starts that failed
+        self.error: Exception | None = None  # why there is no component now, or why there was none last time
+        self.failures = 0  # crashes and failed starts
 
     @property
     def current(self) -> C | None:
-        """None while there is none that runs."""
+        """The running component; None if there is none."""
         return self._current if self._current is not None and self._current.running else None
 
     def retire(self) -> None:
-        """The present one is the last, whatever becomes of it. `aclose` closes it."""
+        """Start no further component, even if the current one crashes. `aclose` closes it."""
         self._retired = True
         self.tasks.abandon()
 
     def hurry(self) -> None:
-        """Somebody waits: try again now, if it is down, and begin with short pauses."""
+        """Somebody is waiting: if the component is down, try again now, and start over with short pauses."""
         self._hurried.set()
 
     def succeed(self) -> None:
-        """The present one is closed, and another made in its place at once; where there is none, as `hurry`."""
+        """Close the current component and create another one at once. If there is none, act like `hurry`."""
         self._succession.set()
         if self.current is None:
             self.hurry()
@@ -103,7 +103,7 @@ class Supervisor(Component, Generic[C]):
                 planned = not self._current.crashed.is_set()
                 if not planned:
                     self._failed(self._current.crash_cause or Crashed(f"{self._what} crashed"))
-                if self._retired:  # by who was told just now
+                if self._retired:  # `_failed` has called somebody who retired it
                     return
                 if self._clock.monotonic() - self._up_since >= QUIET:
                     pause = FIRST_PAUSE
@@ -120,7 +120,7 @@ class Supervisor(Component, Generic[C]):
     async def _bring_up(self) -> None:
         await self._prepare()
         async with self._gate:
-            self._succession.clear()  # whoever asks for one from now on is not served by this one
+            self._succession.clear()  # a request from now on asks for the component after this one
             component = self._make()
             try:
                 await self._start_bounded(component)
@@ -131,7 +131,7 @@ class Supervisor(Component, Generic[C]):
         self._on_up(component)
 
     async def _start_bounded(self, component: C) -> None:
-        """Bounded: what hangs may hang in its own cancellation too, and is then left alone."""
+        """Start within a time limit. A start that hangs may ignore its cancellation too; it is then abandoned."""
         start = asyncio.create_task(component.start(), name=f"{self.name}: start")
         try:
             await asyncio.wait({start}, timeout=START_TIMEOUT)
@@ -143,7 +143,7 @@ class Supervisor(Component, Generic[C]):
         start.result()
 
     def _give_up(self, task: asyncio.Task[None]) -> bool:
-        """False where it is done already."""
+        """Cancel a task and stop waiting for it. Returns false if it is already done."""
         if not task.cancel():
             return False
         self._given_up.add(task)
@@ -171,11 +171,11 @@ class Supervisor(Component, Generic[C]):
         self._on_down(error)
 
     async def _close(self) -> None:
-        """Bounded: one that does not end is left alone, since it takes no message and decides nothing."""
+        """Close within a time limit. A component that does not end is abandoned: it can decide nothing any more."""
         if self._current is None:
             return
         closing = self._current.begin_closing()
-        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT)  # goes on where this is cancelled
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT)  # closing continues if this is cancelled
         self._current = None
         if self._give_up(closing):
             log.error("a component does not end", component=self._what)
@@ -184,7 +184,7 @@ class Supervisor(Component, Generic[C]):
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Returns when one of them is set."""
+    """Wait until one of the events is set."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -194,5 +194,5 @@ async def _first(*events: asyncio.Event) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Without the story, which was logged where it happened."""
+    """Return the first line of an error, without the story, which was logged where the error happened."""
     return str(error).partition("\n")[0]

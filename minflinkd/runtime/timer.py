@@ -1,4 +1,4 @@
-"""The loop that lets time pass for a machine: it is told when something is due, and looks again after every change."""
+"""The loop that passes time to a machine: it waits until something is due, and checks again after every change."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from minflinkd.runtime.clock import Clock
 
 
 class Timer:
-    """`due` says when, in monotonic seconds, or None for not before a change; `tick` is called with a time that is at
+    """Calls `tick` when something is due.
 
-    least that. `run` is a loop of whoever owns the machine.
+    `due` returns when, in monotonic seconds; None: not before the next change. `tick` gets a time no earlier than that.
+    The owner of the machine runs `run` as a loop.
     """
 
     def __init__(self, clock: Clock, *, due: Callable[[], float | None], tick: Callable[[float], object]) -> None:
@@ -21,7 +22,7 @@ class Timer:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """What is due may be due at another time now."""
+        """The next due time may have changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -32,5 +33,5 @@ class Timer:
                 async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
                     await self._changed.wait()
             except TimeoutError:
-                # It may fire a tick of its clock early: less than `due` would be waited for again, and again.
+                # The timeout may fire slightly early. With a time before `due`, this loop would wait again and again.
                 self._tick(max(due or 0.0, self._clock.monotonic()))

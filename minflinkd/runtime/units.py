@@ -1,4 +1,4 @@
-"""Values with units as people write them: `10 s`, `64 MiB`; and their form in messages and files."""
+"""Values with units, as people write them (`10 s`, `64 MiB`) and as they are in messages and files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VALUE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _Factor = TypeVar("_Factor", int, float)
 
 
-class InvalidUnit(MinflinkError, ValueError):  # a ValueError, so that msgspec says where in a document it stands
+class InvalidUnit(MinflinkError, ValueError):  # a ValueError, so that msgspec adds the position in the document
     code = "invalid-unit"
     consequence = Consequence.REFUSED
 
@@ -36,7 +36,7 @@ class Duration(float):
         return cls(float(number) * factor)
 
     def __str__(self) -> str:
-        """In the largest unit that says it in a whole number; `parse` gives back exactly this value."""
+        """Format in the largest unit that gives a whole number. `parse` returns exactly this value again."""
         seconds = float(self)
         if seconds > 0 and math.isfinite(seconds):
             for unit in ("d", "h", "min", "s", "ms"):
@@ -53,9 +53,9 @@ class MemorySize(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises InvalidUnit. A part of a byte is rounded."""
+        """Raises InvalidUnit. Fractions of a byte are rounded."""
         number, factor = _parse(value, _SIZES, 1, "a size such as 512 KiB, 64 MiB, 1 GiB")
-        return cls(round(Decimal(number) * factor))  # exact, where a float would lose the last bytes
+        return cls(round(Decimal(number) * factor))  # exact: a float would lose the last bytes
 
     def __str__(self) -> str:
         for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
@@ -67,7 +67,7 @@ class MemorySize(int):
 
 
 def _decimal(value: float) -> str:
-    """All digits of a float, without an exponent."""
+    """Return all digits of a float, without an exponent."""
     text = format(Decimal(float.__repr__(value)), "f")
     return text.removesuffix(".0")
 

@@ -1,1 +1,1 @@
-"""The storage plugin interface (storage.md), the loading of backends by URI scheme, and two-phase publication."""
+"""The storage plugin interface (storage.md), loading of backends by URI scheme, and two-phase publication."""

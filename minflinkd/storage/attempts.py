@@ -1,4 +1,4 @@
-"""Requests with a time limit, repeated while that makes sense, a bounded number at a time: the driver of `Patience`."""
+"""Requests with a time limit, retried while that makes sense, a limited number at a time: the driver of `Patience`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from minflinkd.storage.patience import Patience
 
 T = TypeVar("T")
 
-_SHORTEST_WAIT = 0.001  # seconds; less may be nothing to the loop's clock
-GRACE = 1.0  # seconds that a request has to end once it is cancelled; then it is left to itself
+_SHORTEST_WAIT = 0.001  # seconds; the loop's clock may not resolve less
+GRACE = 1.0  # seconds that a cancelled request has to end; then it is abandoned
 
 log = structlog.get_logger(__name__)
 
 
 class Book(Protocol):
-    """Where tries are written down."""
+    """Records tries."""
 
     def retried(self, kind: str) -> None: ...
 
@@ -34,16 +34,16 @@ class Book(Protocol):
 
 
 class Scope:
-    """One try that is under way, as the steps inside it see it.
+    """A try that is under way, as the steps inside it see it.
 
-    A step passed to `attempts` from inside an operation has limits of its own; those of the operation rest meanwhile.
+    A step that an operation passes to `attempts` has its own time limits. The operation's limits pause meanwhile.
     """
 
     def __init__(self, now: float) -> None:
         self._began = now
         self._rests = 0
         self._rest_began = 0.0
-        self._rested = 0.0  # seconds since it began
+        self._rested = 0.0  # seconds of rest since the try began
         self._total = self._told = 0.0
 
     @property
@@ -51,15 +51,15 @@ class Scope:
         return self._rests > 0
 
     def own_time(self, now: float) -> float:
-        """Seconds that the try itself has taken; right only when nothing rests."""
+        """Return the seconds that the try itself has taken. Correct only while it is not resting."""
         return now - self._began - self._rested
 
     def restart(self) -> None:
-        """Another item of a stream is waited for."""
+        """Start timing again, for the next item of a stream."""
         self._began, self._rested = _now(), 0.0
 
     def take_rest(self) -> float:
-        """Seconds of rest since this was last asked."""
+        """Return the seconds of rest since the last call."""
         rested, self._told = self._total - self._told, self._total
         return rested
 
@@ -82,9 +82,9 @@ _scope: ContextVar[Scope | None] = ContextVar("storage request", default=None)
 
 
 class Requests:
-    """All requests to one backend. After `aclose` there is none, and those under way are cancelled.
+    """All requests to one backend. `aclose` cancels those under way, and no new ones are possible afterwards.
 
-    `lane`: which requests share what may hang, by their paths (`Storage.lane`); each lane has a number of places.
+    `lane` maps a path to the resource that may hang (`Storage.lane`). Each lane has a limited number of places.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Requests:
         self._book = book
         self._chance = chance
         self._lane = lane
-        self._rooms = WeakValueDictionary[str, asyncio.Semaphore]()  # by lane, as long as somebody is in it or waits
+        self._rooms = WeakValueDictionary[str, asyncio.Semaphore]()  # by lane, while somebody is in it or waits
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -110,7 +110,7 @@ class Requests:
         return Tries(self, kind, path)
 
     async def __call__(self, kind: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
-        """What `step` returns, which is repeated after StorageUnavailable. Raises the kinds of StorageError."""
+        """Return what `step` returns. Retries after StorageUnavailable. Raises the kinds of StorageError."""
         tries = self.tries(kind, path)
         while True:
             try:
@@ -126,7 +126,7 @@ class Requests:
             await asyncio.wait(self._tasks, timeout=GRACE)
 
     def start(self, path: str, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Raises StorageUnavailable after `aclose`."""
+        """Start a task that `aclose` cancels. Raises StorageUnavailable after `aclose`."""
         try:
             self._check_open(path)
         except StorageUnavailable:
@@ -138,7 +138,7 @@ class Requests:
         return task
 
     async def stop(self, task: asyncio.Task[Any]) -> None:
-        """Cancel it, and wait for it for a moment: what hangs in a thread or in the kernel does not end."""
+        """Cancel a task and wait for it briefly: one that hangs in a thread or in the kernel does not end."""
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE)
 
@@ -146,17 +146,17 @@ class Requests:
         return self._rooms.setdefault(self._lane(path), asyncio.Semaphore(self.options.parallelism))
 
     def _check_open(self, path: str) -> None:
-        if self._closed:  # a backend would open anew what nobody closes then
+        if self._closed:  # a backend would open connections again that nobody closes
             raise self.failures.unavailable(path, "the storage is closed", settled=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # is taken note of, also where nobody waits any more
+            task.exception()  # mark as retrieved, even if nobody waits any more
 
 
 class Tries:
-    """The tries of one operation: `once` makes one, `failed` waits until the next or raises what it was given."""
+    """The tries of one operation: `once` makes one; `failed` waits until the next one, or raises."""
 
     def __init__(self, requests: Requests, kind: str, path: str) -> None:
         self.kind = kind
@@ -166,7 +166,7 @@ class Tries:
         self._patience = Patience(requests.options, _now())
 
     async def once(self, step: Callable[[], Awaitable[T]], *, limit: float | None = None) -> T:
-        """One try, of `limit` seconds, or as long as one may take. Raises the kinds of StorageError."""
+        """Make one try of at most `limit` seconds, by default a try's usual limit. Raises the kinds of StorageError."""
         if self._outer is not None:
             with self._outer.rest():
                 return await self._once(step, limit)
@@ -177,7 +177,7 @@ class Tries:
         self._patience.progress(_now())
 
     async def failed(self, error: StorageUnavailable) -> None:
-        """Wait, then return for another try; or raise `error`."""
+        """Wait and return, so that the caller tries again; or raise `error`."""
         requests, now = self._requests, _now()
         pause = None if error.settled else self._patience.failed(now, requests._chance())
         if pause is None:
@@ -193,7 +193,7 @@ class Tries:
 
     @asynccontextmanager
     async def room(self) -> AsyncIterator[None]:
-        """One of the requests that may be under way at a time. Raises StorageUnavailable at the deadline."""
+        """Hold one of the limited places for requests under way. Raises StorageUnavailable at the deadline."""
         requests, left = self._requests, self._patience.left(_now())
         scope, room = _scope.get(), requests.room(self.path)
         try:
@@ -209,7 +209,7 @@ class Tries:
             room.release()
 
     async def wait(self, future: asyncio.Future[Any], scope: Scope, limit: float | None = None) -> bool:
-        """Whether the future was done within the limit of a try. Does not cancel it."""
+        """Wait for a future, for as long as one try may take. Returns whether it is done; does not cancel it."""
         if limit is None:
             limit = self._patience.limit(_now())
         while not future.done() and (scope.resting or scope.own_time(_now()) < limit):
@@ -223,7 +223,7 @@ class Tries:
         return self._requests.failures.unavailable(self.path, "no answer in time")
 
     def outcome(self, task: asyncio.Task[T]) -> T:
-        """Of a task that is done. Raises the kinds of StorageError."""
+        """Return the result of a task that is done. Raises the kinds of StorageError."""
         if task.cancelled():
             requests = self._requests
             raise requests.failures.unavailable(self.path, "the request was broken off", settled=requests._closed)
@@ -247,14 +247,14 @@ class Tries:
         finally:
             if not task.done():
                 await requests.stop(task)
-        if task.done() and not task.cancelled():  # at the last moment
+        if task.done() and not task.cancelled():  # it ended at the last moment
             return self.outcome(task)
         raise self.timed_out()
 
 
 @contextmanager
 def inside(scope: Scope) -> Iterator[None]:
-    """Tasks that are started here are steps of this try."""
+    """Tasks started in this context are steps of this try."""
     token = _scope.set(scope)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Whatever a backend raises, as one of the few kinds, with backend, path and cause, and without credentials (S4).
+"""Turns what a backend raises into one of the few kinds, with backend, path and cause, without credentials (S4).
 
-The one place through which every error of a backend goes before a caller, a log or an answer can see it.
+Every error of a backend passes through here before a caller, a log or an answer can see it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from minflinkd.storage.os_errors import of_os_error
 
 
 class HiddenCause(Exception):
-    """In the place of a cause whose text held a credential: the same text without it."""
+    """Replaces a cause whose text held a credential; has the same text without it."""
 
 
 class Failures:
-    """Of one backend."""
+    """The failures of one backend."""
 
     def __init__(self, scheme: str, mask: Mask) -> None:
         self.scheme = scheme
@@ -28,7 +28,7 @@ class Failures:
         return StorageUnavailable(self._mask(f"{self.scheme}: {path}: {why}"), settled=settled)
 
     def of(self, path: str, error: Exception) -> MinflinkError:
-        """The error to raise for what came of a request for `path`. It may be raised `from` nothing else."""
+        """Return the error to raise for a failed request for `path`. Do not raise it `from` anything else."""
         if not isinstance(error, MinflinkError):
             kind = self._foreign(path, error)
             kind.__cause__ = error
@@ -47,14 +47,14 @@ class Failures:
         return kind(f"{self.scheme}: {path}: {type(error).__name__}: {error}")
 
     def _clean(self, error: BaseException, seen: set[int]) -> None:
-        """Causes are printed with the error: those that hold a credential are replaced."""
+        """Replace causes that hold a credential, since causes are printed with the error."""
         seen.add(id(error))
         if hasattr(error, "__notes__"):
             error.__notes__ = [self._mask(note) for note in error.__notes__]
         suppressed = error.__suppress_context__
         error.__cause__ = self._shown(error.__cause__, seen)
         error.__context__ = self._shown(error.__context__, seen)
-        error.__suppress_context__ = suppressed  # setting a cause changes it
+        error.__suppress_context__ = suppressed  # setting a cause changes this
 
     def _shown(self, cause: BaseException | None, seen: set[int]) -> BaseException | None:
         if cause is None or id(cause) in seen:

@@ -1,4 +1,4 @@
-"""A backend whose n-th request fails, before or after it did its work, as a killed process or a lost answer would."""
+"""A backend with a request that fails, before or after its work, as if a process died or an answer was lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class FaultyStorage(StorageWrapper):
-    """The `fail_at`-th request fails once, or with `hang` is never answered. `latency`: seconds before each answer.
+    """The `fail_at`-th request fails once, or with `hang` is never answered. Answers are `latency` seconds late.
 
-    `cut_after`: the first stream or listing with so many items breaks off after them. `fail_every`: each n-th write
-    fails, for as long as it is set; `full`: every write does, for want of space. Both may be changed at any time.
+    The first stream or listing with `cut_after` items breaks off after them. With `fail_every`, every n-th write fails.
+    With `full`, every write fails for lack of space. Both may be changed at any time.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The interface that a storage backend implements: small, async, in streams, and honest about what it can do (S2, S4).
+"""The interface that a storage backend implements: small, async, streaming, with declared capabilities (S2, S4).
 
-Paths are the backend's own (`/data/x` for the local one, `bucket/key` for object stores); `storage.registry` turns a
-URI into a backend and a path. Every operation is safe to repeat.
+Paths have the backend's own form (`/data/x` for the local one, `bucket/key` for object stores); `storage.registry`
+turns a URI into a backend and a path. Every operation is safe to repeat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class StorageError(MinflinkError):
-    """Base of the few kinds (S4). The message names backend, path and cause; never a credential."""
+    """Base of the few kinds of errors (S4). The message names backend, path and cause, and never a credential."""
 
     code = "storage"
 
@@ -40,7 +40,7 @@ class PermissionDenied(StorageError):
 
 
 class StorageUnavailable(StorageError):
-    """May succeed later. `settled`: not within the same call, e.g. since it was tried for long enough already."""
+    """The operation may succeed later. `settled`: retrying now is useless, e.g. after enough retries."""
 
     code = "storage-transient"
     consequence = Consequence.RETRYABLE
@@ -60,21 +60,21 @@ class StorageCorrupt(StorageError):
 
 
 class InvalidPath(StorageError):
-    """A path that leaves its directory, or that no backend can hold; raised before it touches the storage."""
+    """A path that leaves its directory, or that no backend can store. Raised before the storage is accessed."""
 
     code = "storage-invalid-path"
     consequence = Consequence.REFUSED
 
 
 class NotSupported(StorageError):
-    """An operation that the backend cannot do; its capabilities say so."""
+    """An operation that the backend cannot do, as its capabilities say."""
 
     code = "storage-not-supported"
     consequence = Consequence.REFUSED
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend can do; callers look here, never at the backend's name."""
+    """What a backend can do. Callers check this, never the backend's name."""
 
     atomic_rename: bool = False
     exclusive_create: bool = False
@@ -85,8 +85,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True):
     """One object: its path, size in bytes, and time of last change in milliseconds since 1970.
 
-    `version` is another one whenever the content was replaced, such as an ETag or a generation; empty where the backend
-    has none. It need not be known to a listing or to a commit. Of a commit the time is about the one that `stat` tells.
+    `version` changes whenever the content is replaced, as an ETag or a generation does; empty if the backend has none.
+    Listings and commits may leave it empty. The time that a commit returns is only approximately that of `stat`.
     """
 
     path: str
@@ -96,23 +96,23 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Writer(ABC):
-    """An object being written: it appears whole at `commit`, or never.
+    """An object being written. It appears whole at `commit`, or never.
 
-    After a step that failed or was cancelled the others raise StorageError (`storage.writing`): only `abort` is left.
+    After a step that failed or was cancelled, only `abort` works; the others raise StorageError (`storage.writing`).
     """
 
-    paced: bool = False  # True: passes each of its requests to the storage's `attempts` itself
+    paced: bool = False  # True: it passes each of its requests to the storage's `attempts` itself
 
     @abstractmethod
     async def append(self, data: bytes | memoryview) -> None: ...
 
     @abstractmethod
     async def commit(self) -> Entry:
-        """Make the object durable and visible, replacing one of that name."""
+        """Make the object durable and visible. Replaces an object of the same name."""
 
     @abstractmethod
     async def abort(self) -> None:
-        """Leave nothing. Idempotent; after `commit` it does nothing."""
+        """Delete what was written. Idempotent; does nothing after `commit`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,28 +120,28 @@ class Writer(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.abort()  # nothing after a commit
+        await self.abort()  # does nothing after a commit
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a backend that has none of its own."""
+    """The options of a backend without its own options."""
 
 
 class Attempts(Protocol):
-    """How one step of an operation is tried: how often, for how long, with which pauses."""
+    """Decides how one step of an operation is tried: how often, for how long, with which pauses."""
 
     async def __call__(self, what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
-        """What `step` returns. It is called again after StorageUnavailable, and must be safe to repeat."""
+        """Return what `step` returns. After StorageUnavailable it is called again, so it must be safe to repeat."""
         ...
 
 
 async def once(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
-    """One attempt, without a deadline."""
+    """Make one attempt, without a deadline."""
     return await step()
 
 
 def closable(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """A stream as what it nearly always is: an async generator; else one around it. For `aclosing`."""
+    """Return a stream as an async generator, for `aclosing`. Wraps it if it is not one already."""
     return items if isinstance(items, AsyncGenerator) else _generate(items)
 
 
@@ -151,29 +151,29 @@ async def _generate(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
 
 
 class Storage(ABC):
-    """One backend. Instances are made per process, with the backend's options, and closed with it.
+    """One backend. Each process creates an instance, with the backend's options, and closes it in the end.
 
-    An operation raises StorageUnavailable for what may succeed later, and need not try again itself: the registry puts
-    retries and deadlines around every operation (`storage.resilient`). An operation of many steps, such as a write in
-    parts, passes each step to `attempts`, so that the step alone is repeated.
+    An operation raises StorageUnavailable if it may succeed later, and need not retry itself: the registry adds retries
+    and deadlines to every operation (`storage.resilient`). An operation of many steps, such as a write in parts, passes
+    each step to `attempts`, so that only the step is retried.
     """
 
-    scheme: tuple[str, ...]  # of the class, except for wrappers; the first one names its options: storage.<scheme>.*
+    scheme: tuple[str, ...]  # a class attribute, except in wrappers; the first names the options: storage.<scheme>.*
     capabilities: Capabilities
-    options_type: ClassVar[type[msgspec.Struct]] = NoOptions  # what the constructor takes, with a default for each
+    options_type: ClassVar[type[msgspec.Struct]] = NoOptions  # the constructor's options, each with a default
     attempts: Attempts = staticmethod(once)
 
     def __init__(self, options: msgspec.Struct | None = None) -> None:
-        """`options`: of `options_type`; None: the defaults."""
+        """`options` is an `options_type`; None: the defaults."""
         return
 
     def lane(self, path: str) -> str:
-        """Requests in different lanes hold each other up in nothing, not even by their number."""
+        """Return the lane of a path. Requests in different lanes never delay each other, however many there are."""
         return ""
 
     @abstractmethod
     def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream `length` bytes (to the end without) from `offset`. Raises ObjectNotFound."""
+        """Stream `length` bytes from `offset`; None: to the end. Raises ObjectNotFound."""
 
     @abstractmethod
     async def create(self, path: str) -> Writer: ...
@@ -182,20 +182,20 @@ class Storage(ABC):
     async def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a small object, with exactly one winner. Raises ObjectExists; NotSupported without the capability.
 
-        When an answer is lost, the winner is told by its bytes: those who contend write different ones.
+        Contenders must write different bytes: if an answer is lost, the content tells who won.
         """
 
     @abstractmethod
     def list(self, prefix: str) -> AsyncIterator[Entry]:
-        """Every object below the directory `prefix`, in the order of paths; nothing if it does not exist."""
+        """Yield every object below the directory `prefix`, in the order of paths; none if it does not exist."""
 
     @abstractmethod
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
-        """Delete objects; one that does not exist is no error.
+        """Delete objects; it is no error if one does not exist.
 
-        Where directories exist, those left empty go as well: of each object its own directory, and with `below` all
-        directories under that one, which stays itself. The bound keeps what other programs work in. A path that is
-        a directory is removed with the empty directories in it if it holds no object, and is left alone otherwise.
+        If the backend has directories, those left empty are deleted too: the directory of each object, and with
+        `below` its parents under that directory. `below` itself is kept, since other programs may use it. A path that
+        is a directory is deleted, with the empty directories in it, if it holds no object; otherwise it is left alone.
         """
 
     @abstractmethod
@@ -204,12 +204,12 @@ class Storage(ABC):
 
     @abstractmethod
     async def rename(self, source: str, target: str) -> None:
-        """Atomic where capabilities say so; it then keeps `modified_ms`. Raises ObjectNotFound without a `source`."""
+        """Atomic if the capabilities say so; then `modified_ms` is kept. Raises ObjectNotFound without a `source`."""
 
     async def copy(self, source: str, target: str) -> Entry:
-        """Write `target` with the content of `source`, replacing one of that name. Raises ObjectNotFound.
+        """Write the content of `source` to `target`, replacing an object of that name. Raises ObjectNotFound.
 
-        Through this process, unless capabilities say that the server does it.
+        The data passes through this process, unless the capabilities say that the server copies.
         """
         async with aclosing(closable(self.open_read(source))) as pieces, await self.create(target) as writer:
             async for piece in pieces:
@@ -217,13 +217,13 @@ class Storage(ABC):
             return await writer.commit()
 
     async def sync(self, paths: Sequence[str]) -> None:
-        """Make objects durable that were not written through `create`, e.g. by Spark. Raises ObjectNotFound.
+        """Make objects durable that were not written with `create`, e.g. by Spark. Raises ObjectNotFound.
 
-        Most have nothing to do but to see that they are there.
+        Most backends only need to check that the objects exist.
         """
         for path in paths:
             await self.stat(path)
 
     async def aclose(self) -> None:
-        """Free connections. Idempotent."""
+        """Close connections. Idempotent."""
         return

@@ -1,4 +1,4 @@
-"""A place in a storage: a backend and a path in it, so that callers join names and never texts."""
+"""A place in a storage: a backend and a path in it, so that callers join names, never strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.storage.interface import Entry, InvalidPath, ObjectNotFound, Stor
 
 
 def relative_path(text: str) -> str:
-    """`text`, where it names something inside whatever directory it is joined to. Raises InvalidPath."""
+    """Return `text` if it stays inside any directory that it is joined to. Raises InvalidPath."""
     parts = text.split("/")
     if not text or "\0" in text or any(part in ("", ".", "..") for part in parts):
         raise InvalidPath(f"{text[:120]!r} is not a relative path", hint="names joined by /, without . and ..")
@@ -20,7 +20,7 @@ def relative_path(text: str) -> str:
 
 @dataclass(frozen=True)
 class Location:
-    """An object or a directory. Immutable; costs nothing to make."""
+    """An object or a directory. Immutable and cheap to create."""
 
     storage: Storage
     scheme: str
@@ -35,14 +35,14 @@ class Location:
         return posixpath.basename(self.path)
 
     def child(self, *names: str) -> Self:
-        """Each name may be a relative path. Raises InvalidPath for one that would lead elsewhere."""
+        """Return a place below this one. Each name may be a relative path. Raises InvalidPath if it leads elsewhere."""
         path = self.path.rstrip("/")
         for name in names:
             path = f"{path}/{relative_path(name)}"
         return type(self)(self.storage, self.scheme, path)
 
     def relative(self, path: str) -> str:
-        """`path`, an object's in this directory, as it reads from here. Raises InvalidPath."""
+        """Return the path of an object in this directory, relative to it. Raises InvalidPath."""
         prefix = self.path.rstrip("/") + "/"
         if not path.startswith(prefix):
             raise InvalidPath(f"{path!r} does not lie in {self.uri}")
@@ -52,7 +52,7 @@ class Location:
         return self.storage.open_read(self.path, offset, length)
 
     async def read_bytes(self) -> bytes:
-        """The whole of a small object. Raises ObjectNotFound."""
+        """Read a whole small object. Raises ObjectNotFound."""
         return b"".join([chunk async for chunk in self.open_read()])
 
     async def create(self) -> Writer:
@@ -63,7 +63,7 @@ class Location:
         await self.storage.create_exclusive(self.path, data)
 
     async def write_bytes(self, data: bytes) -> Entry:
-        """Write a small object, durable and whole, replacing one of that name."""
+        """Write a small object durably and as a whole, replacing an object of that name."""
         async with await self.storage.create(self.path) as writer:
             await writer.append(data)
             return await writer.commit()
@@ -80,7 +80,7 @@ class Location:
         return True
 
     def list(self) -> AsyncIterator[Entry]:
-        """Every object below this directory, with full paths; `relative` shortens them."""
+        """Yield every object below this directory, with its full path, which `relative` shortens."""
         return self.storage.list(self.path)
 
     async def rename(self, target: Self) -> None:
@@ -88,15 +88,15 @@ class Location:
         await self.storage.rename(self.path, target.path)
 
     async def delete(self) -> None:
-        """Delete this object; none is no error."""
+        """Delete this object, if it exists."""
         await self.storage.delete([self.path])
 
     async def delete_children(self, names: Iterable[str]) -> None:
-        """Delete objects below this directory, and the directories below it that this empties."""
+        """Delete objects below this directory, and the directories below it that become empty."""
         await self.storage.delete([self.child(name).path for name in names], below=self.path)
 
     async def delete_tree(self, *, page: int = 1000) -> int:
-        """Delete every object below this directory, and the directory; returns how many there were."""
+        """Delete every object below this directory, and the directory. Returns the number of objects."""
         deleted, paths = 0, list[str]()
         async for entry in self.list():
             paths.append(entry.path)

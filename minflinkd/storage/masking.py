@@ -1,4 +1,4 @@
-"""Texts without credentials (S4): for whatever a backend says in an error, which ends in logs and HTTP answers."""
+"""Removes credentials from texts (S4): a backend's error messages end up in logs and HTTP answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from minflinkd.runtime.secrets import MASK, is_sensitive
 
-_SHORTEST = 6  # characters: a shorter value would blot out half of every text
+_SHORTEST = 6  # characters; masking a shorter value would hide half of every text
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
@@ -46,7 +46,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 class Mask:
-    """Hides given values, in the forms in which they travel, and whatever looks like a credential."""
+    """Hides given values, in all encodings in which they are sent, and everything that looks like a credential."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
@@ -62,12 +62,12 @@ class Mask:
 
 
 def secrets_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> set[str]:
-    """The values that must not be shown: of options, and of the variables from which SDKs take their credentials."""
+    """Return the values that must not be shown: of options, and of variables that give SDKs their credentials."""
     named = [*options.items(), *environment.items()]
     return {value for name, value in named if is_sensitive(name) and len(value) >= _SHORTEST}
 
 
 def _forms(secret: str) -> set[str]:
     encoded = quote(secret, safe="")
-    lines = {line for line in secret.splitlines() if len(line) >= 16}  # of a key in PEM
+    lines = {line for line in secret.splitlines() if len(line) >= 16}  # lines of a PEM key
     return {secret, encoded, encoded.lower(), repr(secret)[1:-1], base64.b64encode(secret.encode()).decode(), *lines}

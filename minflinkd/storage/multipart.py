@@ -1,4 +1,4 @@
-"""Writing to object stores: small objects with one request, larger ones in parts that are sent beside each other."""
+"""Writing to object stores: small objects with one request, larger ones in parts that are sent in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minflinkd.storage.writing import Unbroken
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One that was stored; numbers count from 1. `tag` is what the backend wants to see again at the end."""
+    """A stored part; numbers start at 1. The backend wants to see `tag` again at the end."""
 
     number: int
     size: int  # bytes
@@ -22,34 +22,34 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class MultipartStorage(Storage):
-    """A backend that stores an object with one request, or part by part under an upload's id.
+    """A backend that stores an object with one request, or part by part in an upload with an id.
 
-    Every abstract method below is one step: it raises the kinds of StorageError, does not try again itself, and is safe
-    to repeat, also after an answer that was lost.
+    Every abstract method below is one step: it raises the kinds of StorageError, does not retry itself, and is safe to
+    repeat, even after a lost answer.
     """
 
     part_size: int = 8 << 20  # bytes
-    parts_at_once: int = 4  # of one writer; 1 where a backend wants them in their order
+    parts_at_once: int = 4  # of one writer; 1 if the backend needs parts in order
 
     @abstractmethod
     async def put(self, path: str, data: bytes, *, exclusive: bool = False) -> Entry:
-        """Store a whole object, replacing one of that name. Raises ObjectExists where `exclusive`."""
+        """Store a whole object, replacing an object of that name; with `exclusive`, raises ObjectExists instead."""
 
     @abstractmethod
     async def start_parts(self, path: str) -> str:
-        """The id of a new upload."""
+        """Begin an upload and return its id."""
 
     @abstractmethod
     async def put_part(self, path: str, upload: str, number: int, offset: int, data: bytes, *, last: bool) -> Part:
-        """Store one part; all but the last are of `part_size` bytes."""
+        """Store one part. All but the last have `part_size` bytes."""
 
     @abstractmethod
     async def finish_parts(self, path: str, upload: str, parts: Sequence[Part]) -> Entry:
-        """Make the object of these parts, replacing one of that name."""
+        """Make an object from the parts, replacing an object of that name."""
 
     @abstractmethod
     async def drop_parts(self, path: str, upload: str) -> None:
-        """Leave nothing of an upload; one that is unknown or finished is no error."""
+        """Delete all of an upload. It is no error if it is unknown or finished."""
 
     async def create(self, path: str) -> Writer:
         return PartWriter(self, path)
@@ -58,7 +58,7 @@ class MultipartStorage(Storage):
         await self.put(path, data, exclusive=True)
 
     async def rename(self, source: str, target: str) -> None:
-        """A copy, then a deletion. Each is repeated by itself, since the whole would not find its source again."""
+        """Copy, then delete. Each is retried on its own: after the deletion, the whole would find no source."""
         if source == target:
             await self.stat(source)
             return
@@ -67,7 +67,7 @@ class MultipartStorage(Storage):
 
 
 class PartWriter(Writer):
-    """Collects `part_size` bytes, sends them while the next come, at most `parts_at_once` beside each other.
+    """Collects `part_size` bytes and sends them while the next arrive, at most `parts_at_once` parts in parallel.
 
     Memory: (parts_at_once + 1) * part_size.
     """
@@ -124,7 +124,7 @@ class PartWriter(Writer):
         upload = self._upload
         if rest:
             self._waiting.clear()
-            await self._drain(0)  # the last one after all others, for backends that make the object with it
+            await self._drain(0)  # the last part comes after all others, for backends that complete the object with it
             await self._send(rest, last=True)
         await self._drain(0)
         parts = sorted(self._parts, key=lambda part: part.number)
@@ -143,7 +143,7 @@ class PartWriter(Writer):
         self._sending.add(task)
 
     async def _drain(self, limit: int) -> None:
-        """Wait until no more than `limit` parts are on their way. Raises what one of them did."""
+        """Wait until at most `limit` parts are being sent. Raises what a part raised."""
         while len(self._sending) > limit:
             done, self._sending = await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
             self._parts += [task.result() for task in done]
@@ -154,6 +154,6 @@ class PartWriter(Writer):
 
 
 def _take_note(task: asyncio.Task[Part]) -> None:
-    """Of a failure, also where nobody waits for it any more: of several parts that fail one says so."""
+    """Mark a failure as retrieved, even if nobody waits for it: if several parts fail, only one is reported."""
     if not task.cancelled():
         task.exception()

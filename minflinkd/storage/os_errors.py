@@ -1,4 +1,4 @@
-"""The operating system's errors as the few kinds of storage errors (S4), for whatever works on local files."""
+"""Turns the operating system's errors into the few kinds of storage errors (S4), for code that uses local files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.ESTALE: (StorageUnavailable, ""),
     errno.EMFILE: (StorageUnavailable, "raise LimitNOFILE"),
     errno.ENFILE: (StorageUnavailable, ""),
-    errno.ENOTCONN: (StorageUnavailable, ""),  # of a mount whose process has ended
+    errno.ENOTCONN: (StorageUnavailable, ""),  # the process behind a mount has ended
     errno.ENETUNREACH: (StorageUnavailable, ""),
     errno.EHOSTUNREACH: (StorageUnavailable, ""),
     errno.EHOSTDOWN: (StorageUnavailable, ""),
@@ -42,7 +42,7 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
 
 
 def of_os_error(scheme: str, path: object, error: OSError) -> StorageError:
-    """The storage error that it is. A path that cannot be parsed is its own case: see `os_errors`."""
+    """Return the matching storage error. `os_errors` handles paths that cannot be parsed."""
     kind, hint = _KINDS.get(error.errno or 0, (StorageError, ""))
     if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
         kind, hint = StorageUnavailable, ""
@@ -52,7 +52,7 @@ def of_os_error(scheme: str, path: object, error: OSError) -> StorageError:
 
 @contextmanager
 def os_errors(path: object) -> Iterator[None]:
-    """Raise every OSError of the block as a StorageError that names `path` and the cause."""
+    """Turn every OSError of the block into a StorageError that names `path` and the cause."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Many requests at once, but not too many."""
+"""Many requests at once, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ R = TypeVar("R")
 
 
 async def for_each(items: Iterable[T], action: Callable[[T], Awaitable[R]], *, limit: int) -> list[R]:
-    """`action` of every item, at most `limit` at a time; the answers in the order of the items.
+    """Run `action` for every item, at most `limit` at a time, and return the answers in the order of the items.
 
-    The first failure cancels the rest and is raised as it is. Returns or raises only when no action runs any more; one
-    that works in a thread has to wait for it when it is cancelled, since a thread goes on.
+    The first failure cancels the rest and is raised as is. Returns or raises only when no action runs any more. An
+    action that uses a thread must wait for the thread when it is cancelled, since the thread goes on.
     """
     todo = list(items)
     answers: dict[int, R] = {}
     numbered = iter(enumerate(todo))
 
     async def work() -> None:
-        for number, item in numbered:  # of all workers: each item is taken once
+        for number, item in numbered:  # shared by all workers: each item is taken once
             answers[number] = await action(item)
 
     try:

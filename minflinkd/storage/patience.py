@@ -1,4 +1,4 @@
-"""When a request that failed is tried again, and when not: the decisions alone, without a clock or a loop (S4)."""
+"""Decides when a failed request is tried again and when not, without a clock or an event loop (S4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from minflinkd.storage.options import CommonOptions
 
 
 class Patience:
-    """The tries of one operation, or of one stream since its last progress. Times are seconds of any one clock."""
+    """The tries of one operation, or of one stream since its last progress. Times are seconds of one clock."""
 
     def __init__(self, options: CommonOptions, now: float) -> None:
         self._options = options
@@ -21,27 +21,27 @@ class Patience:
         return now - self._began
 
     def progress(self, now: float) -> None:
-        """Something new has arrived: what comes next has the whole of the deadline and all retries again."""
+        """Data has arrived: what follows has the full deadline and all retries again."""
         self._began = now
         self._failures = 0
 
     def rested(self, seconds: float) -> None:
-        """They were spent in steps with a deadline of their own, and do not count."""
+        """Do not count these seconds: they were spent in steps with their own deadlines."""
         self._began += seconds
 
     def left(self, now: float) -> float:
-        """Seconds until the deadline; never negative."""
+        """Return the seconds until the deadline, never negative."""
         return max(0.0, self._began + self._options.deadline - now)
 
     def limit(self, now: float) -> float:
-        """How long the next try may take."""
+        """Return how long the next try may take, in seconds."""
         return min(self._options.request_timeout, self.left(now))
 
     def failed(self, now: float, chance: float) -> float | None:
-        """The pause before the next try; None: there is none. `chance` in [0, 1) is the jitter.
+        """Return the pause before the next try; None: there is no next try. `chance` in [0, 1) is the jitter.
 
-        Pauses double, each between a half and the whole of its length, so that clients that failed together do not come
-        again together. A pause that would end after the deadline is not begun.
+        Pauses double. Each lasts between half and all of its length, so that clients that failed together do not retry
+        together. A pause that would end after the deadline is not begun.
         """
         self._failures += 1
         if self._failures > self._options.retries:

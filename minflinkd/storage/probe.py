@@ -1,4 +1,4 @@
-"""What a backend really can do at a place: each capability that it declares, shown there by a few small objects."""
+"""Checks what a backend can really do at a place: tests each declared capability there, with a few small objects."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _RENAMES = 7
 
 
 class Finding(msgspec.Struct, frozen=True, rename="kebab"):
-    """`name` is a capability, or `objects`: that they can be written, read, listed and deleted at all."""
+    """`name` is a capability, or `objects`: that objects can be written, read, listed and deleted at all."""
 
     name: str
     declared: bool
     holds: bool
-    problem: str = ""  # why it does not hold; empty for one that is not declared
+    problem: str = ""  # why it does not hold; empty if it is not declared
 
 
 class _Refuted(Exception):
-    """It did something else than it should."""
+    """The backend behaved differently than declared."""
 
 
 async def probe(place: Location) -> AsyncIterator[Finding]:
-    """One finding after the other. Works in a directory of its own below `place`, which goes at the end."""
+    """Yield the findings. Works in its own directory below `place`, which it deletes at the end."""
     storage = place.storage
     directory = place.child(f"minflinkd-probe-{secrets.token_hex(8)}")
     checks: dict[str, Callable[[Location], Awaitable[None]]] = {
@@ -56,7 +56,7 @@ async def probe(place: Location) -> AsyncIterator[Finding]:
 
 
 def capabilities(storage: Storage | type[Storage]) -> dict[str, bool]:
-    """By the names that are shown."""
+    """Return the capabilities by the names shown to users."""
     return {name.replace("_", "-"): value for name, value in msgspec.structs.asdict(storage.capabilities).items()}
 
 
@@ -107,7 +107,7 @@ async def _exclusive_create(place: Location) -> None:
 
 
 async def _rename(place: Location) -> None:
-    """Each of some is looked at while it happens."""
+    """Rename several times and watch both names meanwhile."""
     source, target = place.child("source"), place.child("target")
     contents = [b"%d" % number for number in range(_RENAMES + 1)]
     await target.write_bytes(contents[0])
@@ -152,7 +152,7 @@ async def _content(place: Location) -> bytes | None:
 
 
 async def _copy(place: Location) -> None:
-    """Who moves the bytes is not seen from here."""
+    """Copy an object. Whether the server moves the bytes cannot be seen from here."""
     source, target = place.child("source"), place.child("target")
     await source.write_bytes(b"copied")
     await place.storage.copy(source.path, target.path)

@@ -1,20 +1,20 @@
-"""Two-phase publication of a files sink (J12): staged under names that readers skip, published with a checkpoint.
+"""Two-phase publication of a files sink (J12): staged under names that readers skip, then published by a checkpoint.
 
 Layout below the sink's directory `root`:
 
     _minflinkd/<job>/<sink>/staged/<attempt>/<epoch>/...   what micro-batches wrote, not yet visible
-    _minflinkd/<job>/<sink>/publishing/<checkpoint>.json   what checkpoint n is about to publish, all of it seen
+    _minflinkd/<job>/<sink>/publishing/<checkpoint>.json   what checkpoint n is about to publish; all files were found
     _minflinkd/<job>/<sink>/manifests/<checkpoint>.json    what checkpoint n published; its presence is the commit
     part-<writer>-<epoch>-....parquet                      published, each file whole, each row once
 
-A file's final name is chosen when it is staged and never changes, so that to publish twice is to publish once: each
-file is renamed, in any order, and then the manifest is written. A published file is its readers': one that is gone
-though a record (either of the two) names it was taken away by them, and is not missed. Everything here is idempotent,
-and runs wherever the storage can be reached.
+A file's final name is chosen when it is staged and never changes, so publishing twice has the same effect as once: each
+file is renamed, in any order, and then the manifest is written. A published file belongs to its readers. If a record
+(either of the two) names a file that is gone, a reader took it away, and it is not missed. Everything here is
+idempotent and runs wherever the storage can be reached.
 
-Where a storage cannot rename, it copies a file and then deletes the staged one. A publisher that dies in between leaves
-both, and the next one copies again: a reader that takes files away waits for the manifest that names them. Once that
-is there nothing is staged any more that could be copied.
+If a storage cannot rename, the file is copied and then the staged one is deleted. A publisher that dies in between
+leaves both, and the next one copies again. So a reader that takes files away must wait for the manifest that names
+them: once it exists, no staged file is left that could be copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARALLEL = 16  # renames at a time
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """Both relative to the sink's root."""
+    """`staged` and `final` are relative to the sink's root."""
 
     staged: str
     final: str
@@ -48,7 +48,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class StagedToken(msgspec.Struct, frozen=True):
-    """By which a sink that commits by itself (jdbc, python) finds again what one micro-batch staged."""
+    """Lets a sink that commits by itself (jdbc, python) find what one micro-batch staged."""
 
     attempt: str
     epoch: int
@@ -56,9 +56,10 @@ class StagedToken(msgspec.Struct, frozen=True):
 
 
 class SinkTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink of one task publishes when a checkpoint completes: `files` below `root`, a URI, wherever the
+    """What one sink of one task publishes when a checkpoint completes.
 
-    storage can be reached; or `tokens`, which the sink itself commits, where it runs (`root` is then empty).
+    Either `files` below `root`, a URI, which any process that reaches the storage can publish; or `tokens`, which the
+    sink itself commits where it runs (`root` is then empty).
     """
 
     job_id: str
@@ -70,7 +71,7 @@ class SinkTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one checkpoint published, for readers that want all of it at once. Names are relative to the root."""
+    """What one checkpoint published, for readers that want all of it together. Names are relative to the root."""
 
     version: int = 1
     job_id: str
@@ -80,20 +81,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkNotSupported(StorageError):
-    """The storage can make no file appear at once."""
+    """The storage cannot make a file appear atomically."""
 
     code = "sink-needs-atomic-rename"
     consequence = Consequence.REFUSED
 
 
 def staged_directory(job_id: str, sink: str, attempt: str, epoch: int) -> str:
-    """Where one micro-batch of one attempt writes, relative to the root."""
+    """Return the directory where one micro-batch of one attempt writes, relative to the root."""
     return f"{_service(job_id, sink)}/staged/{attempt}/{epoch}"
 
 
 def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> str:
-    """The published name of a file that was staged as `name` (relative to its staged directory; a partitioned sink's
-    `column=value/` stays), relative to the root. No other file of any job or attempt gets it."""
+    """Return the published name, relative to the root, of a file staged as `name`.
+
+    `name` is relative to the staged directory; a partitioned sink's `column=value/` is kept. No other file of any job
+    or attempt gets the same name.
+    """
     directory, _, file = name.rpartition("/")
     writer = hashlib.sha256(f"{job_id}/{sink}/{attempt}".encode()).hexdigest()[:12]
     file = f"part-{writer}-{epoch:09d}-{file.removeprefix('part-')}"
@@ -101,10 +105,10 @@ def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> s
 
 
 async def make_durable(storages: Storages, transaction: SinkTransaction) -> None:
-    """Flush what Spark staged to the disk, where that means anything; before its checkpoint is acknowledged.
+    """Flush what Spark staged to disk, if the storage has one, before its checkpoint is acknowledged.
 
-    A file may be published meanwhile, as part of an earlier checkpoint: it is then durable under its final name.
-    Raises ObjectNotFound naming a file that is neither staged nor published, SinkNotSupported.
+    A file may be published meanwhile, as part of an earlier checkpoint; it is then durable under its final name.
+    Raises SinkNotSupported, and ObjectNotFound naming a file that is neither staged nor published.
     """
     if not transaction.files:
         return
@@ -125,12 +129,12 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
 
 
 async def publish(storages: Storages, transaction: SinkTransaction) -> int:
-    """Make a completed checkpoint's files visible; returns how many this call moved (0: it was published before).
+    """Make a completed checkpoint's files visible. Returns how many this call moved (0: published before).
 
-    Raises StorageCorrupt naming a file that is neither staged nor published, or a checkpoint that published others.
+    Raises StorageCorrupt, naming a file that is neither staged nor published, or a checkpoint that published others.
     """
     if not transaction.files:
-        return 0  # without a manifest, lest an idle sink grows one file a checkpoint
+        return 0  # no manifest: an idle sink would add a file with every checkpoint
     place = _publishing(storages.at(transaction.root))
     service = place.child(_service(transaction.job_id, transaction.sink))
     leftovers = sorted({_epoch_directory(transaction, file) for file in transaction.files})
@@ -147,15 +151,15 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
         await manifest.write_bytes(content)
     await mark.delete()
     for directory in leftovers:
-        await place.child(directory).delete_tree()  # what Spark left beside the data
+        await place.child(directory).delete_tree()  # files that Spark left next to the data
     return moved
 
 
 async def discard_staged(
     storages: Storages, root: str, job_id: str, sink: str, keep: Iterable[str] = frozenset()
 ) -> int:
-    """Delete what is staged, except the paths in `keep` (relative to the root): what no completed checkpoint covers.
-    Returns how many files it deleted. For the JobMaster, before it deploys anything that stages anew."""
+    """Delete staged files that no completed checkpoint covers: all but the paths in `keep` (relative to the root).
+    Returns how many files it deleted. The JobMaster calls it before it deploys tasks that stage new files."""
     place = storages.at(root)
     staged = place.child(_service(job_id, sink), "staged")
     kept, doomed = frozenset(keep), list[str]()
@@ -167,7 +171,7 @@ async def discard_staged(
 
 
 async def remove_service_directories(storages: Storages, root: str, job_id: str, *, manifests: bool = False) -> None:
-    """At the end of a job: what its sinks staged below this root goes; the manifests stay, unless told."""
+    """At the end of a job, delete what its sinks staged below this root. Manifests stay, unless `manifests`."""
     place = storages.at(root)
     service = place.child(SERVICE_DIRECTORY, job_id)
     doomed = list[str]()
@@ -183,7 +187,7 @@ def _service(job_id: str, sink: str) -> str:
 
 
 def _epoch_directory(transaction: SinkTransaction, file: StagedFile) -> str:
-    """Raises StorageCorrupt where the file does not lie in one, since that directory is going to be deleted."""
+    """Return the epoch directory of a staged file, which will be deleted. Raises StorageCorrupt if it is in none."""
     prefix = f"{_service(transaction.job_id, transaction.sink)}/staged/"
     attempt, _, rest = file.staged.removeprefix(prefix).partition("/")
     epoch, _, name = rest.partition("/")
@@ -214,7 +218,7 @@ def _manifest(transaction: SinkTransaction) -> bytes:
 
 
 async def _says(record: Location, content: bytes) -> bool:
-    """Whether it is there. Raises StorageCorrupt where it says something else."""
+    """Whether a record exists. Raises StorageCorrupt if it has other content."""
     try:
         before = await record.read_bytes()
     except ObjectNotFound:
@@ -228,7 +232,7 @@ async def _says(record: Location, content: bytes) -> bool:
 
 
 async def _see(place: Location, records: _Records, file: StagedFile) -> None:
-    """Raises StorageCorrupt for a file that is neither staged nor was ever published."""
+    """Check a file. Raises StorageCorrupt if it is neither staged nor was ever published."""
     for name in (file.staged, file.final):
         if await place.child(name).exists():
             return
@@ -237,23 +241,23 @@ async def _see(place: Location, records: _Records, file: StagedFile) -> None:
 
 
 class _Records:
-    """What the checkpoints of a sink say that they have published, or were about to. Each record is read once.
+    """The records of what checkpoints of a sink have published, or were about to publish. Each is read once.
 
-    The newest are read first: a file is in one of them, as a rule.
+    The newest are read first, because a file is usually in one of them.
     """
 
     def __init__(self, service: Location) -> None:
         self._service = service
         self._turn = asyncio.Lock()
-        self._known = set[str]()  # paths of records
+        self._known = set[str]()  # paths of records that were listed
         self._unread = list[Location]()  # manifests; the newest last
         self._finals = set[str]()
 
     async def name(self, final: str) -> bool:
-        """Whether one of them names the file."""
+        """Whether a record names the file."""
         async with self._turn:
             if not await self._find(final):
-                await self._list()  # also once more: it may be published just now
+                await self._list()  # list again: the file may just have been published
                 await self._find(final)
             return final in self._finals
 
@@ -263,7 +267,7 @@ class _Records:
         return final in self._finals
 
     async def _list(self) -> None:
-        for mark in await self._new(PUBLISHING):  # before the manifests are listed: it becomes one of them
+        for mark in await self._new(PUBLISHING):  # before listing the manifests, because a mark becomes one
             await self._read(mark)
         self._unread = await self._new(MANIFESTS)
 
@@ -274,13 +278,13 @@ class _Records:
         return [records.child(records.relative(path)) for path in new]
 
     async def _read(self, record: Location) -> None:
-        with suppress(ObjectNotFound, msgspec.DecodeError):  # published meanwhile, or not ours
+        with suppress(ObjectNotFound, msgspec.DecodeError):  # published meanwhile, or not our file
             manifest = msgspec.json.decode(await record.read_bytes(), type=Manifest)
             self._finals.update(final for final, _ in manifest.files)
 
 
 async def _publish_file(place: Location, file: StagedFile) -> int:
-    """1 where this call moved it; a reader may have taken it away since an earlier one did."""
+    """Publish a file. Returns 1 if this call moved it, 0 if an earlier one did; a reader may have taken it since."""
     staged, final = place.child(file.staged), place.child(file.final)
     try:
         if place.storage.capabilities.atomic_rename:

@@ -1,4 +1,4 @@
-"""Counting requests (S6): for metrics, and as the measuring instrument of tests and benchmarks."""
+"""Counts requests (S6), for metrics, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from minflinkd.storage.writing import Unbroken
 
 
 class RequestStatistics(msgspec.Struct, frozen=True):
-    """Requests of one kind. A stream or a written object is one request, whatever it is cut into; the steps of a write
+    """Requests of one kind.
 
-    in parts are kinds of their own, whose bytes are counted once, with the object.
+    A stream or a written object is one request, however many pieces it has. The steps of a write in parts are kinds of
+    their own; their bytes are counted once, with the object.
     """
 
     requests: int = 0  # retries included
-    errors: int = 0  # requests that failed or were not answered in time; that there is no such object is an answer
+    errors: int = 0  # requests that failed or timed out; "no such object" is an answer, not an error
     retries: int = 0
     bytes: int = 0
-    seconds: float = 0.0  # spent in the backend, not in the caller between two pieces
+    seconds: float = 0.0  # in the backend, without the caller's time between pieces
 
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class _Request:
         started = time.perf_counter()
         try:
             yield
-        except (ObjectNotFound, ObjectExists):  # answers
+        except (ObjectNotFound, ObjectExists):  # answers, not errors
             raise
         except Exception:
             self.errors = 1
@@ -55,7 +56,7 @@ class _Request:
 
 
 class RecordedStorage(StorageWrapper):
-    """Any backend, counted."""
+    """Counts the requests to a backend."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -117,7 +118,7 @@ class RecordedStorage(StorageWrapper):
 
     @contextmanager
     def measure(self, kind: str) -> Iterator[None]:
-        """A step that the backend takes by itself, inside an operation."""
+        """Measure a step that the backend takes by itself, inside an operation."""
         with self._request(kind) as request, request.time():
             yield
 
@@ -125,7 +126,7 @@ class RecordedStorage(StorageWrapper):
         self._add(kind, RequestStatistics(retries=1))
 
     def timed_out(self, kind: str) -> None:
-        """Of a request that is counted already: being cancelled is no error otherwise."""
+        """Count an error for a request that is already counted: its cancellation alone does not count as one."""
         self._add(kind, RequestStatistics(errors=1))
 
     def record(self, kind: str, request: _Request) -> None:
@@ -143,7 +144,7 @@ class RecordedStorage(StorageWrapper):
 
 
 class _RecordedWriter(Writer):
-    """Also sees to it that no backend is asked to go on with a write that was broken off."""
+    """Also makes sure that no backend is asked to continue a write that was broken off."""
 
     def __init__(self, storage: RecordedStorage, path: str, inner: Writer) -> None:
         self._storage = storage
@@ -177,7 +178,7 @@ class _RecordedWriter(Writer):
 
 
 async def _timed(items: AsyncIterator[T], request: _Request) -> AsyncGenerator[T, None]:
-    """The items, counting the time until each one came. Closes the stream when it is itself closed."""
+    """Yield the items and count the time until each one arrives. Closes the stream when it is closed itself."""
     try:
         while True:
             with request.time():

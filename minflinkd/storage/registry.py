@@ -1,4 +1,4 @@
-"""Backends by URI scheme (S1): found through entry points, loaded when first used, one instance of each a process."""
+"""Backends by URI scheme (S1): found by entry points, loaded at first use, one instance of each per process."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NO_PACKAGE = "install the package that brings it"
 
 
 class UnknownScheme(StorageError):
-    """No backend for a URI, or one whose dependencies are missing."""
+    """There is no backend for a URI, or its dependencies are missing."""
 
     code = "storage-unknown-scheme"
     consequence = Consequence.REFUSED
 
 
 class Storages:
-    """All storage of one process; made once, passed to those who need it, closed with the process."""
+    """All storage of one process. Created once, passed to those who need it, closed when the process ends."""
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
-        """`options`: the texts below `storage.`, by `<scheme>.<option>`. Raises InvalidStorageOption.
+        """`options` are the values below `storage.`, by `<scheme>.<option>`. Raises InvalidStorageOption.
 
-        The backends of these schemes are imported, which may take a second: at the start, not at their first use.
+        Imports the backends of these schemes now rather than at first use, because that may take a second.
         """
         self._options = dict(options or {})
         self._plugins: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
@@ -50,23 +50,23 @@ class Storages:
         self._check_options()
 
     def at(self, uri: str) -> Location:
-        """The place that a URI or a plain absolute path names. Raises UnknownScheme, InvalidPath.
+        """Return the place that a URI or a plain absolute path names. Raises UnknownScheme, InvalidPath.
 
-        After `aclose` StorageUnavailable, as all of its places do then.
+        After `aclose`, this and every operation on its places raise StorageUnavailable.
         """
         scheme, path = parse_uri(uri)
         return Location(self._storage(scheme), scheme, path)
 
     def add(self, storage: Storage) -> None:
-        """Use this instance for its schemes, as it is: counted, but neither retried nor with a time limit."""
+        """Use this instance for its schemes. Its requests are counted, but have no retries and no time limits."""
         self._open.update(dict.fromkeys(storage.scheme, RecordedStorage(storage)))
 
     def statistics(self) -> dict[str, StorageStatistics]:
-        """Requests so far, of the backends in use, each by the first of its schemes (S6)."""
+        """Return the requests so far of the backends in use, each under the first of its schemes (S6)."""
         return {storage.scheme[0]: _recorded(storage).statistics() for _, storage in sorted(self._open.items())}
 
     async def aclose(self) -> None:
-        """Close every backend, then raise what the first one of them did. Idempotent."""
+        """Close every backend, then raise the first error. Idempotent."""
         self._closed = True
         opened, self._open = {id(storage): storage for storage in self._open.values()}.values(), {}
         ends = await asyncio.gather(*(storage.aclose() for storage in opened), return_exceptions=True)
@@ -79,7 +79,7 @@ class Storages:
             if self._closed:
                 raise StorageUnavailable(f"{scheme}: the storages of this process are closed", settled=True)
             storage, mine = self._load(scheme), self._plugins[scheme].value
-            for name in storage.scheme:  # a class may claim names that are another's
+            for name in storage.scheme:  # a class may claim schemes that belong to another
                 if name not in self._open and name in self._plugins and self._plugins[name].value == mine:
                     self._open[name] = storage
         return self._open[scheme]
@@ -117,7 +117,7 @@ class Storages:
             try:
                 kind = backend_class(self._plugins[scheme])
             except UnknownScheme:
-                continue  # not installed here: that matters where it is used
+                continue  # not installed here; matters only when it is used
             if kind.scheme[0] != scheme:
                 raise InvalidStorageOption(
                     f"storage.{scheme}.*: no such options", hint=f"{scheme}:// has those of storage.{kind.scheme[0]}.*"
@@ -126,7 +126,7 @@ class Storages:
 
 
 def _rivals() -> dict[str, list[str]]:
-    """By scheme the packages that bring different backends for it."""
+    """Return, by scheme, the packages that provide different backends for it."""
     found: dict[str, dict[str, str]] = {}
     for point in entry_points(group=GROUP):
         found.setdefault(point.name, {})[point.value] = point.dist.name if point.dist else point.value
@@ -134,7 +134,7 @@ def _rivals() -> dict[str, list[str]]:
 
 
 def backend_class(point: EntryPoint) -> type[Storage]:
-    """The class that an entry point names, whole: one of which instances can be made.
+    """Return the class that an entry point names. It is complete: it can be instantiated.
 
     Raises UnknownScheme, with the command that installs what is missing.
     """
@@ -144,7 +144,7 @@ def backend_class(point: EntryPoint) -> type[Storage]:
     except ImportError as error:
         why = f"the backend of {scheme}:// cannot be loaded: {error}"
         raise UnknownScheme(why, hint=_install(point, error)) from error
-    except Exception as error:  # a third party's code: whatever it raises
+    except Exception as error:  # third-party code may raise anything
         why = f"the backend of {scheme}:// cannot be loaded: {type(error).__name__}: {error}"
         raise UnknownScheme(why, hint=f"see the package of {point.value}") from error
     if problem := _unfinished(kind, scheme):
@@ -154,7 +154,7 @@ def backend_class(point: EntryPoint) -> type[Storage]:
 
 
 def _unfinished(kind: object, scheme: str) -> str:
-    """What keeps a class from being a backend; empty for nothing."""
+    """Return why a class cannot be a backend; empty if it can."""
     if not (isinstance(kind, type) and issubclass(kind, Storage)):
         return "no subclass of Storage"
     schemes = getattr(kind, "scheme", ())
@@ -186,9 +186,10 @@ def _recorded(storage: RecordedStorage | ResilientStorage) -> RecordedStorage:
 
 
 def parse_uri(uri: str) -> tuple[str, str]:
-    """(scheme, path): `file:///a/b` and `/a/b` give (file, /a/b), `s3://b/k` gives (s3, b/k). Raises InvalidPath.
+    """Return (scheme, path): `file:///a/b`, `/a/b` give (file, /a/b); `s3://b/k` gives (s3, b/k). Raises InvalidPath.
 
-    Nothing is unquoted: a name may hold % or a blank, as in Hadoop's paths. Credentials are refused, and not repeated.
+    Nothing is unquoted: as in Hadoop's paths, a name may contain % or a space. Credentials are refused, without showing
+    them.
     """
     if uri.startswith("/"):
         return "file", _normal(uri, uri)

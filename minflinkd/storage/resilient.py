@@ -1,7 +1,7 @@
-"""Any backend, with a time limit for each request, repeated while that is safe and makes sense (S4).
+"""Adds a time limit to each request of a backend, and retries while that is safe and makes sense (S4).
 
-A repetition after a lost answer must not turn success into an error; each operation says how it tells. This is the
-outermost wrapper: `RecordedStorage` lies below, so that what is counted is what the backend saw.
+A retry after a lost answer must not turn success into an error; comments in each operation say how it can tell. This
+is the outermost wrapper. `RecordedStorage` is below it, so that it counts what the backend sees.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minflinkd.storage.writing import Unbroken
 
 T = TypeVar("T")
 
-SHORT = 1 << 20  # bytes: a range up to this is read as a whole, and again as a whole
+SHORT = 1 << 20  # bytes; a range up to this size is read, and retried, as a whole
 _PIECES_AHEAD = 2
 _ENTRIES_AHEAD = 1000
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class ResilientStorage(Storage):
-    """Gives `inner` its `attempts`, too."""
+    """Wraps `inner`, and also sets its `attempts`."""
 
     def __init__(self, inner: Storage, options: CommonOptions | None = None, mask: Mask | None = None) -> None:
         self.inner = RecordedStorage(inner)
@@ -54,9 +54,9 @@ class ResilientStorage(Storage):
         self.inner.attempts = self._attempt_of_backend
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """A stream that breaks off goes on where it stopped.
+        """Resume a stream that breaks off where it stopped.
 
-        Raises StorageUnavailable when the object was replaced meanwhile: two contents are never mixed.
+        Raises StorageUnavailable if the object was replaced meanwhile, so that two contents are never mixed.
         """
         if length is not None and length <= SHORT:
             if piece := await self._requests("open_read", path, lambda: self._read_range(path, offset, length)):
@@ -67,9 +67,9 @@ class ResilientStorage(Storage):
                 yield piece
 
     async def list(self, prefix: str) -> AsyncIterator[Entry]:
-        """A listing that breaks off goes on after the last path.
+        """Resume a listing that breaks off after its last path.
 
-        Raises StorageError for a backend that lists in another order: entries would be lost at such a place.
+        Raises StorageError if the backend lists in another order, because a resumed listing would then miss entries.
         """
         tries, last = self._requests.tries("list", prefix), ""
         while True:
@@ -83,7 +83,7 @@ class ResilientStorage(Storage):
                     if entry.path > last:
                         last = entry.path
                         yield entry
-                        tries.progress()  # after it, since the reader's time is its own
+                        tries.progress()  # after `yield`: the reader's time does not count
                 return
             except StorageUnavailable as error:
                 failure = error
@@ -105,7 +105,7 @@ class ResilientStorage(Storage):
                 await self.inner.create_exclusive(path, data)
             except ObjectExists:
                 if first or not await self._holds(path, data):
-                    raise  # otherwise an earlier try has won, and its answer was lost
+                    raise  # otherwise an earlier try won and its answer was lost
 
         await self._requests("create_exclusive", path, create)
 
@@ -120,7 +120,7 @@ class ResilientStorage(Storage):
         async def find() -> Entry | None:
             return await self._find(target)
 
-        moved = await self.stat(source)  # without it a lost answer could not be told from a source that never was
+        moved = await self.stat(source)  # tells a lost answer from a source that never existed
         replaced = None if self.capabilities.atomic_rename else await self._requests("stat", target, find)
         repeated = False
 
@@ -131,7 +131,7 @@ class ResilientStorage(Storage):
                 await self.inner.rename(source, target)
             except ObjectNotFound:
                 if first or not self._arrived(moved, replaced, await find()):
-                    raise  # otherwise an earlier try has moved it, and its answer was lost
+                    raise  # otherwise an earlier try moved it and its answer was lost
 
         await self._requests("rename", source, rename)
 
@@ -167,7 +167,10 @@ class ResilientStorage(Storage):
             return None
 
     def _arrived(self, moved: Entry, replaced: Entry | None, found: Entry | None) -> bool:
-        """Whether the object at a target is the moved one, and not what was there before."""
+        """Whether the object at a target is the moved one, not the one that was there before.
+
+        An atomic rename keeps the time of the object. After another one, the target differs from what was there before.
+        """
         if found is None or found.size != moved.size:
             return False
         return found.modified_ms == moved.modified_ms if self.capabilities.atomic_rename else found != replaced
@@ -177,7 +180,7 @@ class ResilientStorage(Storage):
             return b"".join([piece async for piece in pieces])
 
     async def _read_long(self, path: str, offset: int, length: int | None) -> AsyncGenerator[bytes, None]:
-        """With its end known, a stream that ends early is seen, and a replaced object at the next try."""
+        """Stat the object first, to notice a stream that ends early and, at the next try, a replaced object."""
         before = await self.stat(path)
         end = before.size if length is None else min(before.size, offset + length)
         tries, position, resumed = self._requests.tries("open_read", path), offset, False
@@ -205,13 +208,13 @@ class ResilientStorage(Storage):
             resumed = True
 
     async def _check_same(self, before: Entry) -> None:
-        """Asked after the first piece of the new stream has come, so that this is not from a later content."""
+        """Call this after the first piece of the new stream has arrived: the piece is then not from later content."""
         if await self.stat(before.path) != before:
             raise self._failures.unavailable(before.path, "was replaced while it was read", settled=True)
 
 
 class _ResilientWriter(Writer):
-    """Unless the writer is `paced`, each request of it is made once, within a limit: a caller may repeat the write."""
+    """Makes each request of a writer once, within a limit, unless it is `paced`. The caller may repeat the write."""
 
     def __init__(self, requests: Requests, failures: Failures, path: str, inner: Writer) -> None:
         self._requests = requests
@@ -230,8 +233,8 @@ class _ResilientWriter(Writer):
         return entry
 
     async def abort(self) -> None:
-        """Tried as often as may be, no longer than one request: the caller is on its way out."""
-        if self._committed:  # nothing is left of it, and what cannot fail must not
+        """Retry within the time of one request only, because the caller is about to leave."""
+        if self._committed:  # nothing is left to abort, so this must not fail
             return
         aborting = self._requests("create", self._path, self._inner.abort)
         task = self._requests.start(self._path, aborting, "storage abort")
@@ -255,7 +258,7 @@ class _ResilientWriter(Writer):
                 raise
 
     async def _once(self, step: Callable[[], Awaitable[T]], limit: float) -> T:
-        with self._unbroken.step():  # the backend may not even have seen a piece that is missing
+        with self._unbroken.step():  # the backend may not know that a piece is missing
             if self._inner.paced:
                 return await self._paced(step)
             return await self._requests.tries("create", self._path).once(step, limit=limit)

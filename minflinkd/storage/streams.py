@@ -1,7 +1,7 @@
-"""A backend's stream, run by one task of its own from its first step to its end.
+"""Runs a backend's stream in its own task, from its first step to its end.
 
-So a stream that hangs can be left to itself, and what a client library ties to the task that began it stays in that
-task. It runs ahead of its reader by a few items.
+So a stream that hangs can be abandoned, and resources that a client library ties to the starting task stay in that
+task. The stream runs a few items ahead of its reader.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """Read with `next`, closed with `aclose`. The tries are those of the operation that reads it."""
+    """Read it with `next`, close it with `aclose`. `tries` belong to the operation that reads it."""
 
     def __init__(self, requests: Requests, tries: Tries, items: AsyncIterator[T], *, ahead: int) -> None:
         self._requests = requests
@@ -27,7 +27,7 @@ class Stream(Generic[T]):
         self._items = items
         self._ahead = ahead
         self._ready: deque[T] = deque()
-        self._taken = asyncio.Event()  # for the task: there is room
+        self._taken = asyncio.Event()  # tells the task that there is room
         loop = asyncio.get_running_loop()
         self._arrival: asyncio.Future[None] = loop.create_future()
         self._scope = Scope(loop.time())
@@ -36,7 +36,7 @@ class Stream(Generic[T]):
         self._task.add_done_callback(lambda _: self._arrive())
 
     async def next(self) -> T | None:
-        """The next item; None at the end. Raises the kinds of StorageError, also when none comes in time."""
+        """Return the next item; None at the end. Raises the kinds of StorageError, also if no item arrives in time."""
         if not self._ready and not self._task.done():
             self._arrival = asyncio.get_running_loop().create_future()
             self._scope.restart()

@@ -1,4 +1,4 @@
-"""What all have in common that stand around a backend, and are a backend to others."""
+"""The base of all wrappers around a backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from minflinkd.storage.interface import Attempts, Storage
 
 
 class StorageWrapper(Storage):
-    """Says of itself what the backend does, and gives on what it is given."""
+    """Has the backend's scheme and capabilities, and passes every call on to it."""
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner

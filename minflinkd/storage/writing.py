@@ -1,4 +1,4 @@
-"""Writes of many steps, none of which may be missing."""
+"""Writes of many steps where no step may be missing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from minflinkd.storage.interface import StorageUnavailable
 
 
 class Unbroken:
-    """The steps of one write. After one that failed or was cancelled, a piece may be missing or still be on its way:
+    """The steps of one write.
 
-    what was committed then would be an object with a gap.
+    After a step that failed or was cancelled, a piece may be missing or still on its way. A commit then would create an
+    object with a gap.
     """
 
     def __init__(self, path: str) -> None:
@@ -20,7 +21,7 @@ class Unbroken:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Raises StorageUnavailable, for good, where an earlier step has not ended well."""
+        """Run one step. Raises StorageUnavailable, not worth retrying, if an earlier step did not succeed."""
         if self._broken:
             why = f"{self._path}: the write was broken off before"
             raise StorageUnavailable(why, hint="write it anew", settled=True)

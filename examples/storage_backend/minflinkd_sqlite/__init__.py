@@ -1,4 +1,4 @@
-"""Objects in one SQLite file: a storage backend of minflinkd in a package of its own."""
+"""Objects in one SQLite file: a storage backend for minflinkd in a separate package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minflinkd.storage.interface import Capabilities, Entry, InvalidPath, Storag
 from minflinkd.storage.writing import Unbroken
 from minflinkd_sqlite.database import Database, Draft
 
-_PAGE = 1000  # entries of a listing that one query fetches
+_PAGE = 1000  # entries of a listing per query
 
 
 class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -107,7 +107,7 @@ class SqliteStorage(Storage):
 
 
 class SqliteWriter(Writer):
-    """Chunks are stored as they come, under a number that no object has before the commit."""
+    """Stores chunks as they arrive, in a content that no object has before the commit."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database

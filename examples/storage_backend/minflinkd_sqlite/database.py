@@ -1,6 +1,7 @@
-"""One database file: objects by name, whose content is a number, and the chunks of each content.
+"""One database file: objects by name, each with the number of its content, and the chunks of each content.
 
-What is being written is a content that no object has; a killed process leaves it, invisible, and it goes a day later.
+A write creates a content that no object has yet. If the process is killed, it stays invisible and is deleted a day
+later.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _KINDS: dict[int, type[StorageError]] = {
 
 
 class Draft:
-    """A content being written, of no use after a failure. Its last chunk waits until it is whole."""
+    """A content being written, useless after a failure. Its last chunk waits until it is complete."""
 
     def __init__(self) -> None:
         self.content: int | None = None
@@ -67,28 +68,28 @@ class Draft:
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """One content of an object, which is not mixed with a later one."""
+    """One content of an object, so that a reader does not mix it with a later one."""
 
     content: int
     size: int
 
 
 class Database:
-    """Every method is one transaction, in a thread."""
+    """Runs every method as one transaction in a thread."""
 
     def __init__(self, file: str, busy_timeout: float, threads: int) -> None:
         self._file = file
         self._busy_timeout = busy_timeout
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"sqlite {file}")
         self._local = threading.local()
-        self._opening = threading.Lock()  # the change to WAL does not wait for another connection that makes it
+        self._opening = threading.Lock()  # two connections cannot switch to WAL at once
         self._opened: list[sqlite3.Connection] = []
 
     async def open(self, name: str) -> Reading:
         return await self._run(name, lambda db: Reading(*self._found(db, name)[:2]))
 
     async def read(self, reading: Reading, offset: int, end: int) -> bytes:
-        """Of one chunk; empty where the content is there no more."""
+        """Read from one chunk; empty if the content no longer exists."""
 
         def read(db: sqlite3.Connection) -> bytes:
             query = (
@@ -104,7 +105,7 @@ class Database:
         return await self._run(name, lambda db: self._entry(name, *self._found(db, name)))
 
     async def list(self, below: str, after: str, limit: int) -> list[Entry]:
-        """Of the names that begin with `below`, empty or ending in a slash, those behind `after`."""
+        """List the names after `after` that begin with `below`, which is empty or ends with a slash."""
 
         def page(db: sqlite3.Connection) -> list[Entry]:
             query = "SELECT name, content, size, modified_ms FROM objects WHERE name > ? AND (? = '' OR name < ?)"
@@ -114,7 +115,7 @@ class Database:
         return await self._run(below, page)
 
     async def append(self, name: str, draft: Draft, data: bytes | memoryview) -> None:
-        """Whole chunks are stored, the rest waits."""
+        """Store complete chunks; the rest waits."""
         draft.waiting += data
         if len(draft.waiting) >= CHUNK:
             await self._run(name, lambda db: self._store(db, name, draft, len(draft.waiting) // CHUNK * CHUNK))
@@ -142,7 +143,7 @@ class Database:
         del draft.waiting[:size]
 
     async def drop(self, name: str, draft: Draft) -> None:
-        """A publication that is late finds nothing to publish then. Idempotent."""
+        """Delete the draft, so that a late publication finds nothing to publish. Idempotent."""
         if draft.content is not None:
             unnamed = "DELETE FROM contents WHERE id = ? AND id NOT IN (SELECT content FROM objects)"
             await self._run(name, lambda db: db.execute(unnamed, (draft.content,)))
@@ -223,7 +224,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _connection(self) -> sqlite3.Connection:
-        """One of this thread."""
+        """Return this thread's connection."""
         if not hasattr(self._local, "connection"):
             with self._opening:
                 self._local.connection = self._open()

@@ -1,4 +1,4 @@
-"""A storage backend that is not minflinkd's own, against the conformance tests that minflinkd ships."""
+"""Runs minflinkd's conformance tests against a storage backend that is not its own."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ async def test_a_place_is_named_by_a_uri(storage: SqliteStorage, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_package_is_found_once_it_is_installed(tmp_path: Path) -> None:
-    """S1: nothing in minflinkd is changed for it."""
+    """S1: nothing in minflinkd has to change for it."""
     package, target = Path(__file__).parents[1], tmp_path / "site"
     source = tmp_path / "source"
-    shutil.copytree(package, source, ignore=shutil.ignore_patterns("__pycache__"))  # building leaves files
+    shutil.copytree(package, source, ignore=shutil.ignore_patterns("__pycache__"))  # building leaves files behind
     how = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
     install = [
         sys.executable,

@@ -1,6 +1,6 @@
-"""The JSON of every answer, as types: Flink's field names, and under `minflinkd` what Flink has no field for (E1).
+"""The JSON of every answer, as types: Flink's field names, and `minflinkd` for what Flink has no field for (E1).
 
-Responsible for shapes only; the routes fill them from messages. The CLI decodes answers into the same types.
+Only the types are defined here; the routes fill them from messages. The CLI decodes answers into the same types.
 """
 
 from minflinkd.rest.schemas.answer import (

@@ -1,4 +1,4 @@
-"""What every answer is, and the answer that says what is wrong (E3)."""
+"""The base of all answers, and the answer for an error (E3)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
     traceback: str = ""  # of user code or of Spark
     line: int | None = None
-    code: str | None = None  # where it is one of the errors of docs/errors.md
+    code: str | None = None  # if it is one of the errors in docs/errors.md
 
 
 class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """E3. `errors` is Flink's; `code` is stable."""
+    """E3. `errors` is Flink's field; `code` is stable."""
 
     errors: tuple[str, ...]
     code: str

@@ -6,14 +6,14 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class BlobAccess(Answer, frozen=True, kw_only=True):
-    """Where the BlobServer is, and what its requests are to carry."""
+    """The address of the BlobServer, and the token that requests to it must carry."""
 
     url: str
-    token: str | None  # none: it asks for nothing
+    token: str | None  # None: no token is needed
 
 
 class Blob(Answer, frozen=True, kw_only=True):
-    """Sizes in bytes. `job` is `none` for a transient one of no job."""
+    """Sizes in bytes. `job` is `none` for a transient blob without a job."""
 
     key: str
     job: str
@@ -21,18 +21,18 @@ class Blob(Answer, frozen=True, kw_only=True):
     size: int
     references: int
     state: str  # receiving, uploaded, referenced, kept, staged, condemned or unknown
-    created: int  # when it was stored here
+    created: int  # when it was stored on this server
 
 
 class BlobTotals(Answer, frozen=True, kw_only=True, omit_defaults=True):
     job: str | None = None
     blobs: int
     size: int
-    states: dict[str, int]  # how many blobs are in which state
+    states: dict[str, int]  # number of blobs by state
 
 
 class Blobs(Answer, frozen=True, kw_only=True):
-    """A part of the list; totals are of all blobs that were asked for."""
+    """A part of the list. The totals cover all blobs that match the request."""
 
     blobs: tuple[Blob, ...]
     offset: int

@@ -1,4 +1,4 @@
-"""Checkpoints as far as they are read here; the whole of Flink's JSON is made by `checkpoint.flink_json`."""
+"""The parts of checkpoint answers that are read here. `checkpoint.flink_json` produces all of Flink's JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CheckpointFiles(Answer, frozen=True, kw_only=True, rename="kebab"):
     """The physical files of a job's retained checkpoints; sizes in bytes."""
 
     physical: int = 0
-    logical: int = 0  # segments that are referred to
+    logical: int = 0  # segments that checkpoints refer to
     bytes_stored: int = 0
     bytes_referenced: int = 0
     amplification: float = 1.0
-    deleting: int = 0  # files that are still to be deleted
+    deleting: int = 0  # files waiting to be deleted
     created: int = 0
     deleted: int = 0
     compactions: int = 0
@@ -31,7 +31,7 @@ class CheckpointFiles(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class StorageCalls(Answer, frozen=True, kw_only=True):
-    """Requests to the storage; milliseconds together and on average, -1 where they were not measured."""
+    """Requests to the storage, with total and average milliseconds; -1: not measured."""
 
     count: int = 0
     ms: float = 0.0
@@ -42,9 +42,9 @@ class CheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     kind: str = ""
     alignment: float = 0.0
     metadata: float = 0.0
-    notify: float = -1.0  # not published yet
+    notify: float = -1.0  # -1: not published yet
     warning: str = ""
-    files: CheckpointFiles | None = None  # of the job, when it was complete
+    files: CheckpointFiles | None = None  # of the job, at the time of its completion
     calls: dict[str, StorageCalls] = {}  # by kind
     compactions: int = 0
     bytes_rewritten: int = 0

@@ -6,9 +6,9 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class Features(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """What Flink's dashboard offers to do."""
+    """The actions that Flink's dashboard offers."""
 
-    web_submit: bool = False  # jars only
+    web_submit: bool = False  # would be for jars only
     web_cancel: bool = True
     web_rescale: bool = False
     web_history: bool = False
@@ -16,14 +16,14 @@ class Features(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 class DaemonInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     version: str
-    blob_server: str  # where artifacts are uploaded before a submission
+    blob_server: str  # artifacts are uploaded there before a submission
 
 
 class DashboardConfiguration(Answer, frozen=True, kw_only=True, rename="kebab"):
     refresh_interval: int
     timezone_name: str
     timezone_offset: int
-    flink_version: str  # whose REST API this is
+    flink_version: str  # version of Flink's REST API
     flink_revision: str
     features: Features
     minflinkd: DaemonInfo

@@ -24,7 +24,7 @@ class JobStatusInfo(Answer, frozen=True, kw_only=True):
 
 
 class TaskCounts(Answer, frozen=True, kw_only=True):
-    """Tasks by state. A task is one Spark query whatever its parallelism, so it counts once."""
+    """Number of tasks by state. A task is one Spark query and counts once, whatever its parallelism."""
 
     total: int
     created: int = 0
@@ -40,7 +40,7 @@ class TaskCounts(Answer, frozen=True, kw_only=True):
 
 
 class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """The job restarts again and again: since when, and the failure that began the last restart."""
+    """The job restarts repeatedly: since when, and the failure that caused the last restart."""
 
     failures: int  # in a row, without the job having proved healthy
     since: int
@@ -53,7 +53,7 @@ class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SummaryExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
-    on_trial: bool  # in a version that has found no input yet
+    on_trial: bool  # the running version has found no input yet
     restarts: int  # since the submission
     restarting_repeatedly: RepeatedRestarts | None = None  # with the start of the message
 
@@ -88,10 +88,10 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 
 
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Records are totals since the job's submission. Bytes and busy times are Spark's own affair, and 0 here.
+    """Records are totals since the job's submission. Spark does not report bytes and busy times, so they are 0.
 
-    Read are the rows that sources have handed to the query: without those that a source leaves out by itself, for a
-    filter that comes first, or because Spark need not read it. Written are the rows that sinks were given.
+    Read records are the rows that sources passed to the query, without those that a source skips by itself, because of
+    a pushed-down filter or because Spark need not read them. Written records are the rows passed to sinks.
     """
 
     read_bytes: int = 0
@@ -115,7 +115,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     attempt_id: str | None
     attempt_number: int
     taskmanager_id: str | None
-    attempt_read_records: int = 0  # rows by the present attempt alone
+    attempt_read_records: int = 0  # rows of the current attempt only
     attempt_write_records: int = 0
     batch_id: int
     batches: int
@@ -125,13 +125,13 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     state_bytes: int
     watermark: int | None
     first_batch: float | None  # milliseconds from the deployment to the end of the first micro-batch
-    output_backlog: int  # bytes in its exchange that a reader still needs
+    output_backlog: int  # bytes in its exchange that some reader still needs
     backpressured: bool  # held back by its readers
     phases: dict[str, float]  # seconds
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):
-    """A task, as Flink shows a job vertex. `id` is the MD5 of the task's id: Flink's clients parse 32 hex digits."""
+    """A task as a Flink job vertex. `id` is the MD5 of the task's id, because Flink's clients expect 32 hex digits."""
 
     id: str
     slot_sharing_group_id: str = msgspec.field(name="slotSharingGroupId")
@@ -177,7 +177,7 @@ class JobPlan(Answer, frozen=True, kw_only=True):
 
 
 class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """A restart: seconds from the failure to the end of each phase."""
+    """A restart, with the seconds from the failure to the end of each phase."""
 
     failed: int
     cause: str
@@ -194,16 +194,16 @@ class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
-    source_records: int = 0  # rows that sources have handed to the job, since its submission
+    source_records: int = 0  # rows that sources have passed to the job since its submission
     source_records_per_second: float = 0.0  # in the last micro-batches
-    sink_records: int = 0  # rows that its sinks were given
+    sink_records: int = 0  # rows passed to its sinks
     restarts: int
     restarting_repeatedly: RepeatedRestarts | None = None
-    next_restart: int | None = None  # when the restart is due that the job waits for
+    next_restart: int | None = None  # when the next restart is due
     recoveries: tuple[Recovery, ...]
     submission: dict[str, float]  # seconds from the submission to each phase
     hot_restarts: tuple[HotRestartInfo, ...] = ()  # newest first
-    waiting: tuple[str, ...] = ()  # why slots that the job wants are not there yet
+    waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet
     sinks: tuple[SinkInfo, ...] = ()
 
 
@@ -317,7 +317,7 @@ class CollectedRow(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class CollectedRows(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """The last rows of a collect sink, oldest first; `dropped` is how many came before them in this attempt."""
+    """The last rows of a collect sink, oldest first. `dropped` counts the rows before them in this attempt."""
 
     vertex: str
     attempt_id: str | None
@@ -328,5 +328,5 @@ class CollectedRows(Answer, frozen=True, kw_only=True, rename="kebab"):
 class Submitted(Answer, frozen=True, kw_only=True):
     jobid: str
     job_url: str = msgspec.field(name="jobUrl")
-    dry_run: bool = msgspec.field(name="dry-run", default=False)  # checked only: there is no such job
-    warnings: tuple[str, ...] = ()  # what the job should know, though it is accepted
+    dry_run: bool = msgspec.field(name="dry-run", default=False)  # only checked; the job does not exist
+    warnings: tuple[str, ...] = ()  # problems that do not keep the job from being accepted

@@ -1,4 +1,4 @@
-"""Physical files of checkpoints to which nothing refers. Sizes in bytes."""
+"""Physical files of checkpoints that nothing refers to. Sizes in bytes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class Orphan(Answer, frozen=True, kw_only=True):
-    name: str  # in the job's directory
+    name: str  # relative to the job's directory
     size: int
     modified: int  # milliseconds since 1970
 
 
 class JobOrphans(Answer, frozen=True, kw_only=True):
-    """Of one job's directory."""
+    """The orphans in one job's directory."""
 
     job: str
     files: int
     size: int
-    kept: int  # files that are needed, or not old enough
-    skipped: str = ""  # why the directory was left alone
+    kept: int  # files that are needed, or too young to delete
+    skipped: str = ""  # why the directory was not examined
     orphans: tuple[Orphan, ...] = ()  # the first thousand
 
 
 class Orphans(Answer, frozen=True, kw_only=True, rename="kebab"):
     jobs: tuple[JobOrphans, ...]
-    dry_run: bool  # nothing was deleted
-    grace: float  # seconds; what is younger is left alone
+    dry_run: bool  # true: nothing was deleted
+    grace: float  # seconds; younger files are left alone
     files: int
     size: int

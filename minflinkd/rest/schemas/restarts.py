@@ -1,4 +1,4 @@
-"""Hot restarts: what changes, and how one went."""
+"""Hot restarts: what changes, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class VertexDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SettingDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """`before` and `after` in JSON; empty for what is not set."""
+    """`before` and `after` are JSON; empty if not set."""
 
     path: str
     before: str = ""
@@ -29,7 +29,7 @@ class StateDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class VersionDiff(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """A new version beside the one that runs."""
+    """How a new version differs from the running one."""
 
     vertices: tuple[VertexDiff, ...] = ()
     settings: tuple[SettingDiff, ...] = ()
@@ -62,7 +62,7 @@ class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ParallelismBounds(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Flink's; -1 stands for what is there."""
+    """Flink's field; -1 means the current value."""
 
     lower_bound: int = -1
     upper_bound: int = -1

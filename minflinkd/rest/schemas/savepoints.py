@@ -1,4 +1,4 @@
-"""Requests for savepoints and checkpoints, and the answers to them: Flink's, with its names."""
+"""Requests for savepoints and checkpoints, and their answers, in Flink's form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class SavepointTrigger(Answer, frozen=True, kw_only=True):
-    """`formatType` is taken and ignored: there is one format."""
+    """`formatType` is accepted and ignored: there is only one format."""
 
     target_directory: str | None = msgspec.field(name="target-directory", default=None)
     cancel_job: bool = msgspec.field(name="cancel-job", default=False)

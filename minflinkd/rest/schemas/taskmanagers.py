@@ -8,7 +8,7 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class ResourceProfile(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Memory in MiB. Spark owns the memory of a session; slots are not sized."""
+    """Memory in MiB. A session's memory belongs to Spark, so slots have no size."""
 
     cpu_cores: float
     task_heap_memory: int = 0
@@ -49,7 +49,7 @@ class SessionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
     session: str
     session_generation: int
-    session_slow: str = ""  # a warning about a start that takes longer than it should, and is waited for
+    session_slow: str = ""  # a warning that the current start takes longer than it should
     session_error: str = ""  # why the last start of its session failed
     pid: int
     instance_id: str
@@ -64,7 +64,7 @@ class TaskManager(Answer, frozen=True, kw_only=True, rename="camel"):
     path: str
     data_port: int = 0
     jmx_port: int = -1
-    time_since_last_heartbeat: int  # Flink's name; it is the time of day of the last heartbeat
+    time_since_last_heartbeat: int  # Flink's name; it is the time of the last heartbeat
     slots_number: int
     free_slots: int
     total_resource: ResourceProfile
@@ -85,7 +85,7 @@ class AllocatedSlot(Answer, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskManagerMetrics(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Flink's own memory pools do not exist here; what is measured is under `minflinkd.metrics`."""
+    """Flink's memory pools do not exist here. The actual measurements are under `minflinkd.metrics`."""
 
     heap_used: int = 0
     heap_committed: int = 0

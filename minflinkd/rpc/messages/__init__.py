@@ -1,7 +1,7 @@
-"""Every message between parties, as typed immutable values (resources.md m1 - m13).
+"""Every message between parties, as a typed immutable value (resources.md m1 - m13).
 
-A `Request[R]` is answered by an `R`; a `Notice` is not answered. Requests are idempotent by the ids they carry, so a
-sender may repeat one whose outcome it does not know. The fencing token travels in the envelope (rpc.network).
+A `Request[R]` is answered by an `R`; a `Notice` is not answered. The ids that requests carry make them idempotent, so
+a sender may repeat one if its outcome is unknown. The fencing token travels in the envelope (rpc.network).
 """
 
 from __future__ import annotations

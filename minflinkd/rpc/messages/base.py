@@ -1,4 +1,4 @@
-"""What a message is, and the table of all of them."""
+"""The base classes of messages, and the registry of all messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Request(Message, Generic[R], frozen=True):
 
 
 class Notice(Message, frozen=True):
-    """Not answered; may be lost, doubled or late without harm."""
+    """Not answered. It does no harm if one is lost, doubled or late."""
 
 
 class Done(Message, frozen=True):
-    """The answer that carries nothing."""
+    """An answer without content."""
 
 
 def _subclasses(kind: type[Message]) -> set[type[Message]]:
@@ -34,12 +34,12 @@ def _subclasses(kind: type[Message]) -> set[type[Message]]:
 
 
 def registry() -> dict[str, type[Message]]:
-    """Message name -> class, for decoding. Names are stable: they are part of the protocol."""
+    """Return message name -> class, for decoding. Names are part of the protocol and must not change."""
     return {kind.__name__: kind for kind in _subclasses(Request) | _subclasses(Notice)}
 
 
 def answer_type(request: type[Request[R]]) -> Any:
-    """The R of a Request[R] class."""
+    """Return the R of a Request[R] class."""
     for base in getattr(request, "__orig_bases__", ()):
         args = getattr(base, "__args__", ())
         if args:

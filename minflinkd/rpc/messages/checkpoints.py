@@ -1,4 +1,4 @@
-"""Between JobMasters and TaskManagers: a checkpoint is taken, acknowledged and made known."""
+"""Messages between JobMasters and TaskManagers that take, acknowledge and announce a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from minflinkd.runtime.ids import AttemptId, JobId
 
 
 class TriggerCheckpoint(Request[Done], frozen=True):
-    """Answered when the trigger was taken, not when the snapshot is done (that is AcknowledgeCheckpoint)."""
+    """Answered when the trigger is accepted. When the snapshot is done, AcknowledgeCheckpoint follows."""
 
     job_id: JobId
     attempt_id: AttemptId
     checkpoint_id: int
     epoch: int  # of the leader; part of physical file names
-    timeout: float = 600.0  # seconds; the coordinator aborts the checkpoint after them
-    oldest: int = 0  # checkpoint that is pending: what is older has ended, whether its abort came or not
-    stop: bool = False  # no micro-batch is published behind the cut, unless the checkpoint is aborted
+    timeout: float = 600.0  # seconds until the coordinator aborts the checkpoint
+    oldest: int = 0  # oldest pending checkpoint; all earlier ones have ended, even if no abort arrived
+    stop: bool = False  # no micro-batch is published after the cut, unless the checkpoint is aborted
 
 
 class DrainTask(Request[Done], frozen=True):
-    """The task's sources stop at what they see now, then time ends: it runs to INPUT_ENDED. May be repeated."""
+    """The task's sources stop at the input they see now, then the watermark goes to the end of time.
+
+    The task runs to INPUT_ENDED. May be repeated.
+    """
 
     job_id: JobId
     attempt_id: AttemptId
@@ -36,7 +39,7 @@ class NotifyCheckpointComplete(Request[Done], frozen=True):
 
 
 class NotifyCheckpointAborted(Request[Done], frozen=True):
-    """C13. Cancels the snapshot in whatever phase it is."""
+    """C13. Cancels the snapshot, whatever phase it is in."""
 
     job_id: JobId
     attempt_id: AttemptId
@@ -44,7 +47,7 @@ class NotifyCheckpointAborted(Request[Done], frozen=True):
 
 
 class AcknowledgeCheckpoint(Request[Done], frozen=True):
-    """C12: the upload is done. Refused where the checkpoint is no longer pending; its files are then the sender's."""
+    """C12: the upload is done. Refused if the checkpoint is no longer pending: its files stay the sender's."""
 
     job_id: JobId
     attempt_id: AttemptId

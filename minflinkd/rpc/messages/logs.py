@@ -1,4 +1,4 @@
-"""The logs of a TaskManager, by range."""
+"""Messages to read a TaskManager's logs, by range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ListLogs(Request[tuple[LogFile, ...]], frozen=True):
 
 
 class LogMark(Message, frozen=True):
-    """By which a log is known again: a file that was rotated or truncated does not continue what it marks."""
+    """Identifies a log up to a position. A file that was rotated or truncated since does not continue it."""
 
     file: str  # device and inode
     size: int
@@ -23,17 +23,17 @@ class LogMark(Message, frozen=True):
 
 
 class LogRange(Message, frozen=True):
-    """Bytes of a log, here or in a blob; fewer than were asked for where the log or a message ends before."""
+    """Bytes of a log, inline or in a blob; fewer than requested if the log ends or the message is full."""
 
-    mark: LogMark  # of the whole file now
-    continues: bool = True  # it goes on from the mark that the reader knew
+    mark: LogMark  # of the whole file as it is now
+    continues: bool = True  # the file continues the mark that the reader knew
     data: bytes = b""
-    blob: str = ""  # the key of a TRANSIENT blob of no job, with all that was asked for, as far as the log goes
+    blob: str = ""  # key of a TRANSIENT blob without a job; holds everything requested, up to the log's end
 
 
 class ReadLog(Request[LogRange], frozen=True):
     name: str
     offset: int = 0
     length: int = 65536
-    known: LogMark | None = None  # where the log does not continue it, no bytes are read
-    upload: bool = False  # as a blob, unless the BlobServer does not take it (B3)
+    known: LogMark | None = None  # if the log does not continue it, no bytes are read
+    upload: bool = False  # answer with a blob, unless the BlobServer does not accept it (B3)

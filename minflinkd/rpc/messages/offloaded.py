@@ -1,4 +1,4 @@
-"""Around other messages: those whose large fields lie in blobs (B3)."""
+"""Envelopes for messages with large fields, which are stored in blobs (B3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from minflinkd.runtime.ids import JobId
 
 
 class BlobPart(Message, frozen=True):
-    """A field of a message that lies in a blob."""
+    """A field of a message that is stored in a blob."""
 
     field: str
     key: str
@@ -15,17 +15,17 @@ class BlobPart(Message, frozen=True):
 
 
 class OffloadedAnswer(Message, frozen=True):
-    """B3: the answer to the message that was offloaded, here or in a blob; MessagePack."""
+    """B3: the answer to the offloaded message as MessagePack, inline or in a blob."""
 
     body: bytes = b""
     key: str = ""
 
 
 class Offloaded(Request[OffloadedAnswer], frozen=True):
-    """B3: a request whose large fields lie in blobs of the job. It stands for that request (blob.offloading)."""
+    """B3: stands for a request; its large fields are stored in blobs of the job (blob.offloading)."""
 
     job_id: JobId
     type: str  # name of the request
     body: bytes  # its other fields; MessagePack
     parts: tuple[BlobPart, ...]
-    patience: float  # seconds that the sender still waits
+    patience: float  # seconds that the sender will still wait

@@ -1,4 +1,4 @@
-"""Between TaskManagers, ResourceManager and JobMasters: who there is, and which slots are whose (m1 - m13)."""
+"""Messages between TaskManagers, ResourceManager and JobMasters: who exists, and who holds which slots (m1 - m13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, Res
 
 
 class SessionPhase(StrEnum):
-    """The session child of a TaskManager. Slots are offered only by a READY one."""
+    """State of a TaskManager's session child. A TaskManager offers slots only if it is READY."""
 
     STARTING = "starting"
     READY = "ready"
@@ -22,7 +22,7 @@ class Hardware(Message, frozen=True):
 
 
 class SlotStatus(Message, frozen=True):
-    """One slot, and who holds it: both None when it is free."""
+    """One slot and its holder; both ids are None if it is free."""
 
     index: int
     job_id: JobId | None = None
@@ -30,9 +30,9 @@ class SlotStatus(Message, frozen=True):
 
 
 class Library(Message, frozen=True, order=True):
-    """Code that one session cannot hold twice: a unit of names (a Java package, a native module) and what defines it.
+    """Code that one session cannot hold in two versions: a unit of names (a Java package, a native module).
 
-    Two of the same unit and of different digests do not fit into one session (B31).
+    Two libraries with the same unit and different digests do not fit into one session (B31).
     """
 
     unit: str  # `java:com/acme/rules`, `native:acme_fast`
@@ -40,24 +40,24 @@ class Library(Message, frozen=True, order=True):
 
 
 class TaskManagerReport(Message, frozen=True):
-    """The whole view of a TaskManager (R8): all its slots, and what its session is worth."""
+    """The complete state of a TaskManager (R8): all its slots, and the state of its session."""
 
     resource_id: ResourceId
     slots: tuple[SlotStatus, ...]
     session: SessionPhase
     session_generation: int = 0  # children started so far
-    session_error: str = ""  # why its last start failed, until one succeeds (R5)
-    session_slow: str = ""  # a warning about a start that takes long, and is waited for
-    session_steps: int = 0  # of progress that starts have made so far: while it grows, a slow start does not hang
-    session_aged: bool = False  # beyond a bound on threads, descriptors or memory: to be replaced when idle (R6a)
+    session_error: str = ""  # why its last start failed; "" once a start succeeds (R5)
+    session_slow: str = ""  # a warning that the current start takes long
+    session_steps: int = 0  # progress of all starts so far: while it grows, a slow start does not hang
+    session_aged: bool = False  # over a limit on threads, descriptors or memory: replaced when idle (R6a)
     dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
-    libraries: tuple[Library, ...] = ()  # that its session holds, or will (B31)
-    version: int = 0  # of the slot table; a report older than the last one seen changes nothing (R8)
+    libraries: tuple[Library, ...] = ()  # those that its session holds, or will hold (B31)
+    version: int = 0  # of the slot table; a report with an earlier version than the last one is ignored (R8)
     metrics: dict[str, float] = {}  # process.*, session.*: bytes, counts, seconds
 
 
 class TaskManagerInfo(Message, frozen=True):
-    """A registered TaskManager as the ResourceManager shows it."""
+    """A registered TaskManager, as the ResourceManager reports it."""
 
     resource_id: ResourceId
     instance_id: InstanceId
@@ -72,7 +72,7 @@ class TaskManagerInfo(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
-    """m5. What a TaskManager must know of the cluster; a leader earlier than one seen before is not followed."""
+    """m5. What a TaskManager must know about the cluster. It does not follow a leader earlier than one it has seen."""
 
     instance_id: InstanceId
     leader_id: LeaderId
@@ -91,23 +91,23 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     hardware: Hardware
     log_directory: str
     report: TaskManagerReport
-    standalone: bool = False  # started by hand or by systemd: never stopped for being idle, nor started anew
-    nonce: str = ""  # of the process: one that was started anew may have the pid of the one before
+    standalone: bool = False  # started by hand or by systemd: not stopped when idle, not restarted
+    nonce: str = ""  # identifies the process: a new one may have the pid of the previous one
     data_url: str = ""  # of its data endpoint
 
 
 class HeartbeatAnswer(Message, frozen=True):
-    """`job_masters`: the present JobMaster of every job that holds slots on the sender, as far as it is known.
+    """`job_masters` names the current JobMaster, if known, of every job that holds slots on the sender.
 
-    The whole view (R8). A TaskManager that learns of a later leader of a job ends the earlier one's tasks and offers
-    the job's slots to the later one (R13).
+    It is always complete (R8). When a TaskManager learns of a later leader of a job, it ends the tasks of the earlier
+    one and offers the job's slots to the later one (R13).
     """
 
     job_masters: dict[JobId, LeaderId] = {}
 
 
 class HeartbeatFromTaskManager(Request[HeartbeatAnswer], frozen=True):
-    """Refused with `unknown-task-manager` where the sender must register again."""
+    """Refused with `unknown-task-manager` if the sender must register again."""
 
     instance_id: InstanceId
     report: TaskManagerReport
@@ -115,18 +115,18 @@ class HeartbeatFromTaskManager(Request[HeartbeatAnswer], frozen=True):
 
 
 class SlotsFree(Notice, frozen=True):
-    """m11: the whole view again, sent at once when a slot falls free or the session changes its phase."""
+    """m11: the complete state again, sent as soon as a slot becomes free or the session changes its phase."""
 
     report: TaskManagerReport
     instance_id: InstanceId | None = None  # the registration that it belongs to
 
 
 class SlotNeed(Message, frozen=True):
-    """One allocation that a job wants: `slots` slots of one TaskManager.
+    """One allocation that a job wants: `slots` slots on one TaskManager.
 
-    With `least`, fewer will do: as many as there are, from `least` on, are given at once (R20). A job that would grow
-    names in `beside` a TaskManager of which it holds `held` slots already: there `slots - held` more are as good as
-    `slots` of another one, and `least - held` are enough.
+    With `least`, fewer are enough: as many as there are, but at least `least`, are given at once (R20). A job that
+    wants to grow names in `beside` a TaskManager on which it already holds `held` slots. There, `slots - held` more are
+    as good as `slots` on another TaskManager, and `least - held` are enough.
     """
 
     allocation_id: AllocationId
@@ -134,52 +134,52 @@ class SlotNeed(Message, frozen=True):
     least: int = 0  # 0: all of them
     beside: ResourceId | None = None
     held: int = 0  # of `beside`
-    group: str = ""  # slot sharing group, for messages
+    group: str = ""  # slot sharing group, for messages to users
 
 
 class NeedsAnswer(Message, frozen=True):
-    refused: dict[AllocationId, str] = {}  # why each refused one cannot be served
-    waiting: dict[AllocationId, str] = {}  # why each of the others is not served yet (R5)
-    largest: int = 0  # slots of the largest TaskManager that can be; 0: others may come
+    refused: dict[AllocationId, str] = {}  # why a need can never be served
+    waiting: dict[AllocationId, str] = {}  # why a need is not served yet (R5)
+    largest: int = 0  # slots of the largest TaskManager that can exist; 0: unknown, others may register
 
 
 class DeclareNeeds(Request[NeedsAnswer], frozen=True):
-    """m1, m13 and the JobMaster's heartbeat in one: all that a job still wants (R8), repeated every interval.
+    """m1, m13 and the JobMaster's heartbeat in one: everything that a job still wants (R8), repeated every interval.
 
-    The first one registers the JobMaster; a need that is no longer declared is cancelled.
+    The first one registers the JobMaster. A need that is no longer declared is cancelled.
     """
 
     job_id: JobId
     leader_id: LeaderId  # of the JobMaster
     address: str
-    version: int  # a declaration older than the last one seen changes nothing
+    version: int  # a declaration with an earlier version than the last one is ignored
     needs: tuple[SlotNeed, ...]
     held: tuple[AllocationId, ...] = ()
-    exclusive: bool = False  # `isolation: job`: TaskManagers of its own, which end with it (R24)
-    libraries: tuple[Library, ...] = ()  # only where sessions hold no other version of them (B31)
+    exclusive: bool = False  # `isolation: job`: the job has its own TaskManagers, which end with it (R24)
+    libraries: tuple[Library, ...] = ()  # slots only in sessions that hold no other version of them (B31)
 
 
 class JobMasterEnded(Request[Done], frozen=True):
-    """The JobMaster needs nothing any more and will not beat again."""
+    """The JobMaster needs nothing any more and sends no more heartbeats."""
 
     job_id: JobId
     leader_id: LeaderId
 
 
 class SessionFound(Message, frozen=True):
-    address: str | None = None  # None: not yet; ask again
+    address: str | None = None  # None: none yet; ask again
     refused: str = ""  # why there will be none
-    waiting: str = ""  # why there is none yet, and perhaps none will be started
+    waiting: str = ""  # why there is none yet; perhaps none will be started
 
 
 class FindSession(Request[SessionFound], frozen=True):
-    """A TaskManager with a ready session, for the analysis of a submission; one is started where there is none.
+    """Find a TaskManager with a ready session to analyse a submission. If there is none, one is started.
 
-    One that holds slots of the job rather than another: what the analysis builds serves a deployment there.
+    A TaskManager on which the job holds slots is preferred: a deployment there reuses what the analysis builds.
     """
 
     job_id: JobId | None = None
-    libraries: tuple[Library, ...] = ()  # the analysis brings them into the session
+    libraries: tuple[Library, ...] = ()  # the analysis loads them into the session
 
 
 class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
@@ -205,33 +205,33 @@ class GetResourceOverview(Request[ResourceOverview], frozen=True):
 
 
 class SlotAnswer(Message, frozen=True):
-    """m8. Where `allocated` is false, `report` is the truth by which the ResourceManager corrects its view."""
+    """m8. If `allocated` is false, the ResourceManager corrects its view from `report`."""
 
     allocated: bool
     report: TaskManagerReport
 
 
 class AllocateSlots(Request[SlotAnswer], frozen=True):
-    """m7, from the ResourceManager, which has marked the slots taken before it sends."""
+    """m7, from the ResourceManager, which marks the slots as taken before it sends this."""
 
     job_id: JobId
     allocation_id: AllocationId
     slots: tuple[int, ...]
     job_master: str  # address
     job_leader_id: LeaderId
-    exclusive: bool = False  # from now on no other job gets slots here; refused where another has some
-    libraries: tuple[Library, ...] = ()  # refused where the session holds another version of one
+    exclusive: bool = False  # from now on no other job gets slots here; refused if another job has some
+    libraries: tuple[Library, ...] = ()  # refused if the session holds another version of one
 
 
 class JobMasterChanged(Notice, frozen=True):
-    """RM -> TM, at once; HeartbeatAnswer says the same again."""
+    """RM -> TM, sent at once; HeartbeatAnswer repeats it."""
 
     job_id: JobId
     leader_id: LeaderId
 
 
 class RenewSession(Request[Done], frozen=True):
-    """RM -> TM: replace the session child (R6a). Refused with `conflict` where a slot is taken."""
+    """RM -> TM: replace the session child (R6a). Refused with `conflict` if a slot is taken."""
 
     reason: str
 
@@ -241,16 +241,16 @@ class ExitTaskManager(Request[Done], frozen=True):
 
 
 class FreeSlots(Request[Done], frozen=True):
-    """The JobMaster gives allocations back: their tasks, if any are left, are cancelled first. May be repeated."""
+    """The JobMaster returns allocations. Tasks that are left in them are cancelled first. May be repeated."""
 
     job_id: JobId
     allocations: tuple[AllocationId, ...]
-    surplus: dict[AllocationId, tuple[int, ...]] = {}  # slots of allocations that it keeps: the others go on
-    job_ended: bool = False  # for good: local copies of the job's snapshots and blobs go too
+    surplus: dict[AllocationId, tuple[int, ...]] = {}  # slots to free in allocations that it otherwise keeps
+    job_ended: bool = False  # for good: local copies of the job's snapshots and blobs are deleted too
 
 
 class TaskManagerLost(Notice, frozen=True):
-    """RM -> JM: faster than the JobMaster's own heartbeat."""
+    """RM -> JM: arrives sooner than the timeout of the JobMaster's own heartbeat."""
 
     resource_id: ResourceId
     reason: str
@@ -262,7 +262,7 @@ class SlotOffer(Message, frozen=True):
 
 
 class OffersAccepted(Message, frozen=True):
-    """m10. What is not in it, the TaskManager frees."""
+    """m10. The TaskManager frees every allocation that is not in it."""
 
     accepted: tuple[AllocationId, ...]
 
@@ -273,5 +273,5 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     resource_id: ResourceId
     address: str
     offers: tuple[SlotOffer, ...]
-    version: int = 0  # grows with every offer; the answer to an earlier one than the last is dropped (R8)
-    data_url: str = ""  # where tasks on other TaskManagers read this one's exchanges
+    version: int = 0  # grows with every offer; only the answer to the latest offer counts (R8)
+    data_url: str = ""  # tasks on other TaskManagers read this one's exchanges there

@@ -1,4 +1,4 @@
-"""Between JobMasters and TaskManagers: tasks are analysed, deployed, watched and cancelled."""
+"""Messages between JobMasters and TaskManagers that analyse, deploy, watch and cancel tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ArtifactRef(Message, frozen=True):
 
 
 class JobContext(Message, frozen=True):
-    """What every task of a job is built with."""
+    """What all tasks of a job are built with."""
 
     job_id: JobId
     name: str
@@ -32,22 +32,22 @@ class JobContext(Message, frozen=True):
     artifacts: tuple[ArtifactRef, ...] = ()
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0
-    libraries: tuple[Library, ...] = ()  # of the artifacts: what a session cannot hold in two versions (B31)
+    libraries: tuple[Library, ...] = ()  # in the artifacts; a session cannot hold one in two versions (B31)
 
 
 class TaskRestore(Message, frozen=True):
-    """State of another parallelism than the task's is repartitioned by Spark before the query starts (R20, H6)."""
+    """What a task restores. Spark repartitions state of another parallelism before the query starts (R20, H6)."""
 
     checkpoint_id: int
     snapshot: TaskSnapshot
-    allow_non_restored: bool = False  # state and offsets that the task has no place for may be left behind (C25)
-    same_meaning: bool = False  # refuse state that is of something else now
-    offsets: dict[str, str] = {}  # source -> Spark's offset: with these the task starts, and with empty state (C26)
+    allow_non_restored: bool = False  # state and offsets that the task has no place for may be dropped (C25)
+    same_meaning: bool = False  # refuse state that means something else in the new query
+    offsets: dict[str, str] = {}  # source -> Spark's offset: start from these, with empty state (C26)
     root: str = ""  # URI that the snapshot's physical files are relative to; "": the job's own checkpoints
 
 
 class ExchangeSource(Message, frozen=True):
-    """Where a task finds the exchange of the vertex that it reads: with the attempt that writes it."""
+    """Where a task finds the exchange that it reads: the vertex, and the attempt that writes it."""
 
     vertex_id: VertexId
     attempt_id: AttemptId
@@ -58,7 +58,7 @@ class ExchangeSource(Message, frozen=True):
 class DeployTask(Request[Done], frozen=True):
     """m12. Refused unless the allocation is bound to this job on the receiving TaskManager.
 
-    All tasks that exchange data are deployed together, each with the attempts of the others (J9).
+    All tasks that exchange data are deployed together, and each is told the attempts of the others (J9).
     """
 
     job: JobContext
@@ -68,14 +68,14 @@ class DeployTask(Request[Done], frozen=True):
     attempt_number: int
     job_leader_id: LeaderId
     restore: TaskRestore | None = None
-    inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's
+    inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's inputs
 
 
 class CancelTask(Request[Done], frozen=True):
-    """Answered when the query has ended and nothing of the attempt is left. An unknown attempt is done already.
+    """Answered when the query has ended and nothing of the attempt is left; for an unknown attempt, at once.
 
-    `completed`: the latest complete checkpoint. Sinks that commit by themselves do it first, if they have time enough:
-    once the attempt is gone nobody can.
+    `completed` is the latest completed checkpoint. Sinks that commit by themselves commit up to it first, if there is
+    time: once the attempt is gone, nobody can.
     """
 
     job_id: JobId
@@ -89,19 +89,19 @@ class TaskState(StrEnum):
     DEPLOYING = "DEPLOYING"
     INITIALIZING = "INITIALIZING"  # restoring, building the query
     RUNNING = "RUNNING"
-    INPUT_ENDED = "INPUT_ENDED"  # bounded input exhausted; waits for the final checkpoint
+    INPUT_ENDED = "INPUT_ENDED"  # the bounded input is exhausted; waits for the final checkpoint
     CANCELING = "CANCELING"
     CANCELED = "CANCELED"
     FAILED = "FAILED"
 
 
 class TaskMetrics(Message, frozen=True):
-    """Since the attempt began, unless said otherwise."""
+    """Figures since the attempt began, unless noted otherwise."""
 
     batch_id: int = -1  # last finished micro-batch
     batches: int = 0
     rows_in: int = 0
-    rows_out: int = 0  # into its exchange, and to the sinks that know
+    rows_out: int = 0  # into its exchange, and into the sinks that count rows
     batch_ms: float = 0.0  # of the last micro-batch
     rows_per_second: float = 0.0  # of the last micro-batch
     state_rows: int = 0
@@ -110,10 +110,10 @@ class TaskMetrics(Message, frozen=True):
     source_offsets: dict[str, str] = {}  # source -> Spark's offset as JSON, up to the last micro-batch
     first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
     output_backlog: int = 0  # bytes in its exchange that the slowest reader still needs
-    backpressured: bool = False  # no micro-batch begins until its readers have caught up (J10)
+    backpressured: bool = False  # no micro-batch starts until its readers have caught up (J10)
     backpressured_ms: float = 0.0
-    waited: bool = False  # has looked for rows and found none so far; until it has its first input
-    advanced: bool = False  # a source is further than where the attempt began, whether or not Spark counts its rows
+    waited: bool = False  # has looked for input and found none; false after the first input
+    advanced: bool = False  # a source has moved since the attempt began, whether or not Spark counts its rows
     rows: RowCounts = NO_ROWS
 
 
@@ -127,14 +127,14 @@ class TaskStatus(Message, frozen=True):
 
 
 class JobHeartbeatAnswer(Message, frozen=True):
-    """Everything that the TaskManager knows of the job: the truth for reconciliation (R10)."""
+    """Everything that the TaskManager knows about the job. Reconciliation goes by it (R10)."""
 
     allocations: tuple[AllocationId, ...]
     tasks: tuple[TaskStatus, ...]
 
 
 class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
-    """Carries all allocations that the job holds there; one that the JobMaster does not know is freed (R10)."""
+    """Names all allocations that the job holds there. The TaskManager frees any other allocation of the job (R10)."""
 
     job_id: JobId
     leader_id: LeaderId
@@ -142,7 +142,7 @@ class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):
 
 
 class HeldState(Message, frozen=True):
-    """State that a task is to go on with: of which query, and the files in which Spark has described its types."""
+    """State that a task will restore: the query it is from, and the files in which Spark describes its types."""
 
     operators: tuple[PlanNode, ...]
     described: tuple[StateFile, ...]
@@ -151,13 +151,13 @@ class HeldState(Message, frozen=True):
 
 class Analysis(Message, frozen=True):
     faults: tuple[GraphFault, ...] = ()
-    schemas: dict[VertexId, str] = {}  # DDL of what each vertex yields
+    schemas: dict[VertexId, str] = {}  # DDL of each vertex's output
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}  # as in TaskSnapshot
-    verdicts: dict[TaskId, dict[int, str]] = {}  # of the operators for which there is state: "", or why it does not fit
+    verdicts: dict[TaskId, dict[int, str]] = {}  # by operator with state: "", or why the state does not fit
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):
-    """Build the job's DataFrames and let Spark analyse them, without starting anything."""
+    """Build the job's DataFrames and have Spark analyse them, without starting anything."""
 
     job: JobContext
     tasks: tuple[Task, ...]
@@ -165,7 +165,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
 
 
 class TaskStateChanged(Request[Done], frozen=True):
-    """Repeated until answered; also how a lost session child is told, one message a task."""
+    """Repeated until answered. Also reports the loss of a session child, with one message for each task."""
 
     resource_id: ResourceId
     status: TaskStatus
@@ -182,14 +182,14 @@ class CollectedRow(Message, frozen=True):
 
 
 class Collected(Message, frozen=True):
-    """What a collect sink holds: the last rows, oldest first. `dropped`: rows before them, since the attempt began."""
+    """The last rows in a collect sink, oldest first. `dropped` counts the rows before them, since the attempt began."""
 
     rows: tuple[CollectedRow, ...] = ()
     dropped: int = 0
 
 
 class ReadCollected(Request[Collected], frozen=True):
-    """Also of an attempt that has ended lately. Refused where the TaskManager does not know it."""
+    """Works for a recently ended attempt too. Refused if the TaskManager does not know the attempt."""
 
     attempt_id: AttemptId
     vertex_id: VertexId

@@ -1,4 +1,4 @@
-"""The contract of `minflinkd.storage.interface`, a sentence a test."""
+"""The contract of `minflinkd.storage.interface`, one sentence per test."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from minflinkd.storage.parallel import for_each
 class StorageConformance(FaultConformance):
     """Each test is one sentence of the contract in `minflinkd.storage.interface`."""
 
-    entries: ClassVar[int] = 1500  # of a listing of some pages; 10,000 are made in a test marked slow
-    odd_names: ClassVar[Sequence[str]] = ODD_NAMES  # less those that the backend refuses
+    entries: ClassVar[int] = 1500  # in a listing of several pages; a test marked slow creates 10,000
+    odd_names: ClassVar[Sequence[str]] = ODD_NAMES  # without those that the backend refuses
 
     @pytest.mark.parametrize("size", [0, 1, 1000, MIB - 1, MIB, MIB + 1, 5 * MIB + 17])
     async def test_what_is_written_is_read(self, storage: Storage, prefix: str, size: int) -> None:
@@ -50,13 +50,13 @@ class StorageConformance(FaultConformance):
         found = await storage.stat(f"{prefix}/a/b")
         assert (found.path, found.size) == (entry.path, entry.size)
         assert found.version == entry.version or not entry.version
-        assert abs(found.modified_ms - entry.modified_ms) <= CLOCKS  # a commit may know the time of its answer only
+        assert abs(found.modified_ms - entry.modified_ms) <= CLOCKS  # a commit may know only the time of its answer
         listed = [entry async for entry in storage.list(prefix)]
         assert [(one.path, one.size) for one in listed] == [(entry.path, entry.size)]
 
     @pytest.mark.parametrize("odd", [-1, 0, 1])
     async def test_an_object_of_many_parts_is_whole(self, storage: Storage, prefix: str, odd: int) -> None:
-        """S5: the logic of objects over 5 GiB, with small parts: as many as fit into 16 MiB, and at least three."""
+        """S5: tests the logic for objects over 5 GiB with small parts: as many as fit into 16 MiB, at least three."""
         part = part_size(storage)
         data = content(max(3, min(1100, 16 * MIB // part)) * part + odd)
         async with await storage.create(f"{prefix}/x") as writer:
@@ -98,7 +98,7 @@ class StorageConformance(FaultConformance):
         await storage.delete([f"{prefix}/x"])
 
     async def test_odd_names_are_names(self, storage: Storage, prefix: str) -> None:
-        """Each is itself, and no other."""
+        """Each name denotes its own object."""
 
         async def move(name: str) -> None:
             await write(storage, f"{prefix}/d/{name}", name.encode())
@@ -194,7 +194,7 @@ class StorageConformance(FaultConformance):
     async def test_a_listing_is_in_the_order_of_paths(self, storage: Storage, prefix: str) -> None:
         paths = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "aa", "b/a/a", "b/a0"]
         paths += [*UNLIKE_UTF_16, *(f"d/{name}" for name in UNLIKE_UTF_16)]
-        paths = [path for path in paths if path not in ("a", "a/b")]  # these would be file and directory at once
+        paths = [path for path in paths if path not in ("a", "a/b")]  # these would be both file and directory
         for path in reversed(paths):
             await write(storage, f"{prefix}/{path}", path.encode())
         assert await names(storage, prefix) == sorted(paths)
@@ -268,7 +268,7 @@ class StorageConformance(FaultConformance):
         async def look() -> None:
             while renaming:
                 try:
-                    seen.add(await read(storage, f"{prefix}/b"))  # ObjectNotFound where it is gone for a moment
+                    seen.add(await read(storage, f"{prefix}/b"))  # ObjectNotFound if it is gone for a moment
                 except StorageUnavailable:  # it was replaced while it was read
                     continue
 
@@ -323,7 +323,7 @@ class StorageConformance(FaultConformance):
         assert storage.scheme[0] in caught.value.message
 
     async def test_flushing_what_is_not_there_is_not_found(self, storage: Storage, prefix: str) -> None:
-        """A file that was staged and lost is seen before its checkpoint is acknowledged."""
+        """So the loss of a staged file is noticed before its checkpoint is acknowledged."""
         await write(storage, f"{prefix}/x", b"1")
         await storage.sync([])
         await storage.sync([f"{prefix}/x"])

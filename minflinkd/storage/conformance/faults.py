@@ -1,4 +1,4 @@
-"""The contract where something fails: requests, answers, writers (S4)."""
+"""The contract when requests, answers or writers fail (S4)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class FaultConformance:
-    """What is lost may be repeated, and what was broken off is not there."""
+    """Lost requests can be repeated, and an object whose write was broken off does not exist."""
 
     hurried: ClassVar[CommonOptions] = CommonOptions(
         request_timeout=2, deadline=60, retries=50, pause=0.01, longest_pause=0.1
     )
 
     async def test_a_listing_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
-        """S4: it goes on after its last path."""
+        """S4: it resumes after its last path."""
         paths = sorted(["a-b", "a/x", "a0", "b", *UNLIKE_UTF_16])
         for path in paths:
             await write(storage, f"{prefix}/{path}", b"")
@@ -40,7 +40,7 @@ class FaultConformance:
                 assert await names(resilient, prefix) == paths
 
     async def test_a_stream_cut_off_anywhere_is_whole(self, storage: Storage, prefix: str) -> None:
-        """S4: it goes on at the byte where it stopped."""
+        """S4: it resumes at the byte where it stopped."""
         data = content(3 * MIB + 1)
         await write(storage, f"{prefix}/x", data)
         with keeping_attempts(storage):
@@ -69,20 +69,20 @@ class FaultConformance:
     async def test_one_fault_anywhere_changes_no_outcome(
         self, storage: Storage, prefix: str, hang: bool, after: bool
     ) -> None:
-        """S4, S5: each request of a story fails once, or is not answered, before or after it did its work."""
+        """S4, S5: each request of a story fails once, or is never answered, before or after it has done its work."""
 
-        attempts: ContextVar[Attempts] = ContextVar("attempts")  # of each wrapper, all around one backend
+        attempts: ContextVar[Attempts] = ContextVar("attempts")  # of each wrapper; all wrap the same backend
 
         async def own(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
             return await attempts.get()(what, path, step)
 
         async def with_fault_at(number: int) -> int:
-            """How many requests there were. None has the number 0."""
+            """Return how many requests there were. They are numbered from 1, so 0 means no fault."""
             faulty = FaultyStorage(storage, number, after=after, hang=hang)
             resilient = ResilientStorage(faulty, self.hurried)
             attempts.set(storage.attempts)
             storage.attempts = own
-            if hang:  # a commit that is not answered may take the whole deadline
+            if hang:  # a commit without an answer may take the whole deadline
                 await write(storage, f"{prefix}/{number}/a", b"1")
             await tell_story(resilient, f"{prefix}/{number}", written=hang)
             return faulty.requests
@@ -94,7 +94,7 @@ class FaultConformance:
         assert max(told) > requests, "there was no fault"
 
     async def test_a_write_that_was_broken_off_is_never_committed(self, storage: Storage, prefix: str) -> None:
-        """Neither where a request failed, in any step of it, nor where an append was cancelled."""
+        """Neither if a request failed, in any step, nor if an append was cancelled."""
         data = content(2 * part_size(storage) + 1)
         failed, fail_at = 0, 1
         while True:
@@ -128,13 +128,13 @@ class FaultConformance:
 
     @pytest.fixture
     def nowhere(self) -> str | None:
-        """A path in a bucket or container that does not exist, for backends that have such."""
+        """A path in a bucket or container that does not exist, for backends that have buckets."""
         return None
 
     async def test_what_a_missing_bucket_holds_is_unknown_not_nothing(
         self, storage: Storage, prefix: str, nowhere: str | None
     ) -> None:
-        """S4: a wrong name in a configuration is said, and does not look like an empty storage."""
+        """S4: a wrong name in a configuration is an error and does not look like an empty storage."""
         if nowhere is None:
             pytest.skip("has no buckets, or the test does not say")
 
@@ -171,7 +171,7 @@ class FaultConformance:
 
 @contextmanager
 def keeping_attempts(storage: Storage) -> Iterator[None]:
-    """A wrapper gives the backend its own."""
+    """Restore the backend's `attempts` afterwards, since a wrapper sets them."""
     before = storage.attempts
     try:
         yield
@@ -180,7 +180,7 @@ def keeping_attempts(storage: Storage) -> Iterator[None]:
 
 
 def failing_at(number: int) -> Attempts:
-    """The `number`-th step fails, before it does anything; it is not repeated."""
+    """Make the `number`-th step fail before it does anything. Steps are not retried."""
     steps = count(1)
 
     async def attempts(what: str, path: str, step: Callable[[], Awaitable[T]]) -> T:
@@ -192,11 +192,11 @@ def failing_at(number: int) -> Attempts:
 
 
 async def tell_story(storage: Storage, place: str, *, written: bool) -> None:
-    """What is safe to repeat, from the beginning to the end of an object."""
+    """Do everything that is safe to repeat in the life of an object, from its creation to its end."""
     if not written:
         try:
             await write(storage, f"{place}/a", b"1")
-        except StorageUnavailable:  # a write is its caller's to repeat
+        except StorageUnavailable:  # the caller must repeat a write
             await write(storage, f"{place}/a", b"1")
     if storage.capabilities.exclusive_create:
         await storage.create_exclusive(f"{place}/lock", b"mine")

@@ -1,4 +1,4 @@
-"""What the conformance tests write, and how they read it back."""
+"""What the conformance tests write, and helpers to read it back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minflinkd.storage.interface import (
 )
 
 MIB = 1024 * 1024
-CLOCKS = 60_000  # milliseconds that a server's clock may differ from that of whoever asks
+CLOCKS = 60_000  # milliseconds by which the clocks of server and client may differ
 ODD_NAMES = (
     "with blank",
     "übung-日本",
@@ -28,7 +28,7 @@ ODD_NAMES = (
     "\N{PILE OF POO}",
     "CON",
 )
-UNLIKE_UTF_16 = ("\N{FULLWIDTH TILDE}", "\N{GRINNING FACE}")  # in the order of code points, and not of UTF-16
+UNLIKE_UTF_16 = ("\N{FULLWIDTH TILDE}", "\N{GRINNING FACE}")  # sorted by code points; UTF-16 sorts them differently
 
 
 async def read(storage: Storage, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -42,12 +42,12 @@ async def write(storage: Storage, path: str, data: bytes) -> Entry:
 
 
 def content(size: int) -> bytes:
-    """Bytes that differ from place to place, so that a piece in the wrong one is seen."""
+    """Return bytes that differ from place to place, so that a misplaced piece is noticed."""
     return random.Random(size).randbytes(size)  # noqa: S311 - test data
 
 
 def part_size(storage: Storage) -> int:
-    """Bytes of which a writer keeps no more to itself: twice as much is on its way, or stored."""
+    """Return the most bytes that a writer keeps back: of twice as many, some are on their way or stored."""
     return int(getattr(storage, "part_size", MIB))
 
 

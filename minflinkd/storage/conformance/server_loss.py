@@ -1,4 +1,4 @@
-"""What holds when the server of a backend dies in the middle."""
+"""What must hold when the server of a backend dies in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from minflinkd.storage.resilient import ResilientStorage
 
 
 class Server(Protocol):
-    """What the storage talks to: a process of the test's own."""
+    """The server that the storage talks to: a process that the test owns."""
 
     async def kill(self) -> None:
         """Kill it as `kill -9` does."""
         ...
 
     async def restart(self) -> None:
-        """Start it again, at the same address and with its data. Returns when it is ready."""
+        """Restart it at the same address, with its data. Returns when it is ready."""
         ...
 
 
 class ServerLossConformance:
-    """The server is killed in the middle of a write and of a read (S5): nothing half is seen, nothing wrong is read."""
+    """The server is killed in the middle of a write or a read (S5): no partial object appears, no read is wrong."""
 
     patience: ClassVar[CommonOptions] = CommonOptions(request_timeout=5, deadline=60, retries=50, pause=0.1)
     impatience: ClassVar[CommonOptions] = CommonOptions(request_timeout=2, deadline=4, retries=50, pause=0.1)
-    size: ClassVar[int] = 24 * MIB  # of an object; some parts
+    size: ClassVar[int] = 24 * MIB  # of an object with several parts
 
     async def test_a_write_that_the_servers_death_cut_off_is_invisible_and_can_be_repeated(
         self, storage: Storage, prefix: str, server: Server
@@ -127,7 +127,7 @@ class ServerLossConformance:
 
 
 async def write_around(storage: Storage, path: str, data: bytes, events: list[Callable[[], Awaitable[None]]]) -> None:
-    """Write; `events` happen in the middle."""
+    """Write an object; run an event in the middle."""
     async with await storage.create(path) as writer:
         for start in range(0, len(data), MIB):
             if events and start >= len(data) // 2:

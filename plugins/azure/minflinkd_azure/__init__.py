@@ -1,4 +1,4 @@
-"""Azure Blob Storage as a storage backend: `abfs://container/blob`, of accounts with and without directories."""
+"""Azure Blob Storage as a storage backend: `abfs://container/blob`, in accounts with and without directories."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from minflinkd_azure.accounts import Accounts, Place, is_plain, listed, split
 from minflinkd_azure.errors import azure_errors, code_of
 from minflinkd_azure.options import AzureOptions
 
-# Of each request. The SDK's own retries begin with a pause of 15 s, and know of no deadline.
-# How long one may take is for the caller to say: storage.abfs.request-timeout.
+# For each request. The SDK's own retries begin with a pause of 15 s and know no deadline.
+# The caller limits how long a request may take: storage.abfs.request-timeout.
 _ONCE: dict[str, Any] = {"retry_total": 0, "connection_timeout": 20, "read_timeout": None}
-_PIECE = 4 << 20  # bytes of a stream that one request asks for
-_SLICE = 1 << 20  # bytes of it that a reader gets at a time
-_PAGE = 1000  # entries of a listing that one request asks for
+_PIECE = 4 << 20  # bytes of a stream per request
+_SLICE = 1 << 20  # bytes that a reader gets at a time
+_PAGE = 1000  # entries of a listing per request
 _DELETES_AT_ONCE = 16
 _TAKEN = ("BlobAlreadyExists", "ConditionNotMet", "LeaseIdMissing", "PathAlreadyExists")
-_MARK = "minflinkd"  # metadata that tells whose write it was
-_BLOCK_OF_COPY = 64 << 20  # bytes; what is longer is copied in blocks
+_MARK = "minflinkd"  # metadata that identifies the write
+_BLOCK_OF_COPY = 64 << 20  # bytes; larger blobs are copied in blocks
 _MOST_BLOCKS = 50_000
 _COPIES_AT_ONCE = 4  # blocks of one blob
 
@@ -51,9 +51,9 @@ class _Piece(NamedTuple):
 
 
 class AzureStorage(MultipartStorage):
-    """Up to `part_size` a blob is stored by one request, above it in blocks that a list of them makes a blob.
+    """Blobs up to `part_size` are stored with one request, larger ones in blocks that a block list turns into a blob.
 
-    Blocks are named after their upload, so that a repeated one replaces itself.
+    Blocks are named after their upload, so a block that is sent again replaces itself.
     """
 
     scheme = ("abfs", "abfss", "az")
@@ -69,7 +69,7 @@ class AzureStorage(MultipartStorage):
         self._accounts = Accounts(given)
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Request by request, since the SDK holds the whole answer to each of them in memory."""
+        """Read with many requests, since the SDK keeps the whole answer to each in memory."""
         if length == 0:
             await self.stat(path)
             return
@@ -84,7 +84,7 @@ class AzureStorage(MultipartStorage):
             length = piece.total - offset if length is None else min(length - len(piece.data), piece.total - offset)
 
     async def list(self, prefix: str) -> AsyncIterator[Entry]:
-        """Sorted here, so all of it is held in memory: the service compares names as UTF-16, or goes by directories."""
+        """Sort here, with all entries in memory: the service sorts names as UTF-16, or by directory."""
         place, token, found = split(prefix.rstrip("/")), "", list[Entry]()
         while True:
             page, token = await self.attempts("list", prefix, partial(self._page, prefix, place, token))
@@ -104,9 +104,9 @@ class AzureStorage(MultipartStorage):
         return _entry(path, await self._properties(path))
 
     async def copy(self, source: str, target: str) -> Entry:
-        """By requests that return when the bytes are there.
+        """Copy with requests that return when the bytes are stored.
 
-        The service's other kind of copy shows an empty target until it ends, and goes on when nobody waits for it.
+        The service's other kind of copy shows an empty target until it ends, and goes on even if nobody waits for it.
         """
         found = await self.attempts("stat", source, lambda: self._properties(source))
         if found.size <= _BLOCK_OF_COPY:
@@ -139,7 +139,7 @@ class AzureStorage(MultipartStorage):
                     raise
             else:
                 return _written(path, len(data), answer)
-        # A PUT is sent again by aiohttp when its connection breaks, so the one that is there may be this one.
+        # aiohttp resends a PUT if its connection breaks, so the existing blob may be from this one.
         with suppress(ObjectNotFound):  # a directory, or deleted meanwhile
             found = await self._properties(path)
             if found.metadata == mark:
@@ -147,7 +147,7 @@ class AzureStorage(MultipartStorage):
         raise ObjectExists(f"abfs: {path}: exists")
 
     async def start_parts(self, path: str) -> str:
-        """Nothing has to be asked for."""
+        """Make up an id; no request is needed."""
         return secrets.token_hex(12)
 
     async def put_part(self, path: str, upload: str, number: int, offset: int, data: bytes, *, last: bool) -> Part:
@@ -163,10 +163,10 @@ class AzureStorage(MultipartStorage):
         return _written(path, sum(part.size for part in parts), answer)
 
     async def drop_parts(self, path: str, upload: str) -> None:
-        """There is no request for it: blocks without a list are no blob, and go after a week."""
+        """Do nothing: blocks without a list are no blob, and the service deletes them after a week."""
 
     async def _read(self, path: str, offset: int, length: int, version: str = "") -> _Piece | None:
-        """None: nothing begins there. Raises StorageUnavailable where the blob is no longer that version."""
+        """Read a piece; None at the blob's end. Raises StorageUnavailable if the blob is no longer that version."""
         same: dict[str, Any] = {"etag": version, "match_condition": MatchConditions.IfNotModified} if version else {}
         with azure_errors(path, self._mask):
             try:
@@ -176,7 +176,7 @@ class AzureStorage(MultipartStorage):
                 data = await stream.readall()
             except HttpResponseError as error:
                 if error.status_code == 416:
-                    await self._properties(path)  # of an empty one it is not known yet whether it is a directory
+                    await self._properties(path)  # an empty blob may be a directory
                     return None
                 if version and error.status_code == 412:
                     why = f"abfs: {path}: was replaced while it was read"
@@ -198,13 +198,13 @@ class AzureStorage(MultipartStorage):
         return found
 
     async def _page(self, prefix: str, place: Place, token: str) -> tuple[Sequence[Entry], str]:
-        """Entries, and where the next page begins; empty: there is none."""
+        """Return entries and the token of the next page; "": there is none."""
         with azure_errors(prefix, self._mask):
             pages = (
                 self._accounts.container(place)
                 .list_blobs(
                     name_starts_with=f"{place.name}/" if place.name else None,
-                    include=["metadata"],  # tells a directory from a blob
+                    include=["metadata"],  # distinguishes directories from blobs
                     results_per_page=_PAGE,
                     **_ONCE,
                 )
@@ -218,7 +218,7 @@ class AzureStorage(MultipartStorage):
         place, same = listed(path), dict[str, Any]()
         with azure_errors(path, self._mask):
             if not is_plain(place):
-                # A listing told it, but a request might be taken for one for another name: the version says which.
+                # A listing gave this name, but the service might take it for another one. The version prevents that.
                 version = await self._version(place)
                 if not version:
                     return
@@ -234,7 +234,7 @@ class AzureStorage(MultipartStorage):
                     raise
 
     async def _version(self, place: Place) -> str:
-        """Of exactly that name; empty where there is none."""
+        """Return the version of the blob with exactly that name; empty if there is none."""
         async for blob in self._accounts.container(place).list_blobs(name_starts_with=place.name, **_ONCE):
             return blob.etag if blob.name == place.name else ""
         return ""
@@ -255,7 +255,7 @@ class AzureStorage(MultipartStorage):
     ) -> None:
         with azure_errors(source, self._mask), _one_content(source):
             url, access = await self._accounts.source(source)
-            same: dict[str, Any] = {"headers": {"x-ms-source-if-match": found.etag}}  # the SDK has no name for it here
+            same: dict[str, Any] = {"headers": {"x-ms-source-if-match": found.etag}}  # the SDK lacks this argument here
             await self._accounts.blob(target).stage_block_from_url(
                 block, url, offset, length, **access, **same, **_ONCE
             )
@@ -263,7 +263,7 @@ class AzureStorage(MultipartStorage):
 
 @contextmanager
 def _one_content(source: str) -> Iterator[None]:
-    """Of a copy on condition that its source is still the same."""
+    """Around a copy with the condition that its source is unchanged."""
     try:
         yield
     except HttpResponseError as error:
@@ -274,7 +274,7 @@ def _one_content(source: str) -> Iterator[None]:
 
 
 def _block(upload: str, number: int) -> str:
-    """Its name: of one length for all blocks of a blob."""
+    """Return a block's name, which has the same length for all blocks of a blob."""
     return base64.b64encode(f"{upload}-{number:06d}".encode()).decode()
 
 
@@ -291,6 +291,6 @@ def _milliseconds(time: datetime) -> int:
 
 
 def _is_directory(name: str, metadata: Mapping[str, str] | None) -> bool:
-    """Of an account with directories, or as Hadoop marks one where there are none."""
+    """Whether it is a directory, of an account with directories, or as Hadoop marks it in others."""
     folded = {key.lower(): value.lower() for key, value in (metadata or {}).items()}
     return name.endswith("/") or folded.get("hdi_isfolder") == "true"

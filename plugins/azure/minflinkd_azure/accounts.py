@@ -1,9 +1,9 @@
-"""Which account and container a path names, and the client for it.
+"""The account and container that a path names, and the client for them.
 
-    container/blob                                    of the account in the options
-    container@account.dfs.core.windows.net/blob       of that account, as Hadoop's URIs say it
+    container/blob                                    in the account of the options
+    container@account.dfs.core.windows.net/blob       in that account, as in Hadoop's URIs
 
-adlfs finds the credentials and makes the clients; requests go to the SDK.
+adlfs finds the credentials and creates the clients; requests use the SDK directly.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from minflinkd.storage.options import InvalidStorageOption
 from minflinkd_azure.options import AzureOptions
 
 LONGEST = 1024  # characters of a blob's name
-# An account of one of Azure's clouds; credentials are sent nowhere else.
+# Accounts in Azure's clouds. Credentials are sent nowhere else.
 _HOST = re.compile(r"[a-z0-9]{3,24}\.(dfs|blob)\.core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)")
 _SCOPE = "https://storage.azure.com/.default"
-_SIGNED_FOR = timedelta(hours=1)  # each request of a copy has a signature of its own
+_SIGNED_FOR = timedelta(hours=1)  # each request of a copy has its own signature
 _NEVER = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")
 
-logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)  # a line a request
-logging.getLogger("azure.identity").setLevel(logging.ERROR)  # what each link of the chain has not found
+logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)  # a line per request
+logging.getLogger("azure.identity").setLevel(logging.ERROR)  # logs what the chain has not found
 
 
 class Place(NamedTuple):
-    """A path, taken apart."""
+    """The parts of a path."""
 
-    root: str  # the path's first part, as it was given
+    root: str  # the path's first part, as given
     container: str
-    host: str  # of the account's blobs; empty: the options'
-    name: str  # of the blob; empty: the container itself
+    host: str  # of the account's blobs; empty: from the options
+    name: str  # the blob's name; empty: the container itself
 
 
 class Accounts:
-    """Clients are made in the running loop when they are first used."""
+    """Creates clients at first use, in the running loop."""
 
     def __init__(self, options: AzureOptions) -> None:
         self._options = options
@@ -61,10 +61,10 @@ class Accounts:
         return self._service(place).get_container_client(place.container)
 
     async def source(self, path: str) -> tuple[str, dict[str, Any]]:
-        """The URL that the service itself may read a blob from, and what the request that says so must show beside it.
+        """Return a URL from which the service can read a blob, and more arguments of the copy request.
 
-        It does not take the requester's own right for one: a SAS token is in the URL, an account's key signs one for
-        this blob, and an identity gives its token. Raises InvalidPath, InvalidStorageOption.
+        The requester's own rights do not apply to the source. A SAS token is already in the URL, an account key signs
+        one for this blob, and an identity passes its token. Raises InvalidPath, InvalidStorageOption.
         """
         blob = self.blob(path)
         if "sig=" in blob.url:
@@ -86,7 +86,7 @@ class Accounts:
         return blob.url, {}
 
     async def aclose(self) -> None:
-        """Idempotent; a later request makes new clients."""
+        """Close the clients. Idempotent; a later request creates new ones."""
         systems, self._systems = self._systems, {}
         for system in systems.values():
             await system.service_client.close()
@@ -112,7 +112,7 @@ class Accounts:
 
 
 def split(path: str) -> Place:
-    """Raises InvalidPath."""
+    """Split a path. Raises InvalidPath."""
     place = listed(path)
     if not is_plain(place):
         hint = "no backslash or control character, no part that ends with a dot: Azure takes these for other names"
@@ -123,7 +123,7 @@ def split(path: str) -> Place:
 
 
 def listed(path: str) -> Place:
-    """Of a path that a listing may have given: of any name. Raises InvalidPath."""
+    """Split a path from a listing, which may have any name. Raises InvalidPath."""
     root, _, name = path.partition("/")
     container, at, host = root.partition("@")
     if not container or (at and not _HOST.fullmatch(host)):
@@ -133,7 +133,7 @@ def listed(path: str) -> Place:
 
 
 def is_plain(place: Place) -> bool:
-    """Whether the service takes the name for itself, and no other."""
+    """Whether the service takes the name literally, and not for another name."""
     parts = (place.container, *place.name.split("/"))
     return not _NEVER.search(place.root + place.name) and not any(part.endswith(".") for part in parts)
 
@@ -151,6 +151,6 @@ def _arguments(options: AzureOptions, account: str, host: str) -> dict[str, Any]
         "client_secret": options.client_secret or None,
         "anon": options.anonymous or None,
         **({"account_host": own_host} if own_host else {}),
-        "asynchronous": False,  # or else it closes its clients at the exit on a loop that it does not have
+        "asynchronous": False,  # otherwise it would close its clients at exit, on a loop that it does not have
         "skip_instance_cache": True,  # an instance belongs to one loop
     }

@@ -1,4 +1,4 @@
-"""The SDK's errors as the few kinds of storage errors, without credentials."""
+"""Turns the SDK's errors into the few kinds of storage errors, without credentials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATUS: dict[int, tuple[type[StorageError], str]] = {
 }
 _CODES: dict[str, tuple[type[StorageError], str]] = {
     "BlobAlreadyExists": (ObjectExists, ""),
-    "ContainerNotFound": (StorageError, "create the container, or correct the URI"),  # it is not an empty one
+    "ContainerNotFound": (StorageError, "create the container, or correct the URI"),  # must not look like an empty one
     "ContainerBeingDeleted": (StorageUnavailable, ""),
     "PendingCopyOperation": (StorageUnavailable, ""),
     "InvalidResourceName": (InvalidPath, ""),
@@ -44,14 +44,14 @@ _CODES: dict[str, tuple[type[StorageError], str]] = {
     "LeaseIdMissing": (PermissionDenied, "somebody holds a lease on it: break the lease"),
     "LeaseIdMismatchWithBlobOperation": (PermissionDenied, "somebody holds a lease on it: break the lease"),
 }
-_GONE = ("InvalidBlockList", "InvalidBlobOrBlock")  # the blocks of an upload were dropped: by another writer, or by age
+_GONE = ("InvalidBlockList", "InvalidBlobOrBlock")  # the upload's blocks were dropped, by another writer or by age
 
 
 @contextmanager
 def azure_errors(path: str, mask: Mask) -> Iterator[None]:
-    """Raise every error of the block as a StorageError that names `path`.
+    """Turn every error of the block into a StorageError that names `path`.
 
-    The traceback does not show the SDK's error either, since its text is not masked.
+    The traceback does not show the SDK's error, since its text is not masked.
     """
     try:
         yield
@@ -61,13 +61,13 @@ def azure_errors(path: str, mask: Mask) -> Iterator[None]:
         raise _refusal(path, error, mask) from None
     except (ServiceRequestError, ServiceResponseError, DecodeError, TimeoutError, OSError) as error:
         raise StorageUnavailable(f"abfs: {path}: {_text(error, mask)}") from None
-    except (AzureError, ValueError) as error:  # such as a key that is not base64; the text may show it
+    except (AzureError, ValueError) as error:  # e.g. a key that is not base64, which the text may show
         text = f"abfs: {path}: the credentials cannot be used: {type(error).__name__}"
         raise PermissionDenied(text, hint="check storage.abfs.*, docs/storage.md") from None
 
 
 def code_of(error: HttpResponseError) -> str:
-    """The service's word for what is wrong; empty where the answer has none."""
+    """Return the service's error code; empty if the answer has none."""
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or "")
 
@@ -87,6 +87,6 @@ def _refusal(path: str, error: HttpResponseError, mask: Mask) -> StorageError:
 
 
 def _text(error: BaseException, mask: Mask) -> str:
-    """Its first line; the others are ids of requests and times."""
+    """Return the first line; the others are request ids and times."""
     lines = mask(str(error)).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__

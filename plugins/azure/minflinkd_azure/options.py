@@ -12,14 +12,14 @@ from minflinkd.runtime.units import MemorySize
 from minflinkd.storage.options import InvalidStorageOption
 
 SMALLEST: Final = MemorySize(64 << 10)  # of a part
-LARGEST: Final = MemorySize(64 << 20)  # that the SDK sends as one request
+LARGEST: Final = MemorySize(64 << 20)  # sent by the SDK as one request
 
 
 class AzureOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """`storage.abfs.*`. What is empty is looked for in the variables AZURE_STORAGE_*.
+    """`storage.abfs.*`. Empty options are taken from the variables AZURE_STORAGE_*.
 
-    The first that is there is used: connection string, account key, SAS token, service principal, azure-identity's
-    chain.
+    The first credential that exists is used: connection string, account key, SAS token, service principal,
+    azure-identity's chain.
     """
 
     account_name: str = ""
@@ -30,14 +30,14 @@ class AzureOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", fo
     client_id: str = ""
     client_secret: str = ""
     anonymous: bool = False
-    endpoint: str = ""  # of the account's blobs; empty: https://<account-name>.blob.core.windows.net
+    endpoint: str = ""  # for the account's blobs; empty: https://<account-name>.blob.core.windows.net
     part_size: MemorySize = MemorySize(8 << 20)
 
     def __repr__(self) -> str:
-        return f"AzureOptions(account_name={self.account_name!r}, endpoint={self.endpoint!r})"  # no credential in a log
+        return f"AzureOptions(account_name={self.account_name!r}, endpoint={self.endpoint!r})"  # no credentials in logs
 
     def completed(self) -> AzureOptions:
-        """With what the environment gives. Raises InvalidStorageOption."""
+        """Return the options completed from the environment. Raises InvalidStorageOption."""
         names = (
             "account_name",
             "account_key",
@@ -65,17 +65,17 @@ class AzureOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", fo
 
     @property
     def account(self) -> str:
-        """The account that the credentials are for; empty where any."""
+        """The account that the credentials are for; empty: any."""
         return self.account_name or _parts(self.connection_string).get("accountname", "")
 
     @property
     def bound(self) -> bool:
-        """Whether the credentials are one account's, and not a person's or a service's."""
+        """Whether the credentials belong to one account, not to a person or a service."""
         return bool(self.account_key or self.connection_string or self.sas_token or self.endpoint)
 
     @property
     def connection(self) -> str:
-        """The connection string that says all of it; empty where tokens are used."""
+        """The complete connection string; empty if tokens are used."""
         if self.connection_string or not self.endpoint:
             return self.connection_string
         parts = {"BlobEndpoint": self.endpoint, "AccountName": self.account_name}
@@ -88,7 +88,7 @@ class AzureOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", fo
         return ";".join(f"{name}={value}" for name, value in parts.items())
 
     def secrets(self) -> list[str]:
-        """What must never be shown."""
+        """Return the values that must never be shown."""
         signature = self.sas_token.removeprefix("?")
         secrets = [self.account_key, self.connection_string, signature, self.client_secret]
         parts = _parts(self.connection_string)

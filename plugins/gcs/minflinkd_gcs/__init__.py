@@ -27,7 +27,7 @@ class _Page(msgspec.Struct, rename="camel"):
 
 
 class _Rewrite(msgspec.Struct, rename="camel"):
-    """How far a copy has come."""
+    """The progress of a copy."""
 
     done: bool
     rewrite_token: str = ""
@@ -35,12 +35,12 @@ class _Rewrite(msgspec.Struct, rename="camel"):
 
 
 class GcsStorage(MultipartStorage):
-    """Up to `part_size` an object is stored by one request, above it by a resumable upload."""
+    """Objects up to `part_size` are stored with one request, larger ones with a resumable upload."""
 
     scheme = ("gs",)
     capabilities = Capabilities(exclusive_create=True, server_side_copy=True, consistent_list=True)
     options_type = GcsOptions
-    parts_at_once = 1  # an upload wants them in order
+    parts_at_once = 1  # an upload needs its parts in order
 
     def __init__(self, options: msgspec.Struct | None = None) -> None:
         """Raises InvalidStorageOption."""
@@ -49,13 +49,13 @@ class GcsStorage(MultipartStorage):
         self.part_size = given.part_size
         self._connection = Connection(given)
         self._uploads: dict[str, Upload] = {}
-        self._buckets = set[str]()  # that were seen to be there
+        self._buckets = set[str]()  # known to exist
 
     async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         if length == 0:
             await self.stat(path)
             return
-        headers = {"Accept-Encoding": "gzip"}  # what is stored compressed is not to be decompressed on the way
+        headers = {"Accept-Encoding": "gzip"}  # keeps the server from decompressing objects that are stored compressed
         if offset or length is not None:
             headers["Range"] = f"bytes={offset}-" + ("" if length is None else str(offset + length - 1))
         url, params = "/download" + object_url(path), {"alt": "media"}
@@ -63,7 +63,7 @@ class GcsStorage(MultipartStorage):
             self._in_bucket(path),
             self._connection.request("GET", url, path, params=params, headers=headers, also=(416,)) as response,
         ):
-            if response.status == 416:  # begins at the end or after it
+            if response.status == 416:  # the range begins at the object's end or after it
                 return
             if "Range" in headers and response.status != 206:
                 raise StorageError(f"gs: {path}: the server sends no ranges")
@@ -78,7 +78,7 @@ class GcsStorage(MultipartStorage):
         while True:
             page = await self.attempts("list", prefix, partial(self._page, prefix, bucket, dict(params)))
             for item in page.items:
-                if not item.name.endswith("/"):  # such are made by other programs, for directories
+                if not item.name.endswith("/"):  # other programs' markers for directories
                     yield item.entry(f"{bucket}/{item.name}")
             if not page.next_page_token:
                 return
@@ -140,7 +140,7 @@ class GcsStorage(MultipartStorage):
         return upload
 
     async def put_part(self, path: str, upload: str, number: int, offset: int, data: bytes, *, last: bool) -> Part:
-        """The last one waits for `finish_parts`, since it makes the object."""
+        """Send a part. The last one waits for `finish_parts`, since it completes the object."""
         if last:
             self._uploads[upload].last = (offset, data)
         else:
@@ -156,7 +156,7 @@ class GcsStorage(MultipartStorage):
 
     async def drop_parts(self, path: str, upload: str) -> None:
         if upload in self._uploads:
-            self._uploads[upload].last = (0, b"")  # nobody finishes it any more, whether or not this succeeds
+            self._uploads[upload].last = (0, b"")  # nobody can finish it any more, even if this fails
             await self._uploads[upload].drop()
             del self._uploads[upload]
 
@@ -173,7 +173,7 @@ class GcsStorage(MultipartStorage):
 
     @asynccontextmanager
     async def _in_bucket(self, path: str) -> AsyncIterator[None]:
-        """Of a request for an object. The answer that there is none may be for its bucket, which is asked for once."""
+        """Around a request for an object: "not found" may mean the bucket, so check once whether that exists."""
         try:
             yield
         except ObjectNotFound:
@@ -185,5 +185,5 @@ class GcsStorage(MultipartStorage):
 
 
 def _no_bucket(path: str) -> StorageError:
-    """Not ObjectNotFound: a wrong bucket is not an empty one."""
+    """Return the error for a missing bucket. Not ObjectNotFound: a wrong bucket must not look like an empty one."""
     return StorageError(f"gs: {path}: there is no such bucket", hint="create the bucket, or correct the URI")

@@ -1,4 +1,4 @@
-"""Work of Google's libraries that may hang: in threads that neither the loop's end nor the process's waits for."""
+"""Runs work of Google's libraries that may hang, in threads that keep neither the loop nor the process from ending."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class SharedWork(Generic[T]):
-    """Of one kind: who asks for it while it is under way waits for that; one who is cancelled leaves it to others."""
+    """Work that concurrent callers share. A cancelled caller does not cancel it for the others."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._under_way: asyncio.Future[T] | None = None
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Raises StorageUnavailable where no thread can be had."""
+        """Return or raise what `work` does. Raises StorageUnavailable if no thread can be started."""
         if self._under_way is None or self._under_way.done():
             self._under_way = self._start(work)
         return await asyncio.shield(self._under_way)
@@ -42,7 +42,7 @@ class SharedWork(Generic[T]):
                 result = work()
             except Exception as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
                 loop.call_soon_threadsafe(settle, result, failure)
 
         try:
@@ -55,4 +55,4 @@ class SharedWork(Generic[T]):
 
 def _take_note(future: asyncio.Future[T]) -> None:
     if not future.cancelled():
-        future.exception()  # also where nobody waits any more
+        future.exception()  # mark as retrieved, even if nobody waits any more

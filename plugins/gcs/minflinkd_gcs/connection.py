@@ -1,7 +1,7 @@
-"""Requests to Cloud Storage's JSON API: with gcsfs's session and credentials, answered in the few kinds of errors.
+"""Requests to Cloud Storage's JSON API, with gcsfs's session and credentials. Errors are the few storage kinds.
 
-gcsfs finds and renews the credentials, and knows the endpoint and its certificates. Its own requests hold whole bodies
-in memory and try again for minutes, so requests are made here, each of them once.
+gcsfs finds and renews the credentials, and knows the endpoint and its certificates. Its own requests keep whole bodies
+in memory and retry for minutes, so requests are made here, without retries.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from minflinkd_gcs.options import GcsOptions
 
 T = TypeVar("T")
 
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=20)  # seconds; storage.gs.request-timeout holds for the rest
-_LIMITED = ("rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded")  # reasons of a 403 that passes
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=20)  # seconds; storage.gs.request-timeout covers the rest
+_LIMITED = ("rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded")  # reasons of a temporary 403
 _KINDS: dict[int, tuple[type[StorageError], str]] = {
     401: (PermissionDenied, "give storage.gs.token, or the machine a service account"),
     403: (PermissionDenied, "give the account a role on the bucket, such as Storage Object User"),
     404: (ObjectNotFound, ""),
     408: (StorageUnavailable, ""),
-    409: (StorageUnavailable, ""),  # another change of the same object at this moment
-    412: (ObjectExists, ""),  # "not there" is the only condition that callers set
+    409: (StorageUnavailable, ""),  # a concurrent change of the same object
+    412: (ObjectExists, ""),  # "does not exist" is the only condition that callers set
     429: (StorageUnavailable, ""),
     507: (StorageFull, "free space there"),
 }
 
 
 class Connection:
-    """Opened in the running loop when it is first used."""
+    """Opened at first use, in the running loop."""
 
     def __init__(self, options: GcsOptions) -> None:
         self._options = options
@@ -67,9 +67,9 @@ class Connection:
         data: bytes | memoryview | None = None,
         also: tuple[int, ...] = (),
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to one request, of status 2xx or one of `also`. `path` is what errors name.
+        """Make one request and yield its answer, with status 2xx or one of `also`. Errors name `path`.
 
-        `url` is below the endpoint, or whole. Raises StorageError.
+        `url` is relative to the endpoint, or absolute. Raises StorageError.
         """
         system = await self._open(path)
         try:
@@ -77,7 +77,7 @@ class Connection:
                 method,
                 _target(system, url, params or {}),
                 headers=await self._headers(system, path, headers),
-                data=BytesIO(data) if data else data,  # sent in pieces
+                data=BytesIO(data) if data else data,  # so that it is sent in pieces
                 timeout=_TIMEOUT,
                 allow_redirects=False,
                 middlewares=(_sent_once,) if method == "PUT" else None,
@@ -88,16 +88,16 @@ class Connection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             name, text = type(error).__name__, str(error)
             if not text or isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL):
-                raise StorageUnavailable(f"gs: {path}: {name}") from None  # shows the URL; an upload's is a credential
+                raise StorageUnavailable(f"gs: {path}: {name}") from None  # the text has the URL, a credential
             raise StorageUnavailable(f"gs: {path}: {name}: {text}") from error
 
     async def ask(self, method: str, url: str, path: str, kind: type[T], *, params: Mapping[str, str]) -> T:
-        """An answer in JSON, as `kind`. Raises StorageError."""
+        """Make a request and decode its JSON answer as `kind`. Raises StorageError."""
         async with self.request(method, url, path, params=params) as response:
             return decoded(path, await response.read(), kind)
 
     async def aclose(self) -> None:
-        """Idempotent; a later request opens it again."""
+        """Close the connection. Idempotent; a later request reopens it."""
         system, self._system = self._system, None
         if system is not None and system._session is not None:
             await system._session.close()
@@ -110,7 +110,7 @@ class Connection:
 
     async def _connect(self, path: str) -> GCSFileSystem:
         with _credential_errors(path):
-            return await self._connecting(self._file_system)  # may ask the machine for its account
+            return await self._connecting(self._file_system)  # may ask the machine's metadata server
 
     def _file_system(self) -> GCSFileSystem:
         options = self._options
@@ -122,7 +122,7 @@ class Connection:
             requester_pays=options.requester_pays,
             asynchronous=True,
             skip_instance_cache=True,  # an instance belongs to one loop
-            session_kwargs={"auto_decompress": False},  # bytes as they are stored
+            session_kwargs={"auto_decompress": False},  # bytes as stored
         )
 
     async def _headers(self, system: GCSFileSystem, path: str, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -130,14 +130,14 @@ class Connection:
         credentials = system.credentials.credentials
         if credentials is not None:
             with _credential_errors(path):
-                if not credentials.valid:  # for some minutes
+                if not credentials.valid:  # valid: for a few more minutes
                     await self._renewing(system.credentials.maybe_refresh)
                 credentials.apply(given)
         return given
 
 
 def decoded(path: str, body: bytes, kind: type[T]) -> T:
-    """Raises StorageError."""
+    """Decode JSON. Raises StorageError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
@@ -145,7 +145,7 @@ def decoded(path: str, body: bytes, kind: type[T]) -> T:
 
 
 def refusal(path: str, status: int, body: bytes) -> StorageError:
-    """The error that an answer stands for."""
+    """Return the error for an error answer."""
     reason, message = _explanation(body)
     kind, hint = _KINDS.get(status, (StorageUnavailable if status >= 500 else StorageError, ""))
     if status == 403 and reason in _LIMITED:
@@ -169,7 +169,7 @@ class _Refusal(msgspec.Struct):
 
 
 def _explanation(body: bytes) -> tuple[str, str]:
-    """Reason and message; a body that is not Google's JSON is all message."""
+    """Return reason and message. A body that is not Google's JSON is all message."""
     try:
         found = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
@@ -184,7 +184,7 @@ class _Disconnected(aiohttp.ClientError):
 
 
 async def _sent_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """A part of an upload must not be sent again unasked, as aiohttp does when a kept connection breaks under a PUT."""
+    """Keep aiohttp from resending a part of an upload, as it does if a reused connection breaks during a PUT."""
     try:
         return await send(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -193,18 +193,18 @@ async def _sent_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 
 def _target(system: GCSFileSystem, url: str, params: Mapping[str, str]) -> URL:
     target = URL(url if "://" in url else system._location + url, encoded=True)
-    query = system._get_params(dict(params))  # and who pays
+    query = system._get_params(dict(params))  # adds who pays
     return target.update_query(query) if query else target
 
 
 @contextmanager
 def _credential_errors(path: str) -> Iterator[None]:
-    """Without the texts of those who raise them, in the traceback too: these may hold what was sent."""
+    """Replace errors about credentials, in the traceback too: their texts may contain what was sent."""
     try:
         yield
     except StorageError:
         raise
-    except Exception as error:  # files of any content are read here, and servers of any kind asked
+    except Exception as error:  # this reads arbitrary files and asks arbitrary servers
         reason = error.__cause__ or error
         if isinstance(reason, google.auth.exceptions.TransportError) or getattr(reason, "retryable", False):
             raise StorageUnavailable(f"gs: {path}: no token is to be had: {type(reason).__name__}") from None

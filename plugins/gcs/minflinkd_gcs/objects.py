@@ -1,4 +1,4 @@
-"""Names of objects, and what the server says of them."""
+"""Names of objects, and their descriptions by the server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from minflinkd.storage.interface import Entry, InvalidPath
 
 LONGEST = 1024  # bytes of a name
 FIELDS = "name,size,updated,generation,metadata"
-MARK = "minflinkd-upload"  # metadata that tells which upload made the object
+MARK = "minflinkd-upload"  # metadata that identifies the upload that made the object
 
 
 class Object(msgspec.Struct):
     name: str
     updated: datetime
-    size: str = "0"  # 64-bit numbers are texts in Google's JSON
+    size: str = "0"  # 64-bit numbers are strings in Google's JSON
     generation: str = ""
     metadata: dict[str, str] = {}
 
@@ -26,7 +26,7 @@ class Object(msgspec.Struct):
 
 
 def split(path: str) -> tuple[str, str]:
-    """Bucket and name. Raises InvalidPath."""
+    """Return bucket and name. Raises InvalidPath."""
     bucket, name = listed(path)
     if any(part in (".", "..") for part in (bucket, *name.split("/"))) or any(char in name for char in "\0\r\n"):
         raise InvalidPath(f"gs: {path[:200]!r} cannot be the name of an object")
@@ -40,7 +40,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def listed(path: str) -> tuple[str, str]:
-    """Bucket and name of what a listing may have given, so of any name. Raises InvalidPath."""
+    """Return bucket and name of a path from a listing, which may be any name. Raises InvalidPath."""
     bucket, _, name = path.partition("/")
     if not bucket or not name:
         raise InvalidPath(f"gs: {path[:200]!r} names no object", hint="gs://bucket/name")
@@ -48,7 +48,7 @@ def listed(path: str) -> tuple[str, str]:
 
 
 def bucket_url(bucket: str) -> str:
-    """Where a bucket's objects are listed, and created below /upload."""
+    """Return the URL at which a bucket's objects are listed, and below /upload created."""
     return f"/storage/v1/b/{quote(bucket, safe='')}/o"
 
 

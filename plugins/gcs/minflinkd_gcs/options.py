@@ -10,24 +10,24 @@ import msgspec
 from minflinkd.runtime.units import MemorySize
 from minflinkd.storage.options import InvalidStorageOption
 
-QUANTUM: Final = MemorySize(256 << 10)  # the server stores multiples of it until an upload ends
+QUANTUM: Final = MemorySize(256 << 10)  # until an upload ends, the server stores multiples of this
 TOKENS: Final = ("google_default", "cache", "cloud", "anon")
 
 
 class GcsOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """`storage.gs.*`"""
 
-    project: str = ""  # billed where `requester_pays`; empty: the one of the credentials
-    token: str = ""  # a file with credentials, or one of TOKENS; empty: what is found, looked for in their order
-    endpoint_url: str = ""  # empty: STORAGE_EMULATOR_HOST, or Google's
+    project: str = ""  # billed if `requester_pays`; empty: the credentials' project
+    token: str = ""  # a file with credentials, or one of TOKENS; empty: the first of TOKENS that works
+    endpoint_url: str = ""  # empty: STORAGE_EMULATOR_HOST, otherwise Google's
     requester_pays: bool = False
     part_size: MemorySize = MemorySize(16 << 20)
 
     def __repr__(self) -> str:
-        return f"GcsOptions(project={self.project!r}, endpoint_url={self.endpoint_url!r})"  # no credential in a log
+        return f"GcsOptions(project={self.project!r}, endpoint_url={self.endpoint_url!r})"  # no credentials in logs
 
     def check(self) -> None:
-        """Raises InvalidStorageOption, which does not show a token that was given in place of a file."""
+        """Check the values. Raises InvalidStorageOption, which does not show a token given instead of a file."""
         if self.token and self.token not in TOKENS and not os.path.isfile(self.token):
             hint = f"give a file with credentials that this process can read, or one of {', '.join(TOKENS)}"
             raise InvalidStorageOption("storage.gs.token names no file", hint=hint)

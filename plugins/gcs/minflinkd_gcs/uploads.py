@@ -1,6 +1,7 @@
-"""Resumable uploads: one object sent in parts, in order; it appears with the last one.
+"""Resumable uploads: one object, sent in parts in order. It appears with the last part.
 
-An upload is known by its URL, which needs no other credential: it is never shown. The server forgets it after a week.
+An upload is identified by its URL, which needs no other credential and so is never shown. The server forgets it after
+a week.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from minflinkd_gcs.connection import Connection, decoded
 from minflinkd_gcs.objects import FIELDS, MARK, Object, bucket_url, object_url, split
 
 _STORED = re.compile(r"bytes=0-(\d+)")
-_MORE = 308  # "Resume Incomplete", in Google's use
+_MORE = 308  # Google's "Resume Incomplete"
 _ENDED = (404, 410, 499)  # unknown, expired, cancelled
 
 
 class Upload:
-    """What was sent without an answer is asked for before anything else is sent."""
+    """After a lost answer, asks how much the server has before it sends anything else."""
 
     def __init__(self, connection: Connection, path: str, url: str, mark: str) -> None:
         self._connection = connection
@@ -28,7 +29,7 @@ class Upload:
         self._url = url
         self._mark = mark
         self._in_doubt = False  # whether an answer is missing
-        self.last: tuple[int, bytes] = (0, b"")  # offset and bytes of the part that is sent at the end
+        self.last: tuple[int, bytes] = (0, b"")  # offset and bytes of the last part
 
     @classmethod
     async def start(cls, connection: Connection, path: str) -> Upload:
@@ -49,7 +50,7 @@ class Upload:
         return cls(connection, path, url, mark)
 
     async def send(self, offset: int, data: bytes, *, last: bool) -> Object | None:
-        """Have these bytes stored; with the last ones, the object. Safe to repeat."""
+        """Store these bytes; with the last ones, return the object. Safe to repeat."""
         end = offset + len(data)
         total = str(end) if last else "*"
         answer = await self._put(f"*/{total}", b"") if self._in_doubt else offset
@@ -63,18 +64,18 @@ class Upload:
             if answer == begin:
                 raise StorageUnavailable(f"gs: {self._path}: the server stored nothing of what was sent")
         if isinstance(answer, Object) and (not last or int(answer.size) != end):
-            await self._remove(answer)  # fake-gcs-server makes an object of what it has when it is asked how much
+            await self._remove(answer)  # fake-gcs-server completes the object when asked how much it has
             raise self._lost()
         self._in_doubt = False
         return answer if isinstance(answer, Object) else None
 
     async def drop(self) -> None:
-        """Idempotent."""
+        """Drop the upload. Idempotent."""
         async with self._connection.request("DELETE", self._url, self._path, also=_ENDED):
             return
 
     async def _put(self, content_range: str, body: bytes | memoryview) -> Object | int:
-        """The finished object, or how many bytes the server has."""
+        """Send bytes. Return the finished object, or how many bytes the server has."""
         async with self._connection.request(
             "PUT",
             self._url,
@@ -91,7 +92,7 @@ class Upload:
         return await self._made()
 
     async def _made(self) -> Object:
-        """The object, where the server has forgotten the upload because it was finished."""
+        """Return the object, if the server has forgotten the upload because it was finished."""
         try:
             found = await self._connection.ask(
                 "GET", object_url(self._path), self._path, Object, params={"fields": FIELDS}

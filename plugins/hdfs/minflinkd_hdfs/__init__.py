@@ -1,4 +1,4 @@
-"""HDFS as a storage backend, by hdfs-native: no JVM, no libhdfs."""
+"""HDFS as a storage backend, with hdfs-native: no JVM, no libhdfs."""
 
 from minflinkd_hdfs.options import HdfsOptions
 from minflinkd_hdfs.storage import HdfsStorage

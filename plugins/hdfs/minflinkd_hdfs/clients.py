@@ -1,4 +1,4 @@
-"""One client for each NameNode or nameservice, kept as long as the process lives."""
+"""One client for each NameNode or nameservice, kept until the process ends."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _clients: dict[tuple[str, HdfsOptions], AsyncClient] = {}
 
 
 def client_of(authority: str, options: HdfsOptions) -> AsyncClient:
-    """That of an authority: `host:port`, a nameservice, or empty for the configuration's default file system.
+    """Return the client of `host:port`, of a nameservice, or (empty) of the configured default file system.
 
-    It is never freed, neither at the end of the process: that waits for the client's threads, with the interpreter's
-    lock held, while they may be waiting for this lock to give an answer to an event loop. Both would wait for ever.
+    It is never freed, not even when the process ends. Freeing it waits for the client's threads with the GIL held,
+    while they may wait for the GIL to pass an answer to an event loop: a deadlock.
     """
     key = authority, options
     if key not in _clients:
-        # Another NameNode of a nameservice is tried at once. A pause and another round are the registry's to make:
-        # hdfs-native's own ends with a panic in its asynchronous client.
+        # Another NameNode of a nameservice is tried at once. The registry makes pauses and further rounds, because
+        # hdfs-native's own end with a panic in its asynchronous client.
         rounds = {"dfs.client.failover.max.attempts": "0" if not authority or ":" in authority else "2"}
         with hdfs_errors(f"hdfs://{authority}"):
             client = AsyncClient(

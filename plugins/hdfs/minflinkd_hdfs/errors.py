@@ -1,7 +1,7 @@
-"""What HDFS and its client raise, as the few kinds of storage errors (S4).
+"""Turns what HDFS and its client raise into the few kinds of storage errors (S4).
 
-hdfs-native raises Python's own errors for the commonest cases, and for all others a RuntimeError with the text of a
-Rust value: `RPCError("<Java class>", "<message and stack>")`, `DataTransferError("...")`, `ChecksumError`.
+hdfs-native raises Python's own errors in the most common cases. In all others it raises a RuntimeError with the text of
+a Rust value: `RPCError("<Java class>", "<message and stack>")`, `DataTransferError("...")`, `ChecksumError`.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ _RUST: dict[str, tuple[type[StorageError], str]] = {
 
 
 class DirectoryNotEmpty(StorageError):
-    """Of a directory that was to go if it is empty."""
+    """A directory to be deleted if empty is not empty."""
 
 
 @contextmanager
 def hdfs_errors(path: str) -> Iterator[None]:
-    """Raise whatever the block raises of its own as a StorageError that names `path` and the cause."""
+    """Turn all errors of the client in the block into a StorageError that names `path` and the cause."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -90,21 +90,21 @@ def hdfs_errors(path: str) -> Iterator[None]:
     except (RuntimeError, NotImplementedError) as error:
         raise of_text(path, str(error)) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust; a class that nobody can import
+        if type(error).__name__ != "PanicException":  # from Rust; the class cannot be imported
             raise
         raise StorageUnavailable(f"hdfs: {path}: the client failed: {_first_line(str(error))}") from error
 
 
 def of_text(path: str, text: str) -> StorageError:
-    """The error that a RuntimeError of hdfs-native stands for."""
+    """Return the error for the text of hdfs-native's RuntimeError."""
     if match := _RPC.match(text):
         name, said = match[1], _first_line(match[2])
         if name == "PathIsNotEmptyDirectoryException":
             return DirectoryNotEmpty(f"hdfs: {path}: {said}")
         kind, hint = _JAVA.get(name, (StorageError, ""))
-        if name == "AccessControlException" and "(is not a directory)" in said:  # of a path below a file
+        if name == "AccessControlException" and "(is not a directory)" in said:  # for a path below a file
             kind, hint = ObjectNotFound, ""
-        if name == "IOException" and "could only be written to" in said:  # no DataNode took the block
+        if name == "IOException" and "could only be written to" in said:  # no DataNode accepted the block
             kind, hint = StorageUnavailable, _BLOCKS
         return kind(f"hdfs: {path}: {name}: {said}", hint=hint)
     match = _VARIANT.match(text)

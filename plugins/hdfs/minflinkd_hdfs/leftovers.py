@@ -1,7 +1,7 @@
-"""Temporary files of writers that were killed: hidden, and deleted when a directory that they keep from going is met.
+"""Hidden temporary files of killed writers. They are deleted when they keep a directory from being deleted.
 
-Nothing tells such a file from one that is being written but its age and its lease: the NameNode lets nobody append to a
-file whose writer has been heard of within the last minute.
+Only its age and its lease tell such a file from one that is being written: the NameNode lets nobody append to a file if
+it has heard from the writer within the last minute.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _REMEMBERED = 10_000  # directories
 
 
 class Leftovers:
-    """Of one process. A directory is looked through once in `age` seconds, however often it is met."""
+    """The leftovers that one process has found. A directory is searched at most once in `age` seconds."""
 
     def __init__(self, age: float) -> None:
         self._age = age
-        self._met: dict[tuple[str, str], tuple[float, str]] = {}  # (authority, directory) -> (time of next look, bound)
+        self._met: dict[tuple[str, str], tuple[float, str]] = {}  # (authority, directory) -> (next search, bound)
 
     async def clear(self, client: AsyncClient, authority: str, directory: str, bound: str) -> bool:
-        """Delete those in a directory that could not be removed. Whether it may be empty now.
+        """Delete the leftovers in a directory that could not be deleted. Returns whether it may be empty now.
 
-        `bound`: which of the directories above it stay, when it goes at last.
+        When the directory is deleted at last, so are its empty parents below `bound`.
         """
         place = authority, directory
         if time.monotonic() < self._met.get(place, (0.0, ""))[0]:
@@ -50,7 +50,7 @@ class Leftovers:
         return False
 
     def due(self, authorities: Container[str]) -> list[tuple[str, str, str]]:
-        """(authority, directory, bound) of those to be looked through again, on these NameNodes."""
+        """Return (authority, directory, bound) of directories on these NameNodes that should be searched again."""
         now = time.monotonic()
         return [(*at, bound) for at, (when, bound) in self._met.items() if when <= now and at[0] in authorities]
 
@@ -67,17 +67,17 @@ class Leftovers:
 
 
 async def _delete_dead(client: AsyncClient, name: str) -> bool:
-    """Delete a temporary file, unless its writer holds its lease. Whether it is gone."""
+    """Delete a temporary file unless its writer holds its lease. Returns whether it is gone."""
     try:
         with hdfs_errors(name):
             try:
                 await client.append(name)
             except FileExistsError:
-                return False  # its writer lives
+                return False  # its writer is alive
             except FileNotFoundError:
                 return True
     except StorageUnavailable as error:
-        if "RecoveryInProgressException" not in error.message:  # of a lease that has run out
+        if "RecoveryInProgressException" not in error.message:  # the lease has expired
             raise
     with hdfs_errors(name):
         await client.delete(name)

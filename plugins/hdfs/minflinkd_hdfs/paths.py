@@ -1,4 +1,4 @@
-"""Paths as the registry gives them: `<authority>/<names>`; the authority is `host:port`, a nameservice, or empty."""
+"""Paths from the registry: `<authority>/<names>`. The authority is `host:port`, a nameservice, or empty."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minflinkd.storage.interface import InvalidPath
 
 
 def split(path: str) -> tuple[str, str]:
-    """(authority, absolute path on it). Raises InvalidPath for what HDFS cannot hold, or what climbs."""
+    """Return (authority, absolute path). Raises InvalidPath for `..`, and for names that HDFS cannot store."""
     authority, _, rest = path.partition("/")
     names = rest.split("/")
     if not path or "\0" in path or ".." in names or "." in names:

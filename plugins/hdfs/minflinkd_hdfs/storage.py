@@ -1,4 +1,4 @@
-"""HDFS as a storage backend. The NameNode makes rename atomic, and a rename that replaces nothing has one winner."""
+"""HDFS as a storage backend. Its rename is atomic, and a rename that may not replace a file has one winner."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from minflinkd_hdfs.writer import HdfsWriter
 
 CHUNK = 4 << 20  # bytes of a read
 _PARALLEL = 16  # deletions at a time
-_BATCH = 100  # paths that one attempt is for
-_VANISHED = 100  # times that a directory may be deleted under a rename before it gives up
-_CLEANING = 5.0  # seconds that what was broken off has at the end of the process
+_BATCH = 100  # paths per attempt
+_VANISHED = 100  # how often a directory may be deleted during a rename before it gives up
+_CLEANING = 5.0  # seconds for cleaning up broken-off writes when the process ends
 
 log = structlog.get_logger(__name__)
 
@@ -108,20 +108,20 @@ class HdfsStorage(Storage):
                 try:
                     await client.rename(name, new_name, overwrite=True)
                     return
-                except FileNotFoundError:  # the source, or the directory of the target
+                except FileNotFoundError:  # the source or the target's directory is missing
                     if await self._status(source) is None:
                         raise
                 await client.mkdirs(posixpath.dirname(new_name), create_parent=True)
         raise StorageUnavailable(f"hdfs: {target}: its directory is deleted again and again")
 
     async def sync(self, paths: Sequence[str]) -> None:
-        """DataNodes have what was closed. Raises ObjectNotFound."""
+        """Check that the files exist: DataNodes have what was closed. Raises ObjectNotFound."""
         for start in range(0, len(paths), _BATCH):
             batch = paths[start : start + _BATCH]
             await self.attempts("stat", batch[0], partial(for_each, batch, self.stat, limit=_PARALLEL))
 
     async def aclose(self) -> None:
-        """Connections stay: see `clients`."""
+        """Wait for cleanups. Connections stay open: see `clients`."""
         if self._cleaning:
             _, late = await asyncio.wait(self._cleaning, timeout=_CLEANING)
             for task in late:
@@ -155,7 +155,7 @@ class HdfsStorage(Storage):
         try:
             with hdfs_errors(path):
                 file = await client.create(temporary, options)
-        except BaseException:  # it may be there all the same
+        except BaseException:  # the file may exist all the same
             self._clean(client, temporary)
             raise
         return HdfsWriter(client, path, name, temporary, file, self.attempts)
@@ -173,7 +173,7 @@ class HdfsStorage(Storage):
         task.add_done_callback(self._cleaning.discard)
 
     async def _walk(self, authority: str, directory: str) -> AsyncIterator[Entry]:
-        """Files below it in the order of their paths."""
+        """Yield the files below a directory, in the order of their paths."""
         for name, status in await self._children(authority, directory):
             if status.isdir:
                 async for entry in self._walk(authority, name):
@@ -182,7 +182,10 @@ class HdfsStorage(Storage):
                 yield Entry(join(authority, name), status.length, status.modification_time)
 
     async def _children(self, authority: str, directory: str) -> Sequence[tuple[str, FileStatus]]:
-        """Those of one directory, where a directory stands where its files' paths do; none if it is no directory."""
+        """Return the children of a directory, sorted so that a directory comes where its files' paths do.
+
+        None if it is not a directory.
+        """
         client, found = self._client(authority), list[tuple[str, FileStatus]]()
         with hdfs_errors(join(authority, directory)):
             try:
@@ -207,14 +210,14 @@ class HdfsStorage(Storage):
             await self._remove_empty(authority, name)
 
     async def _remove_empty(self, authority: str, directory: str) -> None:
-        """A directory with those in it, as far as they hold nothing."""
+        """Delete a directory and the directories in it, as far as they are empty."""
         for name, status in await self._children(authority, directory):
             if status.isdir:
                 await self._remove_empty(authority, name)
         await self._remove_directory(authority, directory, posixpath.dirname(directory))
 
     async def _remove_upwards(self, emptied: set[tuple[str, str, str]]) -> None:
-        """(authority, directory, bound) of each; then what this empties above them, level by level."""
+        """Delete empty directories, given as (authority, directory, bound), then emptied parents level by level."""
 
         async def remove(place: tuple[str, str, str]) -> bool:
             return await self.attempts("delete", join(*place[:2]), lambda: self._remove_directory(*place))
@@ -229,7 +232,7 @@ class HdfsStorage(Storage):
             waiting = waiting.difference(level) | {place for place in above if _is_inside(place[1], place[2])}
 
     async def _look_again(self, authority: str, directory: str, bound: str) -> None:
-        """At a directory that killed writers kept from going. What comes of it is no caller's matter."""
+        """Retry a directory that leftovers of killed writers kept from being deleted. No caller sees a failure."""
         self._leftovers.forget(authority, directory)
         try:
             await self._remove_upwards({(authority, directory, bound)})
@@ -241,7 +244,7 @@ class HdfsStorage(Storage):
             log.warning("what killed writers left is looked for again later", path=path, error=error.message)
 
     async def _remove_directory(self, authority: str, directory: str, bound: str) -> bool:
-        """Whether there is none any more."""
+        """Delete a directory if it is empty. Returns whether it is gone."""
         client, path = self._client(authority), join(authority, directory)
         for _ in range(2):
             status = await self._status(path)

@@ -1,4 +1,4 @@
-"""A file being written: a hidden temporary one beside the target, which is renamed when it is whole."""
+"""Writes a file: a hidden temporary one next to the target, which is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from minflinkd.storage.interface import Attempts, Entry, StorageUnavailable, Wri
 from minflinkd.storage.writing import Unbroken
 from minflinkd_hdfs.errors import hdfs_errors
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two questions whether a file is complete
-_CLOSING = 30.0  # seconds until a file has to be complete once all of it was sent
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two checks whether a file is complete
+_CLOSING = 30.0  # seconds for a file to be complete after all of it was sent
 
 
 class HdfsWriter(Writer):
     def __init__(
         self, client: AsyncClient, path: str, name: str, temporary: str, file: AsyncFileWriter, attempts: Attempts
     ) -> None:
-        """`path`: as callers name it; `name`, `temporary`: as the NameNode does."""
+        """`path` is the callers' name; `name` and `temporary` are the NameNode's."""
         self._client = client
         self._path = path
         self._name = name
@@ -45,7 +45,7 @@ class HdfsWriter(Writer):
         return await self.publish(exclusive=False)
 
     async def publish(self, *, exclusive: bool) -> Entry:
-        """Raises ObjectExists where `exclusive` lost."""
+        """Finish the file and give it its name. With `exclusive`, raises ObjectExists if the name is taken."""
         if self._committed is None:
             if self._aborted:
                 raise StorageUnavailable(f"hdfs: {self._path}: the writer is closed")
@@ -75,7 +75,7 @@ class HdfsWriter(Writer):
         with hdfs_errors(self._path):
             try:
                 await self._client.rename(self._temporary, self._name, overwrite=not exclusive)
-            except FileNotFoundError as error:  # an earlier rename may have been done and its answer lost
+            except FileNotFoundError as error:  # an earlier rename may have succeeded with its answer lost
                 try:
                     found = await self._client.get_file_info(self._name)
                 except FileNotFoundError:
@@ -86,10 +86,10 @@ class HdfsWriter(Writer):
     async def _close(self) -> None:
         """Complete the file.
 
-        The NameNode calls a file complete when a DataNode has reported its last block, which takes some milliseconds
-        from the end of the block; hdfs-native asks at once, and again after 0.5 s. Its second question is brought
-        forward: once the NameNode tells the whole length, the first one has reached it, with the last block's length,
-        and another one needs nothing that the first call still holds.
+        The NameNode considers a file complete when a DataNode has reported its last block, some milliseconds after the
+        block's end. hdfs-native asks at once and again after 0.5 s. This asks a second time sooner: once the NameNode
+        reports the whole length, the first request has reached it with the last block's length, and a second call needs
+        nothing that the first one still holds.
         """
         pause, asked = _FIRST_PAUSE, False
         try:
@@ -112,7 +112,7 @@ class HdfsWriter(Writer):
         closing, self._closing = self._closing, None
         try:
             closing.result()
-        except RuntimeError as error:  # not open any more: an earlier call has completed it, and its answer was lost
+        except RuntimeError as error:  # no longer open: an earlier call has completed it, and its answer was lost
             if not (cancel and "LeaseExpiredException" in str(error)):
                 raise
         return True
@@ -123,7 +123,7 @@ class HdfsWriter(Writer):
             closing.cancel()
             await asyncio.wait({closing})
             if not closing.cancelled():
-                closing.exception()  # taken note of: the next call says it again
+                closing.exception()  # mark as retrieved: the next call raises it again
 
     def _lost(self) -> StorageUnavailable:
         why = f"hdfs: {self._path}: its temporary file is gone"

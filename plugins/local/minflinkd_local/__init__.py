@@ -1,4 +1,4 @@
-"""The local file system as a storage backend: directories that one machine, or all through a mount, can reach."""
+"""The local file system as a storage backend: directories of one machine, or shared by all through a mount."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from minflinkd.storage.writing import Unbroken
 from minflinkd_local import files
 from minflinkd_local.threads import MountThreads
 
-_PAGE = 1000  # entries of a listing per trip to a thread
-_BATCH = 1000  # paths of a deletion per trip
+_PAGE = 1000  # entries of a listing per call in a thread
+_BATCH = 1000  # paths of a deletion per call
 
 
 class LocalStorage(Storage):
-    """What hangs in the kernel hangs in threads that nothing else needs (`threads`); time limits are the caller's."""
+    """Calls that hang in the kernel hang in threads that nothing else needs (`threads`). Callers set time limits."""
 
     scheme = ("file",)
     capabilities = Capabilities(atomic_rename=True, exclusive_create=True, consistent_list=True)
@@ -77,7 +77,7 @@ class LocalStorage(Storage):
         if len(doomed) <= _BATCH:
             await self._delete(doomed, below)
             return
-        for start in range(0, len(doomed), _BATCH):  # each with limits of its own
+        for start in range(0, len(doomed), _BATCH):  # each batch has its own time limits
             batch = doomed[start : start + _BATCH]
             await self.attempts("delete", batch[0], partial(self._delete, batch, below))
 
@@ -109,7 +109,7 @@ class LocalStorage(Storage):
 
 
 class LocalWriter(Writer):
-    """Small pieces are collected, so that a trip to a thread carries at least a mebibyte."""
+    """Collects small pieces, so that a call in a thread writes at least one MiB."""
 
     def __init__(self, threads: MountThreads, path: str) -> None:
         self._threads = threads
@@ -145,7 +145,7 @@ class LocalWriter(Writer):
 
 
 def _checked(path: str) -> str:
-    """Raises InvalidPath for what is not absolute, or climbs."""
+    """Return the path. Raises InvalidPath if it is not absolute or contains `..`."""
     if not os.path.isabs(path) or "\0" in path or ".." in path.split("/"):
         raise InvalidPath(f"file: {path[:200]!r} is not an absolute path without ..")
     return path

@@ -1,7 +1,7 @@
-"""Files on a POSIX file system, in plain blocking calls: written whole or not at all, read in pieces, listed in order.
+"""Files on a POSIX file system, with blocking calls: written whole or not at all, read in pieces, listed in order.
 
-Everything here runs in threads; an open file has a lock, since a cancelled caller closes it while its last call may
-still be under way.
+Everything here runs in threads. An open file has a lock, because a cancelled caller closes it while its last call may
+still be running.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from minflinkd.storage.temporary import is_temporary, temporary_beside
 T = TypeVar("T")
 
 CHUNK = 1024 * 1024  # bytes
-_ABANDONED = 3600.0  # seconds without a write, after which a temporary file's writer is taken for dead
-_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EPERM)  # the last: ext4, as a directory is deleted
-_VANISHED = 100  # times that a directory may be deleted under a writer before it gives up
+_ABANDONED = 3600.0  # seconds without a write until a temporary file's writer is considered dead
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EPERM)  # EPERM: ext4, in a directory being deleted
+_VANISHED = 100  # how often a directory may be deleted during a write before it gives up
 
 
 class Draft:
-    """A file being written that has no name until it is published, so that a killed process leaves nothing.
+    """A file being written. It has no name until it is published, so a killed process leaves nothing behind.
 
-    Where the file system has no unnamed files, it is a hidden one beside the target; so it is for a moment when it
-    replaces another. What a killed process leaves of these goes with the directory, once it is old.
+    If the file system has no unnamed files, it is a hidden one next to the target, and so it is briefly when it
+    replaces another file. Hidden files that a killed process leaves are deleted with their directory, once they are
+    old.
     """
 
     def __init__(self, path: str, *, unnamed: bool = True) -> None:
@@ -48,7 +49,7 @@ class Draft:
                 rest = rest[os.write(self._descriptor(), rest) :]
 
     def publish(self, *, exclusive: bool = False) -> Entry:
-        """Durable, whole, under its name. Raises FileExistsError where `exclusive` lost."""
+        """Make the file durable and give it its name. With `exclusive`, raises FileExistsError if the name is taken."""
         with self._lock:
             fd = self._descriptor()
             os.fsync(fd)
@@ -58,7 +59,7 @@ class Draft:
             return _entry(self._path, found)
 
     def discard(self) -> None:
-        """Idempotent; after `publish` it does nothing."""
+        """Discard the file. Idempotent; does nothing after `publish`."""
         with self._lock:
             self._close()
 
@@ -77,9 +78,9 @@ class Draft:
             try:
                 os.link(self._temporary, self._path)
             except FileExistsError:
-                if os.fstat(fd).st_nlink != 2:  # else it is there by this very link: NFS asked twice
+                if os.fstat(fd).st_nlink != 2:  # otherwise this link made it: NFS sent the request twice
                     raise
-            return  # the temporary name goes with _close
+            return  # _close removes the temporary name
         os.rename(self._temporary, self._path)
         self._temporary = None
 
@@ -115,7 +116,7 @@ class Draft:
 
 
 class Reading:
-    """A range of a file, read piece by piece."""
+    """Reads a range of a file piece by piece."""
 
     def __init__(self, path: str, offset: int, length: int | None) -> None:
         self._path = path
@@ -126,14 +127,14 @@ class Reading:
         self._closed = False
 
     def next(self) -> bytes:
-        """The next piece; empty at the end of the range or of the file. Opens the file when first called."""
+        """Return the next piece; empty at the end of the range or the file. The first call opens the file."""
         data = self._read()
         if self._closed:
             self.close()
         return data
 
     def close(self) -> None:
-        """Does not wait for a call of `next` that hangs: the file is closed when that comes back."""
+        """Close the file. Does not wait for a call of `next` that hangs; that call closes the file when it returns."""
         self._closed = True
         if self._lock.acquire(blocking=False):
             try:
@@ -170,14 +171,16 @@ def _entry(path: str, found: os.stat_result) -> Entry:
 
 
 def walk(directory: str) -> Iterator[Entry]:
-    """Files below `directory` in the order of their paths. What vanishes meanwhile is left out; no links to
-    directories are followed."""
+    """Yield the files below `directory`, in the order of their paths.
+
+    Files that vanish meanwhile are left out. Links to directories are not followed.
+    """
     try:
         with os.scandir(directory) as found:
             below = [(item.name + "/" if item.is_dir(follow_symlinks=False) else item.name) for item in found]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for name in sorted(below):  # with its slash a directory stands where its files' paths do
+    for name in sorted(below):  # with its slash a directory sorts where its files' paths do
         path = os.path.join(directory, name)
         if name.endswith("/"):
             yield from walk(path[:-1])
@@ -213,20 +216,20 @@ def delete(path: str, below: str | None) -> None:
     except (IsADirectoryError, PermissionError):  # POSIX allows either for a directory
         if os.path.isdir(path):
             _remove_empty(path)
-        elif os.path.lexists(path):  # else another process removed the directory between the two calls
+        elif os.path.lexists(path):  # otherwise another process removed the directory between the two calls
             raise
     while directory.startswith(bound + "/"):
         try:
             os.rmdir(directory)
         except FileNotFoundError:
             pass
-        except OSError:  # not empty, or not ours: it stays, and so do those above
+        except OSError:  # not empty or not ours: it stays, and so do its parents
             return
         directory = os.path.dirname(directory)
 
 
 def sync(path: str) -> None:
-    """The file and its name."""
+    """Make the file and its name durable."""
     _fsync(path)
     _fsync(os.path.dirname(path))
 
@@ -236,7 +239,7 @@ class _SourceMissing(Exception):
 
 
 def in_directory(path: str, action: Callable[[], T], *, sync: bool = True) -> T:
-    """Do what needs the directory of `path`, which is made when it is missing, however often it vanishes."""
+    """Run an action that needs the directory of `path`. Creates the directory whenever it is missing."""
     directory = os.path.dirname(path)
     for _ in range(_VANISHED):
         try:
@@ -247,7 +250,7 @@ def in_directory(path: str, action: Callable[[], T], *, sync: bool = True) -> T:
     else:
         answer = action()
     if sync:
-        with contextlib.suppress(FileNotFoundError):  # deleted already, file and all
+        with contextlib.suppress(FileNotFoundError):  # the directory is already deleted, with the file
             _fsync(directory)
     return answer
 
@@ -261,15 +264,15 @@ def _make_directory(path: str) -> None:
         os.mkdir(path)
         _fsync(parent)
     except FileExistsError:
-        with contextlib.suppress(FileNotFoundError):  # made by another, and vanished again
+        with contextlib.suppress(FileNotFoundError):  # created by another process, and deleted again
             if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory") from None
     except FileNotFoundError:
-        pass  # the one above it vanished; either way the caller tries again
+        pass  # the parent vanished; the caller tries again
 
 
 def _remove_empty(directory: str) -> None:
-    """With what killed writers have left in it."""
+    """Delete an empty directory tree, and old temporary files of killed writers in it."""
     for path, _, names in os.walk(directory, topdown=False):
         try:
             for name in names:
@@ -277,7 +280,7 @@ def _remove_empty(directory: str) -> None:
                     _remove_old(os.path.join(path, name))
             os.rmdir(path)
         except OSError:
-            continue  # holds something
+            continue  # not empty
 
 
 def _remove_old(temporary: str) -> None:
@@ -296,7 +299,7 @@ def _fsync(path: str) -> None:
 
 def _link_unnamed(fd: int, path: str) -> None:
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:  # without a directory's descriptor Python calls link(2), which does not follow /proc's link
+    try:  # without dst_dir_fd Python calls link(2), which does not follow the link in /proc
         os.link(f"/proc/self/fd/{fd}", os.path.basename(path), dst_dir_fd=directory, follow_symlinks=True)
     finally:
         os.close(directory)

@@ -1,8 +1,8 @@
-"""Threads for calls that may hang in the kernel, as on a network mount whose server is away.
+"""Threads for calls that may hang in the kernel, e.g. on a network mount without its server.
 
-Each mount has threads of its own, and none is of the event loop's: what hangs holds up nothing else, nor the end of the
-process. Calls that change one path keep their order, also when a caller has given up: what comes back late must not
-undo what came after it.
+Each mount has its own threads, separate from the event loop's, so that a call that hangs delays nothing else, not even
+the end of the process. Calls that change a path keep their order even if a caller has given up: a late call must not
+undo a later one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minflinkd.storage.interface import StorageUnavailable
 T = TypeVar("T")
 
 MOST = 16  # threads of one mount
-_IDLE = 10.0  # seconds after which a thread without work ends
+_IDLE = 10.0  # seconds until an idle thread ends
 _MOUNTS_KNOWN_FOR = 5.0  # seconds
 _MOUNTINFO = "/proc/self/mountinfo"
 
 
 class Threads:
-    """A few daemon threads with one queue. `concurrent.futures` has none that let a process end while one hangs."""
+    """A few daemon threads with one queue. Threads of `concurrent.futures` that hang keep the process from ending."""
 
     def __init__(self, name: str, most: int = MOST) -> None:
         self._name = name
@@ -36,10 +36,10 @@ class Threads:
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._threads = 0
-        self._busy = 0  # or about to be
+        self._busy = 0  # includes those about to start work
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Raises StorageUnavailable where the system gives no thread, and there is none yet."""
+        """Run `act` in a thread. Raises StorageUnavailable if there is no thread and none can be started."""
         future: Future[T] = Future()
         with self._lock:
             if self._busy >= self._threads and self._threads < self._most:
@@ -74,20 +74,20 @@ class Threads:
 
 
 class MountThreads:
-    """Calls about paths, in the threads of the mount that each path lies on, by its text alone."""
+    """Runs calls about paths in the threads of each path's mount, which is found from the path's text alone."""
 
     def __init__(self) -> None:
         self._threads: dict[str, Threads] = {}
         self._mounts: Sequence[str] = ()
         self._known_until = 0.0
-        self._last: dict[str, asyncio.Future[None]] = {}  # by path: the end of the last call that changes it
+        self._last: dict[str, asyncio.Future[None]] = {}  # by path: done when the last call that changes it has ended
 
     async def run(self, path: str, act: Callable[[], T]) -> T:
-        """A call that changes nothing, or only what nobody else knows."""
+        """Run a call that changes nothing, or only files that nobody else knows."""
         return await asyncio.wrap_future(self._of(path).submit(act))
 
     async def change(self, paths: Iterable[str], act: Callable[[], T]) -> T:
-        """A call that begins when all earlier ones about one of the paths have ended, whoever waits for them."""
+        """Run a call after all earlier changes of any of the paths have ended, even those given up by their callers."""
         paths = list(paths)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         earlier = {self._last[path] for path in paths if path in self._last}
@@ -128,7 +128,7 @@ class MountThreads:
 
 
 def mount_points() -> list[str]:
-    """Longest first. Asks the kernel for its list, and so no mount for anything."""
+    """Return the mount points, longest first. Reads the kernel's list, so no mount is accessed."""
     try:
         with open(_MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
             found = {_unescaped(line.split(" ", 5)[4]) for line in file}
@@ -157,7 +157,7 @@ def _carry_out(future: Future[Any], act: Callable[[], Any]) -> None:
 
 
 def _follow(call: Future[Any], ended: asyncio.Future[None]) -> None:
-    """`ended` is done when the thread is, even if the call was given up."""
+    """Complete `ended` when the thread is done, even if the call was given up."""
     loop = ended.get_loop()
 
     def tell(_: Future[Any]) -> None:
@@ -168,7 +168,7 @@ def _follow(call: Future[Any], ended: asyncio.Future[None]) -> None:
 
 
 def _after(earlier: Iterable[asyncio.Future[None]], ended: asyncio.Future[None]) -> None:
-    """A call that was given up before it began ends when those before it have."""
+    """Complete `ended`, for a call given up before it began, when the earlier calls have ended."""
     left = [one for one in earlier if not one.done()]
     if not left:
         _end(ended)

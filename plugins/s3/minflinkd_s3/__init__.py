@@ -1,4 +1,4 @@
-"""S3, and what speaks its protocol, as a storage backend."""
+"""S3, and stores with its protocol, as a storage backend."""
 
 from minflinkd_s3.options import S3Options
 from minflinkd_s3.storage import S3Storage

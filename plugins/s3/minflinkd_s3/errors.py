@@ -1,4 +1,4 @@
-"""What S3 and its client raise, as the few kinds of storage errors (S4)."""
+"""Turns what S3 and its client raise into the few kinds of storage errors (S4)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ROOM = "raise the quota, or free space"
 
 
 class RangeBeyondEnd(StorageError):
-    """Of a read that begins where the object ends, or later."""
+    """A read begins at the object's end or after it."""
 
 
 class WritersMet(StorageUnavailable):
-    """Of a conditional write that was refused because another one was under way."""
+    """A conditional write was refused because another one was under way."""
 
 
 class UploadGone(StorageUnavailable):
-    """Of a request for an upload that was ended by somebody else, or by an earlier request."""
+    """The upload of a request was ended by somebody else or by an earlier request."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint, settled=True)
@@ -46,7 +46,7 @@ _BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "NoSuchKey": (ObjectNotFound, ""),
     "NoSuchVersion": (ObjectNotFound, ""),
     "NoSuchUpload": (UploadGone, "write it again; was it ended by somebody else, e.g. by a lifecycle rule?"),
-    "NoSuchBucket": (StorageError, _BUCKET),  # not ObjectNotFound: a wrong bucket is not an empty one
+    "NoSuchBucket": (StorageError, _BUCKET),  # not ObjectNotFound: a wrong bucket must not look like an empty one
     "PreconditionFailed": (ObjectExists, ""),
     "AccessDenied": (PermissionDenied, _ALLOW),
     "AuthorizationHeaderMalformed": (PermissionDenied, "see storage.s3.region"),
@@ -75,7 +75,7 @@ _BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "Throttling": (StorageUnavailable, ""),
     "ThrottlingException": (StorageUnavailable, ""),
 }
-_BY_STATUS: dict[int, tuple[type[StorageError], str]] = {  # a HEAD has no code but its status
+_BY_STATUS: dict[int, tuple[type[StorageError], str]] = {  # a HEAD has only a status, no code
     401: (PermissionDenied, _CREDENTIALS),
     403: (PermissionDenied, _ALLOW),
     404: (ObjectNotFound, ""),
@@ -90,7 +90,7 @@ _BY_STATUS: dict[int, tuple[type[StorageError], str]] = {  # a HEAD has no code 
 
 @contextmanager
 def s3_errors(path: str) -> Iterator[None]:
-    """Raise whatever the block raises as a StorageError that names `path` and the cause."""
+    """Turn every error of the block into a StorageError that names `path` and the cause."""
     try:
         yield
     except boto.ClientError as error:
@@ -112,7 +112,7 @@ def s3_errors(path: str) -> Iterator[None]:
 
 
 def of_answer(path: str, answer: dict[str, Any]) -> StorageError:
-    """The error that an answer reports, or one line of the answer to a request for many."""
+    """Return the error that an answer reports, or that one entry of the answer to a batch request reports."""
     error = answer.get("Error", {})
     code, text = str(error.get("Code", "")), str(error.get("Message", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,4 +1,4 @@
-"""Paths of this backend, `bucket/key`, and what a key may be."""
+"""Paths of this backend, `bucket/key`, and valid keys."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from minflinkd.storage.interface import InvalidPath
 
-_NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # \r would come back as \n
+_NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # \r would be read back as \n
 
 
 def split(path: str) -> tuple[str, str]:
-    """(bucket, key) of an object. Raises InvalidPath."""
+    """Return (bucket, key) of an object. Raises InvalidPath."""
     bucket, _, key = path.partition("/")
     if not bucket or "\0" in path or not is_plain(key):
         raise InvalidPath(f"s3: {path[:200]!r} names no object", hint="bucket/key, without //, . and ..")
@@ -18,7 +18,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def split_directory(path: str) -> tuple[str, str]:
-    """(bucket, what the keys below begin with). Raises InvalidPath."""
+    """Return (bucket, prefix of the keys below). Raises InvalidPath."""
     trimmed = path.rstrip("/")
     if trimmed and "/" not in trimmed and "\0" not in trimmed:
         return trimmed, ""
@@ -27,7 +27,7 @@ def split_directory(path: str) -> tuple[str, str]:
 
 
 def split_listed(path: str) -> tuple[str, str]:
-    """(bucket, key) of what a listing may have given, so with any key; a bucket's is empty. Raises InvalidPath."""
+    """Return (bucket, key) of a path from a listing, with any key; empty for a bucket. Raises InvalidPath."""
     bucket, _, key = path.partition("/")
     if not bucket or "\0" in path:
         raise InvalidPath(f"s3: {path[:200]!r} names no object", hint="bucket/key")
@@ -35,10 +35,10 @@ def split_listed(path: str) -> tuple[str, str]:
 
 
 def is_plain(key: str) -> bool:
-    """Whether no program on the way may take it for another one, as a path of a URL."""
+    """Whether a key, as the path of a URL, cannot be taken for another key."""
     return all(part not in ("", ".", "..") for part in key.split("/"))
 
 
 def fits_xml(key: str) -> bool:
-    """Whether a request that carries its keys in XML can name it."""
+    """Whether a request with its keys in XML can contain this key."""
     return _NOT_IN_XML.search(key) is None

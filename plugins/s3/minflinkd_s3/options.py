@@ -1,4 +1,4 @@
-"""What an operator may set below `storage.s3.` (S7)."""
+"""The options below `storage.s3.` (S7)."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import msgspec
 
 from minflinkd.runtime.units import MemorySize
 
-_LARGEST_COPY = MemorySize(5 << 30)  # that S3 makes with one request
-_SMALLEST_PART = MemorySize(5 << 20)  # S3 takes no smaller one, except as the last
+_LARGEST_COPY = MemorySize(5 << 30)  # copied by S3 with one request
+_SMALLEST_PART = MemorySize(5 << 20)  # S3 accepts no smaller one, except as the last
 
 
 class S3Options(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Credentials and region are those of the SDK's own chain (environment, profiles, roles) unless they stand here."""
+    """Credentials and region come from the SDK's own chain (environment, profiles, roles) unless they are set here."""
 
-    endpoint_url: str | None = None  # of a store that is not Amazon's
+    endpoint_url: str | None = None  # for a store that is not Amazon's
     region: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
     session_token: str | None = None
-    profile: str | None = None  # of the SDK's configuration files
+    profile: str | None = None  # in the SDK's configuration files
     anonymous: bool = False  # no credentials at all, for public buckets
-    path_style: bool | None = (
-        None  # the bucket in the path instead of the host; default: where there is an endpoint-url
-    )
+    path_style: bool | None = None  # the bucket in the path instead of the host; default: if there is an endpoint-url
     part_size: MemorySize = MemorySize(8 << 20)  # an object may have 10,000 parts
     parts_at_once: Annotated[int, msgspec.Meta(ge=1)] = 4  # of one object being written
-    copy_part_size: MemorySize = MemorySize(256 << 20)  # above it an object is copied in parts; each has to be in time
-    sort_listings: bool = False  # for a store that lists by directory and not by key; keeps each listing in memory
+    copy_part_size: MemorySize = MemorySize(256 << 20)  # larger objects are copied in parts, each in time
+    sort_listings: bool = False  # for a store that lists by directory, not by key; keeps each listing in memory
     connect_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0  # seconds
 
     def __post_init__(self) -> None:
@@ -43,4 +41,4 @@ class S3Options(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise ValueError("anonymous excludes access-key and profile")
 
     def __repr__(self) -> str:
-        return f"S3Options(endpoint_url={self.endpoint_url!r}, region={self.region!r})"  # no credentials in any log
+        return f"S3Options(endpoint_url={self.endpoint_url!r}, region={self.region!r})"  # no credentials in logs

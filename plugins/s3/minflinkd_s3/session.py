@@ -1,4 +1,4 @@
-"""The connection to S3: made when first used, in the loop that uses it, and closed in that loop."""
+"""The connection to S3: created at first use, in the loop that uses it, and closed in that loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from botocore.loaders import create_loader
 from minflinkd.storage.interface import StorageError
 from minflinkd_s3.options import S3Options
 
-_CONNECTIONS = 1000  # at most; storage.s3.parallelism bounds the requests
+_CONNECTIONS = 1000  # at most; storage.s3.parallelism limits the requests
 _MODELS = ("endpoints", "partitions", "sdk-default-configuration", "_retry", "s3/service-2", "s3/endpoint-rule-set-1")
 
 
 class S3Session:
-    """An s3fs file system, for its credentials and its client.
+    """An s3fs file system, used for its credentials and its client.
 
-    Requests go through the client itself: the operations of s3fs look before they write, cache listings, try again by
-    themselves, and turn a precondition that failed into EINVAL.
+    Requests use the client directly, because the operations of s3fs check before they write, cache listings, retry by
+    themselves, and turn a failed precondition into EINVAL.
     """
 
     def __init__(self, options: S3Options) -> None:
@@ -59,7 +59,7 @@ class S3Session:
                 config_kwargs=_client_config(options),
             )
             return await system.set_session()
-        except ValueError as error:  # botocore's word for an endpoint that is no URL
+        except ValueError as error:  # botocore's error for an endpoint that is no URL
             raise StorageError(f"s3: {error}", hint="correct storage.s3.endpoint-url") from error
 
 
@@ -67,9 +67,9 @@ def _client_config(options: S3Options) -> dict[str, object]:
     path_style = options.endpoint_url is not None if options.path_style is None else options.path_style
     return {
         "connect_timeout": options.connect_timeout,
-        "read_timeout": None,  # storage.s3.request-timeout holds for it, however long that is
+        "read_timeout": None,  # storage.s3.request-timeout applies, however long it is
         "max_pool_connections": _CONNECTIONS,
-        "retries": {"total_max_attempts": 1, "mode": "standard"},  # whoever calls tries again, and counts it
+        "retries": {"total_max_attempts": 1, "mode": "standard"},  # the caller retries, and counts retries
         "s3": {"addressing_style": "path" if path_style else "auto"},
     }
 
@@ -82,7 +82,7 @@ def _load(profile: str | None) -> AioSession:
 
 @functools.cache
 def _models() -> Any:
-    """The SDK's description of S3, read once: it takes a fifth of a second without giving way."""
+    """Return the SDK's description of S3. Read only once, because that blocks for a fifth of a second."""
     loader = create_loader(AioSession().get_config_variable("data_path"))
     for name in _MODELS:
         service, _, model = name.rpartition("/")

@@ -1,6 +1,6 @@
-"""S3 as a storage backend: conditional writes, uploads in parts, listings as streams of pages.
+"""S3 as a storage backend: conditional writes, multipart uploads, listings as streams of pages.
 
-An object is its key; there are no directories, and no markers in their place.
+There are only keys: no directories, and no markers for them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from minflinkd_s3.names import fits_xml, is_plain, split, split_directory, split
 from minflinkd_s3.options import S3Options
 from minflinkd_s3.session import S3Session
 
-Answer = dict[str, Any]  # of the SDK, which has no types
+Answer = dict[str, Any]  # an answer of the SDK, which has no types
 
 _PIECE = 1 << 20  # bytes of a stream
 _PAGE = 1000  # entries of a listing
-_BATCH = 1000  # keys that one request deletes
+_BATCH = 1000  # keys per deletion request
 _BATCHES_AT_ONCE = 4
 _MOST_PARTS = 10_000
-_MARK = "minflinkd-upload"  # metadata that tells which upload, or which exclusive create, has made an object
+_MARK = "minflinkd-upload"  # metadata that identifies the upload or exclusive create that made an object
 
 
 class S3Storage(MultipartStorage):
@@ -47,7 +47,7 @@ class S3Storage(MultipartStorage):
     def __init__(self, options: S3Options | None = None) -> None:
         self._options = options or S3Options()
         self._session = S3Session(self._options)
-        self._buckets = set[str]()  # that were seen to be there
+        self._buckets = set[str]()  # known to exist
         self.part_size = self._options.part_size
         self.parts_at_once = self._options.parts_at_once
 
@@ -138,7 +138,7 @@ class S3Storage(MultipartStorage):
         in_xml, alone = list[tuple[str, str]](), list[tuple[str, str]]()
         for path in dict.fromkeys(paths):
             bucket, key = split_listed(path)
-            if key:  # a bucket is a directory, and stays
+            if key:  # a bucket is a directory and is kept
                 many = fits_xml(key) and (len(paths) > 1 or not is_plain(key))
                 (in_xml if many else alone).append((bucket, key))
         batches = list[tuple[str, list[str]]]()
@@ -154,7 +154,7 @@ class S3Storage(MultipartStorage):
     # --- requests ---
 
     async def _request(self, operation: str, path: str, **parameters: object) -> Answer:
-        """One request for an object. Raises the kinds of StorageError."""
+        """Make one request for an object. Raises the kinds of StorageError."""
         bucket, key = split(path)
         return await self._call(operation, path, Bucket=bucket, Key=key, **parameters)
 
@@ -165,7 +165,7 @@ class S3Storage(MultipartStorage):
             return answer
 
     async def _pages(self, prefix: str) -> AsyncGenerator[Sequence[Entry], None]:
-        """Every object below a directory, as the store lists them."""
+        """Yield every object below a directory, in pages, in the store's order."""
         bucket, below = split_directory(prefix)
         token: str | None = None
         while True:
@@ -173,7 +173,7 @@ class S3Storage(MultipartStorage):
             yield [
                 _entry(f"{bucket}/{found['Key']}", found["Size"], found)
                 for found in page.get("Contents", ())
-                if not found["Key"].endswith("/")  # another program's marker of a directory
+                if not found["Key"].endswith("/")  # another program's marker for a directory
             ]
             token = page.get("NextContinuationToken")
             if not (token and page.get("IsTruncated")):
@@ -184,7 +184,7 @@ class S3Storage(MultipartStorage):
         return await self._call("list_objects_v2", prefix, Bucket=bucket, Prefix=below, MaxKeys=_PAGE, **at)
 
     async def _try_to_delete(self, bucket: str, what: str | Sequence[str]) -> None:
-        """One key, or those of one request, with limits of its own: many are no more in danger than a few."""
+        """Delete one key or one batch, with its own time limits, so that many keys are as likely to succeed as few."""
         if isinstance(what, str):
             step = partial(self._call, "delete_object", f"{bucket}/{what}", Bucket=bucket, Key=what)
             await self.attempts("delete", f"{bucket}/{what}", step)
@@ -192,7 +192,7 @@ class S3Storage(MultipartStorage):
             await self.attempts("delete", f"{bucket}/{what[0]}", partial(self._delete_batch, bucket, what))
 
     async def _delete_batch(self, bucket: str, keys: Sequence[str]) -> None:
-        """Raises what came of the first key that was refused."""
+        """Delete a batch of keys. Raises the error of the first key that was refused."""
         first = f"{bucket}/{keys[0]}"
         doomed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = await self._call("delete_objects", first, Bucket=bucket, Delete=doomed)
@@ -202,8 +202,11 @@ class S3Storage(MultipartStorage):
                 raise error
 
     async def _put_first(self, path: str, data: bytes) -> Entry:
-        """Marked, since the HTTP client repeats a PUT by itself when a connection that it kept has ended: then the
-        second one is refused because of the first."""
+        """Create an object if it does not exist, with a mark that identifies this call.
+
+        The HTTP client itself repeats a PUT if a reused connection has ended. The second PUT is then refused because of
+        the first, and the mark shows that.
+        """
         mark = secrets.token_hex(8)
         try:
             answer = await self._request("put_object", path, Body=data, IfNoneMatch="*", Metadata={_MARK: mark})
@@ -211,31 +214,31 @@ class S3Storage(MultipartStorage):
             found = await self._found(path)
             if _mark_of(found) == mark:
                 return _entry(path, len(data), found)
-            if found and isinstance(error, WritersMet):  # the other one has won
+            if found and isinstance(error, WritersMet):  # the other write has won
                 raise ObjectExists(f"s3: {path} exists") from None
             raise
         return _written(path, len(data), answer)
 
     async def _found(self, path: str) -> Answer:
-        """What S3 knows of an object; empty where there is none."""
+        """Return S3's description of an object; empty if there is none."""
         try:
             return await self._head(path)
         except ObjectNotFound:
             return {}
 
     async def _head(self, path: str) -> Answer:
-        """The answer to a HEAD does not say what is missing, so it is asked once whether the bucket is there."""
+        """Make a HEAD request. Its answer does not say what is missing, so check once whether the bucket exists."""
         try:
             return await self._request("head_object", path)
         except ObjectNotFound:
             bucket, _ = split(path)
             if bucket not in self._buckets:
-                await self._call("list_objects_v2", path, Bucket=bucket, MaxKeys=1)  # raises that it is not
+                await self._call("list_objects_v2", path, Bucket=bucket, MaxKeys=1)  # raises if it does not exist
                 self._buckets.add(bucket)
             raise
 
     async def _finished(self, path: str, upload: str) -> Entry:
-        """The object, where an earlier request whose answer was lost has made it. Raises StorageUnavailable."""
+        """Return the object, if an earlier request with a lost answer has made it. Raises StorageUnavailable."""
         found = await self._found(path)
         if _mark_of(found) != upload.partition(" ")[0]:
             raise UploadGone(
@@ -261,7 +264,7 @@ class S3Storage(MultipartStorage):
                 UploadId=_id(upload),
                 PartNumber=number,
                 CopySource={"Bucket": bucket, "Key": key},
-                CopySourceIfMatch=source.version,  # all parts are of one object
+                CopySourceIfMatch=source.version,  # so that all parts come from the same object
                 CopySourceRange=f"bytes={start}-{end - 1}",
             )
             return Part(number, end - start, answer["CopyPartResult"]["ETag"])
@@ -278,7 +281,7 @@ class S3Storage(MultipartStorage):
                 await self.attempts("drop", target, lambda: self.drop_parts(target, upload))
             except StorageError as left:
                 error.add_note(f"the unfinished upload is left: {left.message}")
-            if isinstance(error, ObjectExists):  # a precondition that failed: CopySourceIfMatch
+            if isinstance(error, ObjectExists):  # the precondition CopySourceIfMatch failed
                 raise StorageUnavailable(f"s3: {source.path} was replaced while it was copied") from error
             raise
 
@@ -288,7 +291,7 @@ def _entry(path: str, size: int, found: Answer) -> Entry:
 
 
 def _written(path: str, size: int, answer: Answer) -> Entry:
-    """What a request has made. S3 tells its time only where it is asked for it; that of the answer is near."""
+    """Return the entry of a new object. S3 does not return its time, so the time of the answer is used."""
     said = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
     try:
         time = parsedate_to_datetime(said)
@@ -307,5 +310,5 @@ def _mark_of(found: Answer) -> str | None:
 
 
 def _id(upload: str) -> str:
-    """S3's own."""
+    """Return S3's own upload id."""
     return upload.partition(" ")[2]
