@@ -41,7 +41,7 @@ def list_blobs(connection: Connection, job: str | None) -> None:
     """List the blobs, in the order of jobs and keys.
 
     STATE is `receiving` (on its way), `uploaded` (its set is not complete), `referenced` (a job or a message needs it),
-    `staged` (it goes unless somebody takes hold of it), `kept` (its job's record cannot be read), `condemned` (being
+    `staged` (it is deleted unless a job uses it), `kept` (its job's record cannot be read), `condemned` (being
     deleted), or `unknown` (left by an earlier daemon; the next cleanup stages it).
 
     \b
@@ -66,13 +66,13 @@ def list_blobs(connection: Connection, job: str | None) -> None:
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-@click.option("--job", metavar="JOB", help="To which they belong: an id, also one that is yet to be submitted; a name.")
+@click.option("--job", metavar="JOB", help="The job that they belong to: its name or id. It may be submitted later.")
 @click.option("--transient", is_flag=True, help="Not recovered, and yours to delete. Needs no job.")
 @connection_options
 def upload(connection: Connection, files: tuple[Path, ...], job: str | None, transient: bool) -> None:
-    """Upload FILEs and print their keys. What the server has already is not sent.
+    """Upload FILEs and print their keys. Files that the server already has are not sent.
 
-    Those of a job are one set. What nobody takes hold of is deleted after a while (blob.retention.interval).
+    The files of a job are one set. Files that no job uses are deleted after blob.retention.interval.
 
     \b
     Examples:

@@ -25,9 +25,9 @@ _PAUSE = 0.1  # seconds between two queries
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the job has ended.")
 @connection_options
 def cancel(connection: Connection, job: str, wait: bool) -> None:
-    """Cancel a job. What its checkpoints cover is published; then they are deleted, and its slots are free for others.
+    """Cancel a job. Its sinks publish what its checkpoints cover; then the checkpoints are deleted and its slots freed.
 
-    JOB is an id, the beginning of one, or a name. A job that has ended already is a conflict (exit code 5).
+    JOB is an id, the beginning of one, or a name. If the job has already ended, the exit code is 5.
 
     \b
     Examples:

@@ -28,17 +28,19 @@ FAULTS = 1  # the exit code
     "--spark/--no-spark",
     default=True,
     show_default=True,
-    help="Start a Spark session that analyses SQL, schemas and functions; or look at the file alone.",
+    help="Start a Spark session to check SQL, schemas and functions, or check only the file.",
 )
 @click.option(
     "-c",
     "--config",
     "config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The daemon's configuration (taskmanager.spark.conf, ...); without it the one that `serve` would find.",
+    help="The daemon's configuration (taskmanager.spark.conf, ...). Default: what `serve` would read.",
 )
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
-@click.option("--timeout", default=180.0, show_default=True, metavar="SECONDS", help="For the Spark session to start.")
+@click.option(
+    "--timeout", default=180.0, show_default=True, metavar="SECONDS", help="How long the session may take to start."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(
     file: Path,

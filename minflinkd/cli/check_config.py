@@ -20,8 +20,8 @@ from minflinkd.config.load import configuration_file
 def check_config(context: click.Context, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a configuration and show what differs from the defaults.
 
-    FILE is what `minflinkd serve` would read: $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml. Overrides from the
-    environment (MINFLINKD_...) count, as they do for the daemon.
+    The default of FILE is what `minflinkd serve` would read: $MINFLINKD_CONFIG, or /etc/minflinkd/minflinkd.yaml.
+    Overrides from the environment (MINFLINKD_...) apply, as they do for the daemon.
 
     \b
     Exit codes: 0 the daemon starts with it; 2 it does not, and every fault is named.

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.argument("job")
 @connection_options
 def checkpoint(connection: Connection, job: str) -> None:
-    """Take a checkpoint of JOB now, beside the periodic ones, and wait until it is complete. Prints its id.
+    """Take a checkpoint of JOB now, in addition to the periodic ones. Waits until it is complete, and prints its id.
 
-    JOB is an id, the beginning of one, or a name. Sinks publish what the checkpoint covers; it belongs to the job, and
-    goes when a later one takes its place. To keep one, take a savepoint.
+    JOB is an id, the beginning of one, or a name. Sinks publish what the checkpoint covers. The checkpoint
+    belongs to the job and is deleted after a later one is complete. To keep it, take a savepoint.
 
     \b
     Examples:

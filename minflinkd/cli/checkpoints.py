@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def checkpoints(connection: Connection, job: str, checkpoint_id: int | None) -> None:
     """Show a job's last checkpoints, newest first, or one of them with its tasks.
 
-    JOB is an id, the beginning of one, or a name. DURATION is the time to the last acknowledgement, or to the failure;
-    of a task, WAIT is the time until its snapshot could be taken (the micro-batch in progress, and the alignment of its
-    inputs, ALIGNED), SYNC that for taking it, ASYNC that for uploading it.
+    JOB is an id, the beginning of one, or a name. DURATION is the time to the last acknowledgement, or to the failure.
+    For a task, WAIT is the time until its snapshot could be taken: it waits for the micro-batch in progress and for the
+    alignment of its inputs (ALIGNED). SYNC is the time to take the snapshot, ASYNC the time to upload it.
 
     \b
     Examples:

@@ -84,7 +84,7 @@ def connection_options(command: F) -> F:
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-        click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="Of one request."),
+        click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="For one request."),
         click.option(
             "--url",
             envvar="MINFLINKD_URL",

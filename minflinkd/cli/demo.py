@@ -29,9 +29,9 @@ STOP_TIMEOUT = 30.0
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the daemon running, and its directory where it is.")
+@click.option("--keep", is_flag=True, help="Leave the daemon running and keep its directory.")
 @click.option(
-    "--files-per-batch", type=click.IntRange(1, 365), default=6, show_default=True, help="Days a micro-batch."
+    "--files-per-batch", type=click.IntRange(1, 365), default=6, show_default=True, help="Days in a micro-batch."
 )
 @click.option(
     "--examples", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The examples/ directory."

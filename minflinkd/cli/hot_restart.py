@@ -25,7 +25,7 @@ _PAUSE = 0.05  # seconds between two queries
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _ENDED = frozenset({"CANCELED", "FAILED", "FINISHED"})
 _wait_trial = click.option(
-    "--wait-trial", is_flag=True, help="If the job has no input: wait until it has some, and the new version is proven."
+    "--wait-trial", is_flag=True, help="If the job has no input, wait until it has some and the new version is proven."
 )
 
 
@@ -40,13 +40,11 @@ _wait_trial = click.option(
     type=click.Choice(["final", "latest"]),
     default="final",
     show_default=True,
-    help="Where the new version starts: from a further checkpoint, or from the last completed one.",
+    help="Start the new version from a checkpoint that is taken now, or from the last completed one.",
 )
-@click.option(
-    "--allow-non-restored-state", is_flag=True, help="State for which the new version has no place is left behind."
-)
-@click.option("--allow-changed-state", is_flag=True, help="State goes on though it is of something else now.")
-@click.option("--replace", is_flag=True, help="Take the place of a hot restart that is under way.")
+@click.option("--allow-non-restored-state", is_flag=True, help="Drop the state that the new version has no place for.")
+@click.option("--allow-changed-state", is_flag=True, help="Keep state although it means something else now.")
+@click.option("--replace", is_flag=True, help="Replace a hot restart that is under way.")
 @_wait_trial
 @click.option("--detach", is_flag=True, help="Return when the new version is accepted.")
 @connection_options
@@ -64,7 +62,7 @@ def hot_restart(
     wait_trial: bool,
     detach: bool,
 ) -> None:
-    """Replace the running JOB by the version in FILE, which goes on from its state, on the same warm sessions.
+    """Replace the running JOB with the version in FILE. It continues from the job's state, in the same warm sessions.
 
     The new version is checked before anything stops. If it does not come up, the old version runs again from the
     checkpoint that it stopped with. If the job has no input, the new version is on trial until it has some; the command
@@ -123,18 +121,18 @@ def hot_restart(
 
 @click.command()
 @click.argument("job")
-@click.option("--parallelism", type=click.IntRange(1), required=True, help="Of all tasks of the job.")
-@click.option("--least", type=click.IntRange(1), help="With fewer slots no task starts.")
+@click.option("--parallelism", type=click.IntRange(1), required=True, help="For all tasks of the job.")
+@click.option("--least", type=click.IntRange(1), help="The least number of slots a task starts with.")
 @_wait_trial
 @click.option("--detach", is_flag=True, help="Return when it has begun.")
 @connection_options
 def rescale(
     connection: Connection, job: str, parallelism: int, least: int | None, wait_trial: bool, detach: bool
 ) -> None:
-    """Give the running JOB another parallelism: a hot restart of the same version, its state repartitioned by Spark.
+    """Change the parallelism of the running JOB: a hot restart of the same version, with its state repartitioned.
 
     \b
-    Exit codes: as of `minflinkd hot-restart`.
+    Exit codes: as for `minflinkd hot-restart`.
 
     \b
     Examples:

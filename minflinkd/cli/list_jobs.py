@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("list")
-@click.option("-a", "--all", "with_ended", is_flag=True, help="Also those that have ended.")
+@click.option("-a", "--all", "with_ended", is_flag=True, help="Include jobs that have ended.")
 @connection_options
 def list_jobs(connection: Connection, with_ended: bool) -> None:
     """List the jobs, newest first.

@@ -25,11 +25,16 @@ _PAUSE = 0.5  # seconds between two reads of a followed log
 @click.command()
 @click.argument("whose", required=False, metavar="[TASKMANAGER|JOB]")
 @click.argument("name", required=False)
-@click.option("-j", "--job", is_flag=True, help="The first argument is a JOB, even if a TaskManager's id begins so.")
+@click.option(
+    "-j",
+    "--job",
+    is_flag=True,
+    help="The first argument is a JOB, even if a TaskManager's id begins with it.",
+)
 @click.option("--whole", is_flag=True, help="For a job: every line of its TaskManagers' logs, other jobs' included.")
 @click.option("-l", "--list", "names_only", is_flag=True, help="Only list the files.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only about the last LINES lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing what is added, until Ctrl-C.")
 @connection_options
 def logs(
     connection: Connection,
@@ -43,9 +48,9 @@ def logs(
 ) -> None:
     """Print the logs of a job, or a log of a TaskManager: NAME, or its main log.
 
-    JOB is an id, the beginning of one, or a name. Its logs are those of TaskManagers that run its tasks, or on which it
-    failed, as long as they live: all files, or NAME of each. Lines about other jobs are left out; what user code
-    prints is always shown. TASKMANAGER is an id or the beginning of one, and may be left out if there is only one. With
+    JOB is an id, the beginning of one, or a name. Its logs are those of the TaskManagers that run its tasks, or that
+    it failed on: all files, or NAME of each. Lines about other jobs are left out; what user code prints is always
+    shown. TASKMANAGER is an id or the beginning of one, and may be left out if there is only one. With
     --json the files are listed.
 
     \b

@@ -98,5 +98,5 @@ def main() -> None:
       minflinkd stop clicks --drain         write its windows, take a savepoint, end it
 
     `minflinkd COMMAND --help` shows options, exit codes and examples. The daemon is found by --url or
-    $MINFLINKD_URL, else at http://127.0.0.1:8081.
+    $MINFLINKD_URL; the default is http://127.0.0.1:8081.
     """

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def orphans(connection: Connection, dry_run: bool, job: str | None) -> None:
     """Delete files of checkpoints that no checkpoint of any job refers to, running or ended.
 
-    Such are left by a TaskManager that died while it wrote, and by a storage that was away when files were to go. What
-    is younger than execution.checkpointing.file-merging.orphan-grace stays, and so does every savepoint and every
-    checkpoint that was retained. A daemon that does not lead refuses.
+    Such files are left when a TaskManager dies while it writes, or when the storage does not answer a deletion. Files
+    younger than execution.checkpointing.file-merging.orphan-grace are kept, and so are all savepoints and retained
+    checkpoints. Only a daemon that leads can do this.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ class Plugin(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 @click.command()
-@click.option("--check", "uri", metavar="URI", help="Show at a real place which declared capabilities hold.")
+@click.option("--check", "uri", metavar="URI", help="Test which declared capabilities hold at a real place.")
 @click.option(
     "--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For --check: the options storage.*."
 )
@@ -44,8 +44,8 @@ def plugins(
 ) -> None:
     """List the storage backends by URI scheme: what each can do, and whether it can be loaded.
 
-    With --check, some small objects are written to, read from and deleted in a directory of their own below URI, as the
-    daemon would with the same configuration.
+    With --check, some small objects are written, read and deleted in a new directory below URI, as the daemon would do
+    with the same configuration.
 
     \b
     Exit codes: 0; with --check 2 if a declared capability does not hold, 3 if the storage does not answer.

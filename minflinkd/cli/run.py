@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
-@click.option("--name", help="Of the job, instead of the name in the file.")
-@click.option("--wait/--detach", default=False, help="Show the job until it has ended; or return when it is accepted.")
-@click.option("--dry-run", is_flag=True, help="Only check it: the file, the graph, and by Spark its SQL and schemas.")
+@click.option("--name", help="The job's name, instead of the one in the file.")
+@click.option("--wait/--detach", default=False, help="Show the job until it has ended, or return when it is accepted.")
+@click.option("--dry-run", is_flag=True, help="Only check the job: its file, graph, and (with Spark) SQL and schemas.")
 @click.option("--from-savepoint", metavar="PATH", help="Start from this savepoint, or from a checkpoint of any job.")
-@click.option("--claim", is_flag=True, help="It is the job's from now on: deleted when a later one is complete.")
 @click.option(
-    "--allow-non-restored-state", is_flag=True, help="State of vertices that the job no longer has is left behind."
+    "--claim",
+    is_flag=True,
+    help="The job owns the savepoint, and deletes it after a later checkpoint.",
 )
-@click.option("--allow-changed-state", is_flag=True, help="State goes on though it is of something else now.")
+@click.option("--allow-non-restored-state", is_flag=True, help="Drop the state of vertices that the job no longer has.")
+@click.option("--allow-changed-state", is_flag=True, help="Keep state although it means something else now.")
 @connection_options
 def run(
     connection: Connection,
@@ -45,8 +47,8 @@ def run(
 ) -> None:
     """Check the job in FILE, upload its artifacts and submit it.
 
-    Every fault is named with its line; nothing is left behind by a job that was refused. A value of a param that reads
-    as a number, true or false is one, all else is text.
+    Every fault is reported with its line. A refused job leaves nothing behind. If a param's VALUE looks like a number,
+    true or false, it is one; everything else is text.
 
     \b
     Exit codes: 0 accepted (with --wait: FINISHED); 1 the job FAILED or was CANCELED; 2 refused with its faults;

@@ -37,7 +37,8 @@ class _OrTake(click.Group):
 def savepoint() -> None:
     """Take a savepoint of a job: `minflinkd savepoint JOB [DIRECTORY]`; inspect or dispose of one.
 
-    A savepoint is a directory that stands for itself. No job deletes it, unless it was started with --claim.
+    A savepoint is a directory that needs no other files. No job deletes it, except one that was started from it with
+    --claim.
 
     \b
     Examples:
@@ -52,11 +53,11 @@ def savepoint() -> None:
 @click.argument("directory", required=False)
 @connection_options
 def take(connection: Connection, job: str, directory: str | None) -> None:
-    """Take a savepoint of JOB, which goes on. Prints where it lies.
+    """Take a savepoint of JOB, which keeps running. Prints the savepoint's path.
 
-    JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine; without it
-    execution.checkpointing.savepoint-dir counts. If that is not set, savepoints lie in `savepoints` next to the
-    checkpoints.
+    JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine.
+    The default is execution.checkpointing.savepoint-dir. If that is not set either, savepoints are written to
+    `savepoints` next to the checkpoints.
 
     \b
     Examples:

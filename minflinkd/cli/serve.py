@@ -19,13 +19,13 @@ from minflinkd.cli.starting import announce, told
     "--config",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Configuration file; without it $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml, else the defaults.",
+    help="Configuration file. Default: $MINFLINKD_CONFIG, or /etc/minflinkd/minflinkd.yaml if it exists.",
 )
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where jobs, checkpoints and blobs are kept: process.working-dir.",
+    help="The directory of jobs, checkpoints and blobs: process.working-dir.",
 )
 def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. SIGHUP reads the configuration again.

@@ -24,15 +24,15 @@ _PAUSE = 0.1  # seconds between two queries
 @click.argument("job")
 @click.argument("directory", required=False)
 @click.option(
-    "--drain", is_flag=True, help="Let all open windows and timers fire first. For a job that does not come back."
+    "--drain", is_flag=True, help="First let all open windows and timers fire. For a job that will not be continued."
 )
 @connection_options
 def stop(connection: Connection, job: str, directory: str | None, drain: bool) -> None:
-    """Take a savepoint, then end the job as FINISHED. Its sinks publish what the savepoint covers, and nothing else.
+    """Take a savepoint, then end the job as FINISHED. Its sinks publish exactly what the savepoint covers.
 
-    JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine; without it
-    execution.checkpointing.savepoint-dir counts. If that is not set, savepoints lie in `savepoints` next to the
-    checkpoints. Prints where the savepoint lies.
+    JOB is an id, the beginning of one, or a name. DIRECTORY is a URI, or a path on the daemon's machine.
+    The default is execution.checkpointing.savepoint-dir. If that is not set either, savepoints are written to
+    `savepoints` next to the checkpoints. Prints the savepoint's path.
 
     \b
     Examples:

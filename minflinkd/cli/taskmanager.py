@@ -19,12 +19,14 @@ from minflinkd.cli.starting import told
     "--config",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Configuration file, as for `serve`; without it $MINFLINKD_CONFIG, else /etc/minflinkd/minflinkd.yaml.",
+    help="Configuration file, as for `serve`. Default: $MINFLINKD_CONFIG, or /etc/minflinkd/minflinkd.yaml.",
 )
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
-@click.option("--resource-id", metavar="ID", help="Its name: tm- and small letters, digits and -; else a random one.")
+@click.option(
+    "--resource-id", metavar="ID", help="Its name: tm-, then small letters, digits and -. Default: a random one."
+)
 def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
-    """Run one TaskManager, which registers with the daemon by itself, until SIGTERM, Ctrl-C or the daemon ends it.
+    """Run one TaskManager, until SIGTERM, Ctrl-C or the daemon ends it. It registers with the daemon.
 
     It finds the daemon by jobmanager.rpc.address and jobmanager.rpc.port, and proves that it belongs to the cluster by
     the secret in security.secret-file, a copy of the daemon's. Its slots and its session are those of taskmanager.*.
