@@ -17,7 +17,7 @@ class ExternalizedCheckpoints(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Checkpoints, where a job file does not say otherwise."""
+    """Checkpoints, unless a job file says otherwise."""
 
     dir: str = option(
         "execution.checkpointing.dir",
@@ -27,26 +27,26 @@ class Checkpointing:
     interval: Duration = option(
         "execution.checkpointing.interval",
         Duration(10),
-        "Time between the triggers of two checkpoints; 0 turns periodic checkpoints off.",
+        "Time between two checkpoint triggers; 0 turns periodic checkpoints off.",
         reload=Reload.LIVE,
     )
     timeout: Duration = option(
         "execution.checkpointing.timeout",
         Duration(600),
-        "A checkpoint that is not complete after this time is given up.",
+        "A checkpoint that is not complete after this time is aborted.",
         reload=Reload.LIVE,
         at_least=0.01,
     )
     min_pause: Duration = option(
         "execution.checkpointing.min-pause",
         Duration(0),
-        "Least time between the end of one checkpoint and the trigger of the next.",
+        "Shortest time between the end of one checkpoint and the trigger of the next.",
         reload=Reload.LIVE,
     )
     max_concurrent_checkpoints: int = option(
         "execution.checkpointing.max-concurrent-checkpoints",
         1,
-        "How many checkpoints of a job may be in flight at the same time.",
+        "How many checkpoints of a job may be in progress at the same time.",
         reload=Reload.LIVE,
         at_least=1,
     )
@@ -67,21 +67,22 @@ class Checkpointing:
     aligned_checkpoint_timeout: Duration = option(
         "execution.checkpointing.aligned-checkpoint-timeout",
         Duration(0),
-        "A checkpoint whose barriers align for longer than this takes the unread entries of exchanges into the "
-        "snapshot and completes without them being processed; 0: never. At-least-once checkpoints do not align, "
-        "and ignore it.",
+        "How long the barriers of a checkpoint may align before it becomes unaligned; 0: without limit. An unaligned "
+        "checkpoint takes the unread entries of exchanges into the snapshot and completes without processing them. "
+        "At-least-once checkpoints do not align, and ignore this option.",
         reload=Reload.LIVE,
     )
     master_hooks: str = option(
         "execution.checkpointing.master-hooks",
         "",
-        "Names of installed master hooks that take part in the checkpoints of every job, separated by commas.",
+        "Names of installed master hooks, separated by commas, that take part in the checkpoints of every job.",
     )
     orphan_grace: Duration = option(
         "execution.checkpointing.file-merging.orphan-grace",
         Duration(3600),
-        "A file of checkpoints to which nothing refers, such as one that could not be deleted, is deleted when it was "
-        "found so twice, half of this time apart. `minflinkd orphans` leaves alone what is younger than this.",
+        "Grace period for checkpoint files to which nothing refers, such as files that could not be deleted. A file "
+        "is deleted when two checks, half of this time apart, have found it unreferenced. `minflinkd orphans` leaves "
+        "alone files that are younger than this.",
         reload=Reload.LIVE,
         at_least=0.01,
         aliases=("file-merging.orphan-grace",),
@@ -89,44 +90,46 @@ class Checkpointing:
     savepoint_dir: str = option(
         "execution.checkpointing.savepoint-dir",
         "",
-        "URI under which savepoints are written whose request names no directory. Empty: `savepoints` below "
-        "execution.checkpointing.dir if that is set, else below the state directory.",
+        "URI under which savepoints are written if the request names no directory. Empty: `savepoints` below "
+        "execution.checkpointing.dir if that is set, otherwise below the state directory.",
         reload=Reload.LIVE,
         aliases=("state.savepoints.dir",),
     )
     externalized: ExternalizedCheckpoints = option(
         "execution.checkpointing.externalized-checkpoint-retention",
         ExternalizedCheckpoints.DELETE,
-        "What becomes of the checkpoints of a job that is cancelled or fails: with retain they are their user's, and "
-        "jobs can be started from them. With delete those of a failed job stay as long as its result.",
+        "What happens to the checkpoints of a job that is cancelled or fails. retain: they are kept, belong to the "
+        "user, and jobs can be started from them. delete: they are deleted, after a failure only together with the "
+        "job's result.",
         reload=Reload.LIVE,
     )
     file_merging: bool = option(
         "execution.checkpointing.file-merging.enabled",
         True,
-        "State files share physical files. With false each is a file of its own, never rewritten, and the other "
-        "options of file merging but orphan-grace do nothing. A job restores from either kind.",
+        "Whether state files share physical files. With false, each is a file of its own that is never rewritten, and "
+        "the other options of file merging have no effect, except orphan-grace. A job restores from either kind.",
         aliases=("file-merging.enabled",),
     )
     max_file_size: MemorySize = option(
         "execution.checkpointing.file-merging.max-file-size",
         MemorySize(256 << 20),
-        "The state files of a checkpoint are written one after another into one physical file, until it has this size.",
+        "Size of a physical file. The state files of a checkpoint are written into it one after another until it has "
+        "this size.",
         at_least=1,
         aliases=("file-merging.max-file-size",),
     )
     max_file_age: Duration = option(
         "execution.checkpointing.file-merging.max-file-age",
         Duration(10),
-        "Tasks of a job on one TaskManager share a checkpoint's physical files. One that has written its state waits "
-        "no longer than this for those that reach the checkpoint later; they then write to a file of their own.",
+        "Tasks of a job on one TaskManager share a checkpoint's physical files. A task that has written its state "
+        "waits at most this long for tasks that reach the checkpoint later. Those then write to a file of their own.",
         aliases=("file-merging.max-file-age",),
     )
     max_space_amplification: float = option(
         "execution.checkpointing.file-merging.max-space-amplification",
         1.3,
-        "Bytes that a job's checkpoints take in the storage, over those of them that are still needed. Where it would "
-        "be more, a checkpoint writes what it needs of the worst files anew, and these can be deleted.",
+        "How many bytes a job's checkpoints may take in the storage for each byte that is still needed. Above this, a "
+        "checkpoint rewrites what it needs from the worst files, so that these can be deleted.",
         at_least=1,
         aliases=("file-merging.max-space-amplification",),
     )
@@ -150,20 +153,20 @@ class ExponentialDelay:
     max_backoff: Duration = option(
         "restart-strategy.exponential-delay.max-backoff",
         Duration(60),
-        "The delay grows no longer than this.",
+        "Limit up to which the delay grows.",
         reload=Reload.LIVE,
     )
     backoff_multiplier: float = option(
         "restart-strategy.exponential-delay.backoff-multiplier",
         1.5,
-        "Every further failure makes the delay this many times longer.",
+        "Factor by which each further failure lengthens the delay.",
         reload=Reload.LIVE,
         at_least=1,
     )
     jitter_factor: float = option(
         "restart-strategy.exponential-delay.jitter-factor",
         0.1,
-        "Part of the delay that is added or taken at random, so that jobs do not restart all at once.",
+        "Largest fraction of the delay that is added or subtracted at random, so that jobs do not all restart at once.",
         reload=Reload.LIVE,
         at_least=0,
         at_most=1,
@@ -171,13 +174,14 @@ class ExponentialDelay:
     reset_backoff_threshold: Duration = option(
         "restart-strategy.exponential-delay.reset-backoff-threshold",
         Duration(3600),
-        "A job that ran this long without a failure begins again with the first delay.",
+        "After running this long without a failure, a job begins again with the first delay.",
         reload=Reload.LIVE,
     )
     attempts: int | None = option(
         "restart-strategy.exponential-delay.attempts-before-reset-backoff",
         None,
-        "How often a job is restarted, since its delay was last reset, before it is FAILED; null: without limit.",
+        "How often a job is restarted before it is FAILED, counted since its delay was last reset; null: without "
+        "limit.",
         reload=Reload.LIVE,
         at_least=0,
     )
@@ -202,14 +206,14 @@ class FailureRate:
     max_failures_per_interval: int = option(
         "restart-strategy.failure-rate.max-failures-per-interval",
         3,
-        "A job that fails more often than this within the interval is FAILED.",
+        "How many failures a job may have within the interval. With more, it is FAILED.",
         reload=Reload.LIVE,
         at_least=0,
     )
     interval: Duration = option(
         "restart-strategy.failure-rate.failure-rate-interval",
         Duration(60),
-        "The time in which failures are counted.",
+        "Length of the interval in which failures are counted.",
         reload=Reload.LIVE,
         at_least=0.001,
     )
@@ -220,7 +224,7 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartStrategy:
-    """Restarts after a failure, where a job file does not say otherwise."""
+    """Restarts after a failure, unless a job file says otherwise."""
 
     type: RestartStrategyType = option(
         "restart-strategy.type",
@@ -231,9 +235,9 @@ class RestartStrategy:
     warn_after_failures: int = option(
         "restart-strategy.warn-after-failures",
         3,
-        "After this many failures in a row a job is shown as restarting repeatedly: in the log, in `minflinkd list` "
-        "and `info`, over HTTP and in the metrics. A row ends when the job has completed a checkpoint and has run "
-        "twice as long as before its last failure, at least 10 seconds and at most 10 minutes.",
+        "Number of failures in a row after which a job is shown as restarting repeatedly: in the log, in `minflinkd "
+        "list` and `info`, over HTTP and in the metrics. The count starts again when the job has completed a "
+        "checkpoint and has run twice as long as before its last failure (at least 10 seconds, at most 10 minutes).",
         reload=Reload.LIVE,
         at_least=1,
     )
@@ -244,39 +248,39 @@ class RestartStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """How jobs ask for slots."""
+    """How jobs request slots."""
 
     request_timeout: Duration = option(
         "slot.request.timeout",
         Duration(300),
-        "A request for slots that is not served within this time fails, and says why no TaskManager could serve it.",
+        "How long a request for slots may wait. After that it fails, and says why no TaskManager could serve it.",
         at_least=0.1,
     )
     idle_timeout: Duration = option(
         "slot.idle.timeout",
         Duration(50),
-        "A job that runs gives slots back that it has not used for this time.",
+        "A running job gives back slots that it has not used for this long.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotRestart:
-    """A new version of a job that runs."""
+    """Hot restarts: a new version of a running job."""
 
     timeout: Duration = option(
         "hot-restart.timeout",
         Duration(60),
-        "A new version of a job that is not RUNNING within this time, or then not through its first micro-batch within "
-        "it, is given up, and the version before it goes on.",
+        "How long a new version of a job may take to become RUNNING, and then again to finish its first micro-batch. "
+        "If it takes longer, it is given up, and the version before it continues.",
         at_least=0.1,
         reload=Reload.LIVE,
     )
     trial: Duration = option(
         "hot-restart.trial",
         Duration(0),
-        "A new version of a job that has no input is on trial: it takes no checkpoint until it has processed rows, and "
-        "if it fails before that, the old version comes back. When this time has passed since the request, it is "
-        "accepted all the same; 0: the trial lasts until there is input.",
+        "How long a new version of a job that has no input is on trial, counted from the request; 0: until there is "
+        "input. On trial it takes no checkpoint until it has processed rows, and if it fails before that, the old "
+        "version comes back. After this time it is accepted without input.",
         reload=Reload.LIVE,
     )
 
@@ -288,28 +292,28 @@ class SchedulerType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """What a job does that does not get all the slots that it wants."""
+    """Jobs that get fewer slots than they want."""
 
     type: SchedulerType = option(
         "jobmanager.scheduler",
         SchedulerType.ADAPTIVE,
-        "adaptive: a job starts with the slots that there are, at least its min-parallelism, and grows when there are "
-        "more. default: it waits for all of them.",
+        "What a job does if there are fewer slots than it wants. adaptive: it starts with the slots that there are, "
+        "at least its min-parallelism, and grows when there are more. default: it waits for all of them.",
     )
     resource_wait_timeout: Duration = option(
         "jobmanager.adaptive-scheduler.submission.resource-wait-timeout",
         Duration(30),
-        "How long a job waits for all its slots before fewer will do. Longer than a TaskManager takes to start, or "
-        "jobs would start small and be rescaled seconds later.",
+        "How long a job waits for all its slots before it starts with fewer. This should be longer than a TaskManager "
+        "takes to start. Otherwise jobs start small and are rescaled seconds later.",
         aliases=("jobmanager.adaptive-scheduler.resource-wait-timeout",),
     )
     resource_stabilization_timeout: Duration = option(
         "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout",
         Duration(10),
-        "A running job that could grow, but not yet to its full parallelism, waits this long for further slots.",
+        "How long a running job waits for more slots if it could grow, but not yet to its full parallelism.",
     )
     cooldown_after_rescaling: Duration = option(
         "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
         Duration(30),
-        "Least time between a deployment, or a failed try to grow, and the next rescale of a job.",
+        "Shortest time between a deployment, or a failed attempt to grow, and the next rescale of a job.",
     )

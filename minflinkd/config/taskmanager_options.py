@@ -18,20 +18,20 @@ class Driver(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManager:
-    """How many TaskManagers there are."""
+    """Who starts TaskManagers, and how many."""
 
     driver: Driver = option(
         "resourcemanager.driver",
         Driver.PROCESS,
-        "Who starts TaskManagers. process: the daemon, as its children. standalone: the daemon starts none, and uses "
-        "those that register by themselves (`minflinkd taskmanager`); how many there are to be is then not its matter. "
-        "Such TaskManagers are taken with process, too, beside its own.",
+        "Who starts TaskManagers. process: the daemon starts them as its children, and also accepts TaskManagers that "
+        "register by themselves (`minflinkd taskmanager`). standalone: the daemon starts none, uses those that "
+        "register, and does not control how many there are.",
     )
     standby_taskmanagers: int = option(
         "resourcemanager.standby-taskmanagers",
         1,
-        "Warm TaskManagers without a job that are kept ready, so that a job starts at once and a lost TaskManager is "
-        "replaced at once.",
+        "Number of warm TaskManagers that are kept ready without a job. With them a job starts at once, and a lost "
+        "TaskManager is replaced at once.",
         reload=Reload.LIVE,
         at_least=0,
         aliases=("slotmanager.redundant-taskmanager-num",),
@@ -39,29 +39,29 @@ class ResourceManager:
     min_taskmanagers: int = option(
         "resourcemanager.min-taskmanagers",
         0,
-        "Idle TaskManagers are not stopped below this number.",
+        "Number of TaskManagers below which idle ones are not stopped.",
         reload=Reload.LIVE,
         at_least=0,
     )
     max_taskmanagers: int = option(
         "resourcemanager.max-taskmanagers",
         8,
-        "No more TaskManagers than this are started; each needs about taskmanager.memory.heap.size and 500 MiB.",
+        "TaskManagers are started only up to this number. Each needs about taskmanager.memory.heap.size plus 500 MiB.",
         reload=Reload.LIVE,
         at_least=1,
     )
     taskmanager_timeout: Duration = option(
         "resourcemanager.taskmanager-timeout",
         Duration(600),
-        "A TaskManager beyond the minimum and the standbys that was idle for this long is stopped.",
+        "Idle time after which a TaskManager beyond the minimum and the standbys is stopped.",
         reload=Reload.LIVE,
     )
     taskmanager_start_timeout: Duration = option(
         "resourcemanager.taskmanager-registration.timeout",
         Duration(90),
-        "A starting TaskManager is given up and started anew if nothing happens for this long: it does not register, "
-        "or the processes of its session do nothing. The time doubles with each start in a row that was given up. A "
-        "session that makes progress, however slowly, has ten times this long.",
+        "A starting TaskManager is given up and started anew if it does not register, or the processes of its session "
+        "do nothing, for this long. The time doubles with each start in a row that was given up. A session that makes "
+        "progress, however slowly, has ten times this long.",
         reload=Reload.LIVE,
         at_least=1,
         aliases=("taskmanager.start-timeout",),
@@ -86,51 +86,54 @@ class Session:
     spark_master: str = option(
         "taskmanager.spark.master",
         "",
-        "Where the session's executors run: spark://..., yarn, k8s://..., local[n]. Empty: local[slots]. A cluster "
+        "Where the session's executors run: spark://..., yarn, k8s://... or local[n]. Empty: local[slots]. A cluster "
         "needs taskmanager.state.local.root-dir on storage that its executors share.",
     )
     resolve_order: ResolveOrder = option(
         "classloader.resolve-order",
         ResolveOrder.CHILD_FIRST,
-        "Which module wins where a job's artifacts bring one that is installed too: child-first is the job's, except "
-        "for pyspark, minflinkd and the standard library; parent-first the installed one.",
+        "Which module is used if a job's artifacts bring one that is also installed. child-first: the job's, except "
+        "for pyspark, minflinkd and the standard library. parent-first: the installed one.",
     )
     spark_conf: dict[str, str] = option(
         "taskmanager.spark.conf",
         {},
-        "Further Spark settings of every session, set before its JVM starts.",
+        "Additional Spark settings for every session, set before its JVM starts.",
         sensitive=True,
     )
     timeout: Duration = option(
         "taskmanager.session.timeout",
         Duration(60),
-        "A session child that runs, but has answered no ping for this long, is killed and replaced. User code that "
+        "How long a running session child may leave pings unanswered before it is killed and replaced. User code that "
         "holds the interpreter keeps it from answering.",
         at_least=1,
     )
     stopped_timeout: Duration = option(
         "taskmanager.session.stopped-timeout",
         Duration(5),
-        "A session child whose process or JVM is stopped (SIGSTOP) for this long is killed and replaced.",
+        "How long a session child's process or JVM may be stopped (SIGSTOP) before the child is killed and replaced.",
         at_least=0.1,
     )
     max_threads: int = option(
         "taskmanager.session.max-threads",
         1000,
-        "A session child that has more threads, together with its JVM, has aged: it gets no new work where another "
-        "TaskManager can take it, and is replaced when it is idle. A fresh one has about 110, one with 4 tasks 310.",
+        "Number of threads, including those of its JVM, above which a session child has aged. It then gets no new "
+        "work if another TaskManager can take it, and is replaced when it is idle. A fresh session has about 110, one "
+        "with 4 tasks 310.",
         at_least=1,
     )
     max_open_files: int = option(
         "taskmanager.session.max-open-files",
         2000,
-        "Likewise for open descriptors. A fresh session has about 350, one with 4 tasks of parallelism 4 about 500.",
+        "Number of open descriptors above which a session child has aged, as with max-threads. A fresh session has "
+        "about 350, one with 4 tasks of parallelism 4 about 500.",
         at_least=1,
     )
     max_memory: MemorySize | None = option(
         "taskmanager.session.max-memory",
         None,
-        "Likewise for resident memory, without Python workers; null: taskmanager.memory.heap.size and 2 GiB.",
+        "Resident memory, without Python workers, above which a session child has aged, as with max-threads; null: "
+        "taskmanager.memory.heap.size plus 2 GiB.",
         at_least=1,
     )
 
@@ -142,20 +145,20 @@ class TaskManager:
     number_of_task_slots: int = option(
         "taskmanager.numberOfTaskSlots",
         4,
-        "Slots of a TaskManager: how many Spark tasks its session runs at a time.",
+        "Number of slots of a TaskManager: how many Spark tasks its session runs at a time.",
         at_least=1,
     )
     bind_host: str = option(
         "taskmanager.bind-host",
         "127.0.0.1",
-        "Address on which TaskManagers serve the exchanges of their tasks to each other; a request must carry a token "
-        "that is made of the cluster's secret. It is not encrypted.",
+        "Address on which TaskManagers serve the exchanges of their tasks to each other. A request must carry a token "
+        "made from the cluster's secret. Nothing is encrypted.",
     )
     host: str = option(
         "taskmanager.host",
         "",
-        "Host name or address under which other TaskManagers reach this one. Empty: taskmanager.bind-host. A job whose "
-        "tasks run on TaskManagers of several hosts needs both.",
+        "Host name or address at which other TaskManagers reach this one. Empty: taskmanager.bind-host. A job with "
+        "tasks on TaskManagers of several hosts needs both options.",
     )
     data_port: PortRange = option(
         "taskmanager.data.port", PortRange(), "Port on which a TaskManager serves the exchanges of its tasks."
@@ -163,54 +166,58 @@ class TaskManager:
     exchange_max_backlog: MemorySize = option(
         "taskmanager.exchange.max-backlog",
         MemorySize(256 << 20),
-        "A task starts no micro-batch while the slowest reader of its exchange has more than this still to read; so "
-        "much, and the output of one micro-batch, lies on disk at most, on another TaskManager as well.",
+        "A task starts no micro-batch while the slowest reader of its exchange has more than this left to read. An "
+        "exchange takes at most this plus the output of one micro-batch on disk, and so does its copy on another "
+        "TaskManager.",
         at_least=1,
     )
     exchange_timeout: Duration = option(
         "taskmanager.exchange.timeout",
         Duration(30),
-        "A task that could not read its exchange from another TaskManager for this long fails, and is restarted.",
+        "How long a task may be unable to read its exchange from another TaskManager. After that it fails and is "
+        "restarted.",
         at_least=0.1,
     )
     slot_timeout: Duration = option(
         "taskmanager.slot.timeout",
         Duration(10),
-        "A slot that was reserved for a job, and that the job has not accepted within this time, is free again.",
+        "How long a slot stays reserved for a job that has not accepted it. After that the slot is free again.",
         at_least=0.1,
     )
     registration_timeout: Duration | None = option(
         "taskmanager.registration.timeout",
         None,
-        "A TaskManager that could not register for this long exits; null: it tries without end, and a TaskManager that "
-        "the daemon started exits after 10 min.",
+        "How long a TaskManager tries to register before it exits; null: without limit, or 10 min for a TaskManager "
+        "that the daemon started.",
         at_least=1,
     )
     local_state_dir: str = option(
         "taskmanager.state.local.root-dir",
         "",
         "Directory on a local disk or a memory file system for the state of running tasks and the copies of their "
-        "snapshots; on a Spark cluster one that all executors have at the same path. Empty: the TaskManager's working "
+        "snapshots. On a Spark cluster all executors must have it at the same path. Empty: the TaskManager's working "
         "directory.",
         aliases=("taskmanager.state.local.root-dirs",),
     )
     local_recovery: bool = option(
         "execution.state-recovery.from-local",
         True,
-        "A TaskManager keeps the files of the snapshots that it took, for the retained checkpoints, and restores from "
-        "them; from the storage otherwise. They are hard links: they cost disk once their task has deleted the files.",
+        "Whether a TaskManager keeps the files of its snapshots for the retained checkpoints and restores from them "
+        "before it turns to the storage. They are hard links, which take disk space only after their task has deleted "
+        "the files.",
     )
     local_recovery_max_size: MemorySize = option(
         "taskmanager.state.local.max-size",
         MemorySize(10 << 30),
-        "Disk that these copies may take on a TaskManager, files that running tasks still have included: beyond it the "
-        "oldest copies go.",
+        "Disk space that the kept copies of snapshots may take on a TaskManager, including files that running tasks "
+        "still have. Above it, the oldest copies are deleted.",
         at_least=0,
     )
     cancellation_timeout: Duration = option(
         "task.cancellation.timeout",
         Duration(30),
-        "A task that has not ended this long after its cancellation is ended by replacing its session child.",
+        "How long a task may take to end after its cancellation. After that it is ended by replacing its session "
+        "child.",
         at_least=0.1,
     )
     session: Session = field(default_factory=Session)

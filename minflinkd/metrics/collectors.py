@@ -59,7 +59,9 @@ class ClusterCollector(Collector):
             for status, count in sorted(sample.jobs_by_status.items()):
                 jobs.add_metric([status], count)
             yield jobs
-            yield _gauge("minflinkd_jobs_not_shown", "Jobs without metrics of their own.", sample.jobs_left_out)
+            yield _gauge(
+                "minflinkd_jobs_not_shown", "Running jobs that have no metrics of their own.", sample.jobs_left_out
+            )
             yield from _of_jobs(sample.jobs)
         if sample.task_managers is not None:
             yield from _of_resources(sample)
@@ -75,14 +77,16 @@ class RpcCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "minflinkd_rpc_requests",
-            "Requests between parties by message and outcome.",
+            "Requests between components, by message and outcome.",
             labels=["message", "outcome"],
         )
         for (message, outcome), count in sorted(self._outcomes().items()):
             requests.add_metric([message, outcome], count)
         yield requests
         fenced = CounterMetricFamily(
-            "minflinkd_rpc_fenced", "Messages that parties of this daemon refused for their token.", labels=["message"]
+            "minflinkd_rpc_fenced",
+            "Messages that components of this daemon refused because they lack the current leader's token.",
+            labels=["message"],
         )
         for message, count in sorted(self._fenced().items()):
             fenced.add_metric([message], count)
@@ -97,7 +101,7 @@ class StorageCollector(Collector):
         labels = ["scheme", "request"]
         made = CounterMetricFamily("minflinkd_storage_requests", "Requests to storage.", labels=labels)
         failed = CounterMetricFamily("minflinkd_storage_errors", "Requests to storage that failed.", labels=labels)
-        again = CounterMetricFamily("minflinkd_storage_retries", "Requests to storage made again.", labels=labels)
+        again = CounterMetricFamily("minflinkd_storage_retries", "Retries of requests to storage.", labels=labels)
         moved = CounterMetricFamily("minflinkd_storage_bytes", "Bytes moved to or from storage.", labels=labels)
         spent = CounterMetricFamily("minflinkd_storage_seconds", "Seconds spent in storage requests.", labels=labels)
         for scheme, kinds in sorted(self._requests().items()):
@@ -123,7 +127,7 @@ def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
     yield _gauge("minflinkd_slot_needs_pending", "Allocations that jobs wait for.", sample.pending_needs)
     ages = GaugeMetricFamily(
         "minflinkd_taskmanager_heartbeat_age_seconds",
-        "Since a TaskManager's last heartbeat.",
+        "Seconds since a TaskManager's last heartbeat.",
         labels=["taskmanager"],
     )
     for task_manager, age in sample.heartbeat_ages.items():
@@ -133,14 +137,16 @@ def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
 
 def _of_blobs(sample: BlobSample) -> Iterator[Metric]:
     stored = GaugeMetricFamily("minflinkd_blobs", "Blobs that the BlobServer holds.", labels=["state"])
-    sizes = GaugeMetricFamily("minflinkd_blob_stored_bytes", "Their size.", labels=["state"])
+    sizes = GaugeMetricFamily(
+        "minflinkd_blob_stored_bytes", "Bytes of the blobs that the BlobServer holds.", labels=["state"]
+    )
     for state, count in sorted(sample.stored.items()):
         stored.add_metric([state], count)
         sizes.add_metric([state], sample.stored_bytes.get(state, 0))
-    moved = CounterMetricFamily("minflinkd_blob_bytes", "Bytes of blobs up and down.", labels=["direction"])
+    moved = CounterMetricFamily("minflinkd_blob_bytes", "Bytes of blobs uploaded and downloaded.", labels=["direction"])
     moved.add_metric(["up"], sample.received_bytes)
     moved.add_metric(["down"], sample.sent_bytes)
-    transfers = GaugeMetricFamily("minflinkd_blob_transfers", "Transfers under way.", labels=["state"])
+    transfers = GaugeMetricFamily("minflinkd_blob_transfers", "Blob transfers, running or waiting.", labels=["state"])
     transfers.add_metric(["running"], sample.transfers_running)
     transfers.add_metric(["waiting"], sample.transfers_waiting)
     yield from (stored, sizes, moved, transfers)
@@ -156,7 +162,7 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
     yield restarts
     repeated = GaugeMetricFamily(
         "minflinkd_job_restarting_repeatedly",
-        "Failures in a row of a job that restarts repeatedly, by where the last one was; none of a job that does not.",
+        "Failures in a row of a job that restarts repeatedly, by place of the last failure; other jobs are left out.",
         labels=["job", "task", "taskmanager"],
     )
     for job in jobs:
@@ -166,11 +172,11 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
     hot = CounterMetricFamily("minflinkd_job_hot_restarts", "Hot restarts of a job.", labels=["job", "outcome"])
     phases = GaugeMetricFamily(
         "minflinkd_job_hot_restart_seconds",
-        "From the request of a job's last hot restart to the end of a phase.",
+        "Seconds from the request of a job's last hot restart to the end of a phase.",
         labels=["job", "phase"],
     )
     trials = GaugeMetricFamily(
-        "minflinkd_job_on_trial", "Whether a job runs in a version that has found no input yet.", labels=["job"]
+        "minflinkd_job_on_trial", "1 while a job runs a new version that has found no input.", labels=["job"]
     )
     for job in jobs:
         trials.add_metric([job.job_id], job.on_trial)
@@ -184,15 +190,19 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
 
 
 def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Metric]:
-    ended = CounterMetricFamily("minflinkd_checkpoints", "Checkpoints that ended.", labels=["job", "outcome"])
-    causes = CounterMetricFamily("minflinkd_checkpoint_failures", "Failed checkpoints.", labels=["job", "cause"])
+    ended = CounterMetricFamily(
+        "minflinkd_checkpoints", "Checkpoints that ended, by outcome.", labels=["job", "outcome"]
+    )
+    causes = CounterMetricFamily(
+        "minflinkd_checkpoint_failures", "Failed checkpoints, by cause.", labels=["job", "cause"]
+    )
     refused = CounterMetricFamily(
-        "minflinkd_checkpoint_refusals", "Requests for a checkpoint that were refused.", labels=["job", "reason"]
+        "minflinkd_checkpoint_refusals", "Refused requests for a checkpoint, by reason.", labels=["job", "reason"]
     )
     restored = CounterMetricFamily("minflinkd_checkpoint_restores", "Restores from a checkpoint.", labels=["job"])
     durations = GaugeMetricFamily(
         "minflinkd_checkpoint_duration_seconds",
-        "Of the last 1,000 completed ones.",
+        "Duration of the last 1,000 completed checkpoints.",
         labels=["job", "quantile"],
     )
     for job, sample in samples:
@@ -208,50 +218,50 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
     yield from (ended, causes, refused, restored, durations)
     yield from _of_checkpoint_files(samples)
     gauges: list[tuple[str, str, Callable[[CheckpointSample], float | None]]] = [
-        ("minflinkd_checkpoints_in_progress", "Checkpoints under way.", lambda s: s.in_progress),
+        ("minflinkd_checkpoints_in_progress", "Checkpoints in progress.", lambda s: s.in_progress),
         (
             "minflinkd_checkpoint_consecutive_failures",
-            "Counted failures since the last completed one.",
+            "Failures since the last completed checkpoint that count towards a restart of the job.",
             lambda s: s.consecutive_failures,
         ),
         (
             "minflinkd_checkpoint_consecutive_trigger_failures",
-            "Failed triggers since the last one that all tasks took.",
+            "Failed triggers since the last one that all tasks accepted.",
             lambda s: s.consecutive_trigger_failures,
         ),
         (
             "minflinkd_checkpoint_interval_seconds",
-            "Between two periodic triggers; 0: none.",
+            "Seconds between two periodic triggers; 0: no periodic checkpoints.",
             lambda s: s.interval,
         ),
         (
             "minflinkd_checkpoint_last_completed_timestamp_seconds",
-            "When the last completed one was acknowledged, since 1970.",
+            "When the last completed checkpoint was acknowledged, in seconds since 1970.",
             lambda s: s.last_completed,
         ),
         (
             "minflinkd_checkpoint_last_alignment_seconds",
-            "Longest alignment of a task in the last completed one.",
+            "Longest alignment of a task in the last completed checkpoint.",
             lambda s: s.last_alignment,
         ),
         (
             "minflinkd_checkpoint_last_aligned_bytes",
-            "Held back by alignment in the last completed one.",
+            "Bytes held back by alignment in the last completed checkpoint.",
             lambda s: s.last_bytes_aligned,
         ),
         (
             "minflinkd_checkpoint_last_duration_seconds",
-            "Of the last completed one.",
+            "Duration of the last completed checkpoint.",
             lambda s: s.last_duration,
         ),
         (
             "minflinkd_checkpoint_last_state_bytes",
-            "State of the last completed one.",
+            "Bytes of state in the last completed checkpoint.",
             lambda s: s.last_bytes_full,
         ),
         (
             "minflinkd_checkpoint_last_uploaded_bytes",
-            "Uploaded for the last completed one.",
+            "Bytes uploaded for the last completed checkpoint.",
             lambda s: s.last_bytes_uploaded,
         ),
     ]
@@ -266,10 +276,14 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
 def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Metric]:
     gauges: list[tuple[str, str, Callable[[CheckpointSample], float]]] = [
         ("physical_files", "Physical files that retained checkpoints refer to.", lambda s: s.physical_files),
-        ("logical_files", "Live segments in them.", lambda s: s.logical_files),
-        ("stored_bytes", "Size of these files.", lambda s: s.bytes_stored),
-        ("referenced_bytes", "Size of these segments.", lambda s: s.bytes_referenced),
-        ("space_amplification", "Bytes stored for each that is referred to.", lambda s: s.amplification),
+        ("logical_files", "Live segments in the physical files of retained checkpoints.", lambda s: s.logical_files),
+        ("stored_bytes", "Bytes of the physical files of retained checkpoints.", lambda s: s.bytes_stored),
+        (
+            "referenced_bytes",
+            "Bytes of the live segments in the physical files of retained checkpoints.",
+            lambda s: s.bytes_referenced,
+        ),
+        ("space_amplification", "Bytes stored for each byte that checkpoints refer to.", lambda s: s.amplification),
         ("files_deleting", "Files that are still to be deleted.", lambda s: s.files_deleting),
     ]
     for name, text, value in gauges:
@@ -281,7 +295,7 @@ def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterato
         ("files_created", "Physical files that were acknowledged.", lambda s: s.files_created),
         ("files_deleted", "Physical files that were deleted.", lambda s: s.files_deleted),
         ("compactions", "Physical files that were rewritten.", lambda s: s.compactions),
-        ("rewritten_bytes", "Written again by compactions.", lambda s: s.bytes_rewritten),
+        ("rewritten_bytes", "Bytes rewritten by compactions.", lambda s: s.bytes_rewritten),
     ]
     for name, text, value in counters:
         counter = CounterMetricFamily(f"minflinkd_checkpoint_{name}", text, labels=["job"])
@@ -289,8 +303,14 @@ def _of_checkpoint_files(samples: list[tuple[str, CheckpointSample]]) -> Iterato
             counter.add_metric([job], value(sample))
         yield counter
     labels = ["job", "request"]
-    calls = CounterMetricFamily("minflinkd_checkpoint_storage_calls", "A coordinator's requests.", labels=labels)
-    spent = CounterMetricFamily("minflinkd_checkpoint_storage_seconds", "Seconds spent in them.", labels=labels)
+    calls = CounterMetricFamily(
+        "minflinkd_checkpoint_storage_calls", "Requests of a job's checkpoint coordinator to storage.", labels=labels
+    )
+    spent = CounterMetricFamily(
+        "minflinkd_checkpoint_storage_seconds",
+        "Seconds that a job's checkpoint coordinator spent in requests to storage.",
+        labels=labels,
+    )
     for job, sample in samples:
         for kind, (count, seconds) in sorted(sample.calls.items()):
             calls.add_metric([job, kind], count)
@@ -303,19 +323,23 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
     gauges: list[tuple[str, str, Callable[[TaskSample], float | None]]] = [
         (
             "minflinkd_task_rows_in",
-            "Rows handed over by sources and exchanges.",
+            "Rows read from sources and exchanges.",
             lambda t: t.rows_in,
         ),
-        ("minflinkd_task_rows_out", "Rows given to sinks and exchanges.", lambda t: t.rows_out),
-        ("minflinkd_task_batch_duration_seconds", "Of the last micro-batch.", lambda t: t.batch_duration),
+        ("minflinkd_task_rows_out", "Rows written to sinks and exchanges.", lambda t: t.rows_out),
+        ("minflinkd_task_batch_duration_seconds", "Duration of the last micro-batch.", lambda t: t.batch_duration),
         ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
         ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),
-        ("minflinkd_task_watermark_seconds", "Event time, since 1970.", lambda t: t.watermark),
-        ("minflinkd_task_output_backlog_bytes", "In its exchange, still to be read.", lambda t: t.output_backlog),
-        ("minflinkd_task_backpressured", "1 while its readers hold it back.", lambda t: float(t.backpressured)),
+        ("minflinkd_task_watermark_seconds", "The watermark, in seconds since 1970.", lambda t: t.watermark),
+        (
+            "minflinkd_task_output_backlog_bytes",
+            "Bytes in a task's exchange that its slowest reader still has to read.",
+            lambda t: t.output_backlog,
+        ),
+        ("minflinkd_task_backpressured", "1 while a task's readers hold it back.", lambda t: float(t.backpressured)),
         (
             "minflinkd_task_backpressured_seconds",
-            "That its readers have held the present attempt back.",
+            "Seconds that a task's readers have held back its current attempt.",
             lambda t: t.backpressured_time,
         ),
     ]
@@ -327,7 +351,7 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
         yield family
     offsets = GaugeMetricFamily(
         "minflinkd_source_offset",
-        "Where a source stands behind the last micro-batch: the numbers in Spark's offset.",
+        "Position of a source after the last micro-batch: the numbers in Spark's offset.",
         labels=["job", "task", "source", "part"],
     )
     for job, task in samples:

@@ -22,10 +22,10 @@ class S3Options(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     session_token: str | None = None
     profile: str | None = None  # in the SDK's configuration files
     anonymous: bool = False  # no credentials at all, for public buckets
-    path_style: bool | None = None  # the bucket in the path instead of the host; default: if there is an endpoint-url
+    path_style: bool | None = None  # the bucket in the path, not in the host; default: true with an endpoint-url
     part_size: MemorySize = MemorySize(8 << 20)  # an object may have 10,000 parts
     parts_at_once: Annotated[int, msgspec.Meta(ge=1)] = 4  # of one object being written
-    copy_part_size: MemorySize = MemorySize(256 << 20)  # larger objects are copied in parts, each in time
+    copy_part_size: MemorySize = MemorySize(256 << 20)  # larger objects are copied in parts, each within its timeout
     sort_listings: bool = False  # for a store that lists by directory, not by key; keeps each listing in memory
     connect_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0  # seconds
 
