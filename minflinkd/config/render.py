@@ -40,9 +40,10 @@ _PAGE_HEAD: Final = """\
 <!-- {generated} -->
 # Configuration
 
-`minflinkd serve` reads the file named by `--config`, else by `$MINFLINKD_CONFIG`, else `/etc/minflinkd/minflinkd.yaml`
-where there is one, else nothing: every option has a default. Options that Flink has too carry Flink's names; job files
-override the options under `execution.checkpointing` and `restart-strategy` for their job.
+`minflinkd serve` reads one configuration file: the one named by `--config`; otherwise the one named by
+`$MINFLINKD_CONFIG`; otherwise `/etc/minflinkd/minflinkd.yaml`, if it exists. It needs none: every option has a default.
+Options that Flink has too have Flink's names. A job file overrides `execution.checkpointing` and `restart-strategy` for
+its job.
 
 - Keys are dotted (`heartbeat.interval: 1 s`) or nested (`heartbeat: {{interval: 1 s}}`), or both in one file.
 - The environment overrides the file: `MINFLINKD_` and the key in capitals, with `.` and `-` as `_`
