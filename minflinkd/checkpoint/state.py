@@ -86,7 +86,7 @@ class State:
 
 
 def refusal(state: State, request: Request) -> Refusal | None:
-    """The checks of C20 that no request skips and that waiting does not help."""
+    """The checks that no request skips and that waiting does not help (C20)."""
     if state.stopped:
         return Refusal.SHUT_DOWN
     ends = state.final is not None or state.draining or state.stopping is not None

@@ -1,6 +1,6 @@
 """How one JobMaster of a job hands over to the next on purpose (H3): what it leaves, and what the next must know.
 
-A planned succession is like R13 without the crash: the TaskManagers end what the earlier leader deployed, and offer the
+A planned succession goes as after a crash (R13): the TaskManagers end what the earlier leader deployed, and offer the
 slots that they hold to the later one. So if anything is lost on the way, the result is the same as after a crash.
 """
 

@@ -28,7 +28,7 @@ class TaskManagerRegistered:
 
 @dataclass(frozen=True)
 class Reported:
-    """A heartbeat, or m11."""
+    """A heartbeat, or a report between two heartbeats (m11)."""
 
     report: TaskManagerReport
 
@@ -77,7 +77,7 @@ class AllocationAnswered:
 
 @dataclass(frozen=True)
 class AllocationUnknown:
-    """m7 was not answered, or was refused by a TaskManager that does not follow this leader yet."""
+    """m7: It was not answered, or was refused by a TaskManager that does not follow this leader yet."""
 
     resource_id: ResourceId
     allocation_id: AllocationId

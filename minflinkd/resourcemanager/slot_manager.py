@@ -164,7 +164,7 @@ def _answered(
 
 
 def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationId) -> Commands:
-    """Send m7 again, with the same allocation and slots, while it is wanted and its reservation stands."""
+    """m7: Repeat it, with the same allocation and slots, while it is wanted and its reservation stands."""
     tm = state.task_managers.get(resource_id)
     if tm is None:
         return ()

@@ -161,7 +161,7 @@ class RestServer(Component):
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Guards, counts and logs a request, and turns every error into E3's JSON."""
+        """Guards, counts and logs a request, and turns every error into JSON (E3)."""
         started = self._backend.clock.monotonic()
         self._under_way += 1
         try:

@@ -84,7 +84,7 @@ class Registered(Message, frozen=True):
 
 
 class RegisterTaskManager(Request[Registered], frozen=True):
-    """m4, carrying m6. Registering again with a known resource id replaces the old registration (R9)."""
+    """m4, m6. Registering again with a known resource id replaces the old registration (R9)."""
 
     address: str
     pid: int

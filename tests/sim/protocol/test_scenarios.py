@@ -1,4 +1,4 @@
-"""What each fault of resources.md R10 - R15 costs by itself, on the real cores and without loss of messages."""
+"""What each fault costs by itself (R10 - R15), on the real cores and without loss of messages."""
 
 from __future__ import annotations
 

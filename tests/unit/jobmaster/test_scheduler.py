@@ -255,7 +255,7 @@ def test_sinks_that_cannot_be_settled_end_the_job_and_say_that_its_checkpoints_s
 
 
 def test_cancel_while_waiting_for_slots_withdraws_the_needs() -> None:
-    """An empty declaration withdraws them (m13 CancelRequest)."""
+    """An empty declaration withdraws them (m13)."""
     job = Job()
     before = job.state.pool.version
     job.feed(ev.CancelRequested())
