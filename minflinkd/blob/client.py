@@ -1,4 +1,4 @@
-"""Uploads and downloads blobs, with retries (blob.md, BlobClient)."""
+"""Uploads and downloads blobs, with retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The BlobServer (blob.md): keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up after jobs.
+"""The BlobServer: keeps a job's artifacts, serves them to TaskManagers over HTTP, and cleans up after jobs.
 
     GET    /blobs                                        all blobs, as a list
     PUT    /blobs/<job>?kind=p&sha256=...&set=...        the body is the blob; 201 with its key. `Expect: 100-continue`

@@ -1,4 +1,4 @@
-"""What the Dispatcher asks of the BlobServer (blob.md B17, B19)."""
+"""What the Dispatcher asks of the BlobServer (B17, B19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files of a checkpoint, merged into few physical files (file-merging.md). The format: docs/storage.md."""
+"""State files of a checkpoint, merged into few physical files. The format: docs/storage.md."""
 
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.filemerging.segments import physical_file_name

@@ -1,1 +1,1 @@
-"""Leader election and its backends (ha.md)."""
+"""Leader election and its backends."""

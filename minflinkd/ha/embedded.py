@@ -1,4 +1,4 @@
-"""`high-availability: embedded`: one daemon leads by holding its state directory (ha.md A10, A11).
+"""`high-availability: embedded`: one daemon leads by holding its state directory (A10, A11).
 
 lock       held (flock) as long as the daemon lives; a second one is refused
 epoch      how often the directory was taken; part of the names of all that this leader writes

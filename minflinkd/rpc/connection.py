@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
-MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (blob.md B3)
+MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (B3)
 WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up is cut off
 FLUSH_TIMEOUT = 1.0  # seconds that a peer has to read the rest when the connection closes
 

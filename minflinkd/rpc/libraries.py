@@ -1,4 +1,4 @@
-"""Which code fits into one session (blob.md B31). Pure functions."""
+"""Which code fits into one session (B31). Pure functions."""
 
 from __future__ import annotations
 

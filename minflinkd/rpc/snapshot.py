@@ -12,7 +12,7 @@ from minflinkd.storage.publication import SinkTransaction
 
 
 class StateHandle(msgspec.Struct, frozen=True):
-    """Where a piece of a snapshot is stored: a segment of a physical file (file-merging.md F1)."""
+    """Where a piece of a snapshot is stored: a segment of a physical file (F1)."""
 
     file: str  # name of the physical file, relative to the job's checkpoint directory
     offset: int

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 class IdSource:
     """Creates ids from an injected source of randomness, so that a simulation with a seed repeats exactly.
 
-    `epoch` is the epoch of the daemon's leadership (ha.md A11). It makes every LeaderId greater, as text, than all ids
+    `epoch` is the epoch of the daemon's leadership (A11). It makes every LeaderId greater, as text, than all ids
     of earlier daemons; a counter makes it greater than all earlier ids of this daemon. So a follower can tell which of
     two tokens is later, and accepts no message of an earlier leader once it has seen a later one.
     """

@@ -71,7 +71,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 
 def test_the_unit_says_what_the_daemon_relies_on(service: configparser.SectionProxy) -> None:
-    """It notifies readiness, has a watchdog, reloads by SIGHUP, and its TaskManagers survive a restart (A14, E25)."""
+    """Notifies readiness, has a watchdog, reloads by SIGHUP. TaskManagers survive a killed daemon (A14, E25)."""
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"
     assert int(service["WatchdogSec"].removesuffix("s")) >= 10

@@ -1,4 +1,4 @@
-"""The S3 backend against two servers (test-servers.md), and tests of its own."""
+"""The S3 backend against two servers, and tests of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Dispatcher tells the BlobServer about its jobs (blob.md B2, B17, B19)."""
+"""What the Dispatcher tells the BlobServer about its jobs (B2, B17, B19)."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ async def test_no_answer_in_time_is_a_timeout_and_a_late_one_is_passed_over() ->
 
 
 async def test_the_end_of_a_connection_ends_every_open_request_as_unknown() -> None:
-    """The outcome of a request is Ok, Rejected or Unknown (A5, style.md)."""
+    """The outcome of a request is Ok, Rejected or Unknown (A5)."""
     async with pair() as (left, right):
 
         async def never(request: CancelTask) -> Done:
@@ -287,7 +287,7 @@ async def test_closing_does_not_wait_for_a_peer_that_hangs() -> None:
 
 
 async def test_what_is_too_large_is_refused_here_and_harms_no_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large message should travel as a blob. Sent directly, it would cost everybody the connection (blob.md B3)."""
+    """A large message should travel as a blob. Sent directly, it would cost everybody the connection (B3)."""
     monkeypatch.setattr(conn, "MAX_FRAME", 10_000)
     async with pair() as (left, right):
 

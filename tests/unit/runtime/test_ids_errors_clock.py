@@ -78,7 +78,7 @@ def _accepted(parse: Callable[[str], str], text: str) -> bool:
 
 
 def test_an_error_keeps_what_it_says_across_a_process_boundary() -> None:
-    """An error has a stable code, a consequence and a next step (style.md)."""
+    """An error has a stable code, a consequence and a next step."""
     info = Conflict("the job runs", hint="cancel it").info()
     assert info == ErrorInfo(code="conflict", message="the job runs", consequence=Consequence.REFUSED, hint="cancel it")
     arrived = RemoteError(msgspec.json.decode(msgspec.json.encode(info), type=ErrorInfo))

@@ -84,7 +84,7 @@ async def test_the_failure_of_a_job_goes_to_on_error_or_to_the_log() -> None:
 
 @pytest.mark.looptime
 async def test_closing_names_the_tasks_that_do_not_end() -> None:
-    """`stop()` names the stuck tasks (style.md)."""
+    """`stop()` names the stuck tasks."""
     owner, release = TaskOwner("owner"), asyncio.Event()
 
     async def stubborn() -> None:
