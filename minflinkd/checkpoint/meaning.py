@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from minflinkd.rpc.snapshot import Meant, Role
 
 _KEPT = {
-    "Join": ("finds rows by", "found them by"),
-    "Deduplicate": ("knows rows by", "knew them by"),
-    "DeduplicateWithinWatermark": ("knows rows by", "knew them by"),
-    "Distinct": ("knows rows by", "knew them by"),
+    "Join": ("found rows by", "now finds rows by"),
+    "Deduplicate": ("knew rows by", "now knows rows by"),
+    "DeduplicateWithinWatermark": ("knew rows by", "now knows rows by"),
+    "Distinct": ("knew rows by", "now knows rows by"),
 }
 
 
@@ -53,6 +53,6 @@ def _told(kind: str, role: Role, before: Meant, after: Meant, *, ordered: bool) 
         was, now = (before.form, after.form) if before.form != after.form else (before.exact, after.exact)
     why = "; Spark knows them by their order alone" if ordered else ""
     if role is Role.AGGREGATE:
-        return f"is of {was}, and would go on as that of {now}{why}"
-    has, had = _KEPT.get(kind, ("is kept by", "was kept by"))
-    return f"now {has} {now}, and {had} {was}{why}"
+        return f"holds {was}, and would be read as {now}{why}"
+    had, has = _KEPT.get(kind, ("was kept by", "is now kept by"))
+    return f"{had} {was}, and {has} {now}{why}"

@@ -35,7 +35,9 @@ def rescaled(graph: JobGraph, parallelism: int, vertices: Mapping[str, int], lea
 def _faults(graph: JobGraph, parallelism: int, vertices: Mapping[str, int], least: int) -> Iterator[GraphFault]:
     known = {vertex.id for vertex in graph.vertices}
     for name in sorted(set(vertices) - known):
-        yield GraphFault(path=name, problem="the job has no such vertex", hint=f"its are: {', '.join(sorted(known))}")
+        yield GraphFault(
+            path=name, problem="the job has no such vertex", hint=f"its vertices: {', '.join(sorted(known))}"
+        )
     limit = graph.max_parallelism
     for path, wanted in (("parallelism", parallelism), *sorted(vertices.items())):
         if wanted < 0 or (path in vertices and wanted == 0):

@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "state of another type": ({"sql": TAGGED.replace("sum(v)", "avg(v)")}, "state"),
     "state that would be of something else": (
         {"sql": TAGGED.replace("sum(v)", "max(v)")},
-        "the state of vertex minutes (Aggregate) is of sum(v), and would go on as that of max(v)",
+        "the state of vertex minutes (Aggregate) holds sum(v), and would be read as max(v)",
     ),
     "code that raises at import": ({"artifact": AT_IMPORT.format(does=RAISES)}, "the new version cannot count"),
     "code that raises at planning": ({"artifact": AT_PLANNING.format(does=RAISES)}, "the new version cannot count"),
@@ -330,7 +330,7 @@ async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either
     assert last.state == "rolled-back"
     assert last.error is not None
     assert last.error.code == "state-meaning-changed"
-    assert "is of sum(value), and would go on as that of max(value)" in last.error.message
+    assert "holds sum(value), and would be read as max(value)" in last.error.message
 
 
 async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(

@@ -36,18 +36,18 @@ KEPT = {
     "an old savepoint, which says nothing": ((), ("k", "max(v)")),
 }
 CHANGED = {
-    "another function": (("k", "sum(v)"), ("k", "max(v)"), "is of sum(v), and would go on as that of max(v)"),
-    "another column": (("sum(v)",), ("sum(w)",), "is of sum(v), and would go on as that of sum(w)"),
+    "another function": (("k", "sum(v)"), ("k", "max(v)"), "holds sum(v), and would be read as max(v)"),
+    "another column": (("sum(v)",), ("sum(w)",), "holds sum(v), and would be read as sum(w)"),
     "another column of the same name": (
         ("sum(v)|sum(a)",),
         ("sum(v)|sum(b)",),
-        "is of sum(a), and would go on as that of sum(b)",
+        "holds sum(a), and would be read as sum(b)",
     ),
-    "another grouping": (("k",), ("by upper(k)",), "now is kept by upper(k), and was kept by k"),
+    "another grouping": (("k",), ("by upper(k)",), "was kept by k, and is now kept by upper(k)"),
     "another literal in the grouping itself": (
         ("by (v % 10)",),
         ("by (v % 20)",),
-        "now is kept by (v % 20), and was kept by (v % 10)",
+        "was kept by (v % 10), and is now kept by (v % 20)",
     ),
     "two aggregates that exchange their places": (
         ("sum(a)", "sum(b)"),
@@ -80,16 +80,16 @@ def test_state_that_would_go_on_as_something_else_is_told_with_both(what: str) -
 
 def test_rows_that_a_join_or_a_deduplication_finds_by_other_columns_are_told_so() -> None:
     """C25."""
-    assert change("Deduplicate", meant("a"), meant("b")) == "now knows rows by b, and knew them by a"
+    assert change("Deduplicate", meant("a"), meant("b")) == "knew rows by a, and now knows rows by b"
     told = change("Join", meant("by a.x = b.x"), meant("by a.y = b.y"))
-    assert told == "now finds rows by a.y = b.y, and found them by a.x = b.x"  # fmt: skip
+    assert told == "found rows by a.x = b.x, and now finds rows by a.y = b.y"  # fmt: skip
 
 
 def test_another_meaning_is_refused_with_a_code_of_its_own_unless_it_is_allowed() -> None:
     """C25."""
     old = PlanNode(number=0, stateful=True, vertex="w", kind="Aggregate", fingerprint="1", meaning=meant("sum(v)"))
     new = replace(old, meaning=meant("max(v)"))
-    with pytest.raises(StateMeaningChanged, match=r"the state of vertex w .* is of sum") as caught:
+    with pytest.raises(StateMeaningChanged, match=r"the state of vertex w .* holds sum") as caught:
         match_nodes([old], [new], allow_non_restored=True)
     (reason,) = caught.value.reasons
     assert (caught.value.code, reason.code, reason.vertex) == ("state-meaning-changed", "state-meaning-changed", "w")

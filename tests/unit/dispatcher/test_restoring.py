@@ -117,7 +117,7 @@ async def test_state_that_would_go_on_as_something_else_is_a_fault_unless_it_is_
 
     path = store(tmp_path / "chk-3", nodes=totals("sum(v)"))
     (found,) = await faults(job(path=path), totals("max(v)"))
-    assert found.endswith("is of sum(v), and would go on as that of max(v)")
+    assert found.endswith("holds sum(v), and would be read as max(v)")
     assert await faults(job(path=path, **{"allow-changed-state": True}), totals("max(v)")) == []
     assert await faults(job(path=path), totals("sum(v)")) == []
     assert await faults(job(path=store(tmp_path / "chk-2")), totals("max(v)")) == []
