@@ -117,7 +117,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 def pages() -> list[Path]:
     """Return the pages for people: the documentation, and the pages at the top and next to the examples."""
-    return [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md")), *EXAMPLES.rglob("*.md")]
+    return [*sorted((REPOSITORY / "docs").rglob("*.md")), *sorted(REPOSITORY.glob("*.md")), *EXAMPLES.rglob("*.md")]
 
 
 def anchors(page: Path) -> set[str]:
@@ -143,10 +143,12 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     assert dead == []
 
 
-def test_the_index_names_every_page() -> None:
-    """To repair: give the page a row in docs/README.md."""
-    index = LINK.findall((REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8"))
-    assert sorted({page.name for page in (REPOSITORY / "docs").glob("*.md")} - {*index, "README.md"}) == []
+@pytest.mark.parametrize("directory", ["docs", "docs/decisions"])
+def test_the_index_names_every_page(directory: str) -> None:
+    """To repair: give the page a row in the README.md of its directory."""
+    pages = {page.name for page in (REPOSITORY / directory).glob("*.md")}
+    index = LINK.findall((REPOSITORY / directory / "README.md").read_text(encoding="utf-8"))
+    assert sorted(pages - {*index, "README.md"}) == []
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
