@@ -21,10 +21,6 @@ class AttemptRows:
         self._read: dict[int, RowCounts] = {}  # micro-batch -> the sum up to and including it
         self._written: dict[int, RowCounts] = {}
 
-    @property
-    def latest(self) -> RowCounts:
-        return _up_to(self._read, None) + _up_to(self._written, None)
-
     def wrote(self, epoch: int, rows: Mapping[str, int]) -> None:
         _put(self._written, epoch, RowCounts(written=dict(rows)))
 
@@ -43,11 +39,11 @@ class AttemptRows:
 def _put(counts: dict[int, RowCounts], epoch: int, rows: RowCounts) -> None:
     if epoch <= max(counts, default=-1):
         return
-    counts[epoch] = _up_to(counts, None) + rows
+    counts[epoch] = _up_to(counts, epoch) + rows
     if len(counts) > KEPT:
         del counts[min(counts)]
 
 
-def _up_to(counts: dict[int, RowCounts], epoch: int | None) -> RowCounts:
-    known = [number for number in counts if epoch is None or number <= epoch]
+def _up_to(counts: dict[int, RowCounts], epoch: int) -> RowCounts:
+    known = [number for number in counts if number <= epoch]
     return counts[max(known)] if known else NO_ROWS

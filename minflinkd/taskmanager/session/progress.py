@@ -28,7 +28,6 @@ class Progress:
         self._lock = threading.Lock()
         self._metrics = TaskMetrics()
         self._telling = threading.Lock()
-        self._rows_out = 0
         self._rows = AttemptRows()
         self._finished_epoch = -1
 
@@ -40,7 +39,6 @@ class Progress:
     def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
         """Record the rows, by vertex, that a finished micro-batch has written."""
         with self._lock:
-            self._rows_out += sum(rows_out.values())
             self._rows.wrote(epoch, rows_out)
             self._finished_epoch = epoch
 
@@ -97,8 +95,10 @@ class Progress:
                 first = after.first_batch_ms
                 if first is None:
                     first = (time.monotonic() - self._received) * 1000
-                after = metrics.with_output(after, self._rows_out, first)
-                after = msgspec.structs.replace(after, rows=self._rows.latest)
+                # Not of a micro-batch that has finished since: its report is not among these.
+                rows_so_far = self._rows.at(after.batch_id)
+                after = metrics.with_output(after, sum(rows_so_far.written.values()), first)
+                after = msgspec.structs.replace(after, rows=rows_so_far)
             elif not self._backpressure.is_news(output, before):
                 return
             after = self._metrics = output.within(after)

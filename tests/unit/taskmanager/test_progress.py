@@ -76,6 +76,21 @@ def test_an_exchange_is_further_also_with_nothing_but_a_watermark() -> None:
     assert not attempt.progress.is_awaited
 
 
+def test_rows_out_are_those_of_the_micro_batches_that_spark_has_reported() -> None:
+    """A micro-batch may finish while the reports are read. Its rows would come without it."""
+    attempt = Attempt()
+    attempt.progress.finished(0, {"out": 3})
+    attempt.progress.finished(1, {"out": 3})
+    report = {"batchId": 0, "numInputRows": 5, "sources": [], "durationMs": {"addBatch": 1}}
+    attempt.query.reports.append(Report(report))
+    attempt.progress.report(attempt.query, NAMES, 0)
+    (told,) = attempt.told
+    assert (told.batches, told.rows_out, told.rows.written) == (1, 3, {"out": 3})
+    attempt.query.reports.append(Report(report | {"batchId": 1}))
+    attempt.progress.report(attempt.query, NAMES, 0)
+    assert (attempt.told[-1].batches, attempt.told[-1].rows_out) == (2, 6)
+
+
 def test_a_query_that_waits_and_then_finds_input_waits_no_more() -> None:
     """Whether the query processes that input is not known yet. Each of the two states is reported once."""
     attempt = Attempt()
