@@ -10,7 +10,7 @@ import click
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 from minflinkd.cli.taskmanagers import warnings
-from minflinkd.cli.text import ON_TRIAL, duration, in_a_line, moment, print_json, print_table, size, state
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, size, state
 from minflinkd.rest.schemas import (
     Checkpoints,
     ClusterOverview,
@@ -20,6 +20,7 @@ from minflinkd.rest.schemas import (
     JobVertex,
     RepeatedRestarts,
 )
+from minflinkd.runtime.errors import in_a_line
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.text import ON_TRIAL, duration, in_a_line, moment, print_json, print_line, print_table, state
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_line, print_table, state
 from minflinkd.rest.schemas import JobsOverview, JobSummary, RepeatedRestarts
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def _failing(name: str, found: RepeatedRestarts) -> str:
     """The table has no room for it. The TaskManager comes first, as the end is cut on a narrow terminal."""
     where = f" on {found.taskmanager_id}" if found.taskmanager_id else ""
     where += f" in task {found.task_name}" if found.task_name else ""
-    return f"{name}: {found.failures} failures in a row, the last{where}: {found.code}: {in_a_line(found.message)}"
+    return f"{name}: {found.failures} failures in a row, the last{where}: {found.code}: {found.message}"

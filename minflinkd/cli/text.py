@@ -30,19 +30,12 @@ _COLOURS = {
 }
 
 
-_IN_A_LINE = 200  # characters of a message inside a line
 _PIPE_WIDTH = 500  # columns if stdout is no terminal, so that nothing is cut off
 
 
 def console() -> Console:
     """Return a new console for each command, since stdout may have changed."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-
-
-def in_a_line(text: str) -> str:
-    """Return the first line, shortened: an error may end with a piece of a log."""
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= _IN_A_LINE else f"{line[:_IN_A_LINE]}..."
 
 
 def print_json(value: Any) -> None:

@@ -15,12 +15,10 @@ from minflinkd.dispatcher.job_store import StoredJob, Unreadable
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.network import Mailbox
-from minflinkd.runtime.errors import ErrorInfo, NotFound
+from minflinkd.runtime.errors import ErrorInfo, NotFound, in_a_line
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
-
-LISTED_MESSAGE = 200  # characters of the last failure's message, where jobs are listed
 
 
 class Inspection:
@@ -118,10 +116,8 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
 
 def _briefly(found: j.RepeatedFailures) -> j.RepeatedFailures:
     """Shorten the message: it may have thousands of characters, and jobs are listed often, and all at once."""
-    error = found.last.error
-    line = error.message.strip().partition("\n")[0]
-    brief = line if len(line) <= LISTED_MESSAGE else f"{line[:LISTED_MESSAGE]}..."
-    return replace(found, last=replace(found.last, error=replace(error, message=brief)))
+    error = replace(found.last.error, message=in_a_line(found.last.error.message))
+    return replace(found, last=replace(found.last, error=error))
 
 
 def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:

@@ -57,17 +57,27 @@ def reserve(state: JobState, groups: Mapping[str, int]) -> JobState:
 
 def has_reserved(state: JobState) -> bool:
     """Whether the version that will follow would get everything that was asked for."""
-    if state.reserving is None:
-        return True
-    best = plan_anew(state)
-    return all(g in best and best[g].parallelism >= bounds.desired for g, bounds in state.pool.groups.items())
+    wanted = _reserved(state)
+    best = plan_anew(state) if wanted else {}
+    return all(g in best and best[g].parallelism >= slots for g, slots in wanted.items())
 
 
 def wider_than_any(state: JobState) -> tuple[str, int] | None:
     """Return a group, and its width, that the next version wants and no TaskManager will ever have room for."""
-    if state.reserving is None or not state.largest:
+    if not state.largest:
         return None
-    return next(((g, b.desired) for g, b in sorted(state.pool.groups.items()) if b.desired > state.largest), None)
+    return next(((g, slots) for g, slots in sorted(_reserved(state).items()) if slots > state.largest), None)
+
+
+def _reserved(state: JobState) -> dict[str, int]:
+    """Return the groups for which more slots were asked than the job wants for itself, and how many.
+
+    The other groups may lack slots, as the job runs with fewer than it wants: that does not concern the next version.
+    """
+    if state.reserving is None:
+        return {}
+    own, groups = state.reserving, state.pool.groups
+    return {g: bounds.desired for g, bounds in groups.items() if bounds.desired > own[g].desired}
 
 
 def growth_due(state: JobState) -> float | None:

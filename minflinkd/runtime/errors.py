@@ -11,6 +11,14 @@ from typing import ClassVar
 
 import msgspec
 
+_IN_A_LINE = 200  # characters
+
+
+def in_a_line(message: str) -> str:
+    """Return the first line of a message, shortened. An error may end with a piece of a log."""
+    line = message.strip().partition("\n")[0]
+    return line if len(line) <= _IN_A_LINE else f"{line[:_IN_A_LINE]}..."
+
 
 class Consequence(StrEnum):
     """What the receiver of an error can do about it. Retry loops look at nothing else."""

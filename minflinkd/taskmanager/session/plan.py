@@ -139,8 +139,8 @@ def _build(
         plan.sinks += (vertex,)
         if vertex.sink.python is not None:
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
-    # After all that may have changed settings: the job's own, and user code of vertices.
-    steady_plans.hold(spark, stateful=True)
+    # After all that may have changed settings: the job's own, and user code of vertices. State is looked for below.
+    steady_plans.hold(spark, stateful=False)
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
@@ -151,7 +151,9 @@ def _build(
     if plan.frame is not None:
         choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
-        if not plan.keeps_state:
+        if plan.keeps_state:
+            steady_plans.hold(spark, stateful=True)
+        else:
             steady_plans.allow_reuse(spark)
         plan.source_names = operators.source_names(plan.operators)
         plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
