@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster import growth
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
@@ -312,3 +313,22 @@ def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
     assert isinstance(free, ev.FreeAllocations)
     assert free.address == "taskmanager/tm-1"
     assert AllocationId("a-late-one") in job.state.pool.held
+
+
+def test_what_a_version_reserves_concerns_only_the_groups_that_it_widens() -> None:
+    """Another group runs with fewer slots than it wants, more than any TaskManager has (H4, R20)."""
+    job = WideJob(a=9, b=2)
+    job.wait(30)
+    needs = job.needs
+    job.offer(TM1, 4, needs["a"].allocation_id)
+    job.offer(TM2, 2, needs["b"].allocation_id)
+    job.deploy()
+    job.come_up()
+    job.feed(ev.NeedsAnswered({}, {}, 4))
+    job.feed(ev.SlotsReserved({"b": 5}))
+    assert growth.wider_than_any(job.state) == ("b", 5)
+    job.feed(ev.SlotsReserved({"b": 3}))
+    assert growth.wider_than_any(job.state) is None
+    assert not growth.has_reserved(job.state)
+    job.offer(TM2, 1, job.needs["b"].allocation_id)
+    assert growth.has_reserved(job.state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from minflinkd.taskmanager.session.option_checks import refused_options
@@ -72,3 +74,27 @@ def test_a_secret_is_not_shown_whoever_quotes_it(other: dict[str, str]) -> None:
     faults = list(refused_options("vertices.a.source", options, refusing(*options)))
     assert len(faults) == len(options)
     assert "hunter2" not in f"{faults}"
+
+
+NAMES = "abcdef"
+
+
+@given(
+    order=st.permutations(NAMES),
+    wrong=st.frozensets(st.sampled_from(NAMES)),
+    needs=st.dictionaries(st.sampled_from("abc"), st.sampled_from("def"), max_size=3),
+)
+def test_exactly_the_options_that_nothing_can_make_right_are_at_fault(
+    order: list[str], wrong: frozenset[str], needs: dict[str, str]
+) -> None:
+    """An option is wrong by itself, or because it needs one that is wrong, in whatever order they are written."""
+
+    def attempt(options: Mapping[str, str]) -> None:
+        refusing(*wrong)(options)
+        for name in options:
+            if needs.get(name, name) not in options:
+                raise PySparkException(f"{name} needs {needs[name]}")
+
+    hopeless = wrong | {name for name, other in needs.items() if other in wrong}
+    found = {fault.path.rpartition(".")[2] for fault in refused_options("v.source", dict.fromkeys(order, "x"), attempt)}
+    assert found == hopeless

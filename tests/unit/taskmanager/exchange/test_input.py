@@ -147,12 +147,13 @@ def test_restored_entries_are_read_from_where_they_were_laid_out(reader: Make, t
     assert a.data_files(3, 6) == [tmp_path / "restored" / "data" / "x", tmp_path / "log" / "data" / "y"]
 
 
-def test_a_restored_barrier_does_not_take_back_the_release_of_another_of_its_number(
-    reader: Make, tmp_path: Path
+@pytest.mark.parametrize("of_the_job_before", [1, 7])
+def test_a_restored_barrier_does_not_take_back_the_release_of_a_new_one(
+    reader: Make, tmp_path: Path, of_the_job_before: int
 ) -> None:
     """A job that starts from a savepoint numbers its checkpoints anew. It would wait at the second barrier for ever."""
     restored = LogWriter(tmp_path / "restored", (), first=3)
-    barrier(restored, 1)
+    barrier(restored, of_the_job_before)
     data(restored, "x")
     log = LogWriter(tmp_path / "log", (), first=5)
     barrier(log, 1)
