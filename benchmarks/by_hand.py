@@ -125,8 +125,8 @@ class _Hands:
         return writer.option("checkpointLocation", str(self._checkpoint)).start()
 
     def _recorded(self, epoch: int) -> int:
-        from minflinkd.taskmanager.session.repartition import recorded_partitions
-        from minflinkd.taskmanager.session.snapshot import read_offsets
+        from minflinkd.taskmanager.session.restore.repartition import recorded_partitions
+        from minflinkd.taskmanager.session.state.snapshot import read_offsets
 
         return recorded_partitions(read_offsets(self._checkpoint, epoch))
 
@@ -144,8 +144,8 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("stream", type=ConstantStream.from_json)
     options = parser.parse_args()
-    from minflinkd.taskmanager.session.spark import launch
-    from minflinkd.taskmanager.session_protocol import SessionConfig
+    from minflinkd.taskmanager.child.protocol import SessionConfig
+    from minflinkd.taskmanager.session.spark.session import launch
 
     here = options.work / f"session-{time.time_ns()}"
     config = SessionConfig(

@@ -1,4 +1,4 @@
-"""What it costs a query that Spark reuses no exchange (`session/steady_plans.py`): micro-batch times without and with.
+"""What it costs a query that Spark reuses no exchange (`spark/steady_plans.py`): micro-batch times without and with.
 
 Queries in which Spark finds something to reuse, each over files of 10,000 rows, one a micro-batch:
 
@@ -6,7 +6,7 @@ Queries in which Spark finds something to reuse, each over files of 10,000 rows,
     union       two projections of one windowed aggregate
     table       a stream joined with the same table of 100,000 rows twice, which is too large to be broadcast
 
-The session is made as the TaskManager makes it (`session/spark.py`: its JVM, RocksDB, settings), in a process of its
+The session is made as the TaskManager makes it (`spark/session.py`: its JVM, RocksDB, settings), in a process of its
 own (`reuse_queries.py`) that runs one query after the other; nothing but `spark.sql.exchange.reuse` differs between the
 two sides. They take turns (A B, then B A). Rows go to Spark's `noop` sink. Times are those of Spark's progress, of the
 micro-batches with rows after the first 8.

@@ -32,8 +32,8 @@ _REUSE = "spark.sql.exchange.reuse"
 
 
 def _session(base: Path, partitions: int) -> Any:
-    from minflinkd.taskmanager.session import spark
-    from minflinkd.taskmanager.session_protocol import SessionConfig
+    from minflinkd.taskmanager.child.protocol import SessionConfig
+    from minflinkd.taskmanager.session.spark import session as spark
 
     session = spark.launch(
         SessionConfig(

@@ -28,8 +28,8 @@ from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.taskmanager import core as tm
-from minflinkd.taskmanager.slot_events import EndTasks, StartTask
+from minflinkd.taskmanager.slots import core as tm
+from minflinkd.taskmanager.slots.events import EndTasks, StartTask
 
 BATCH = 1.0  # seconds between two progress messages of a task
 RETRY = 0.5

@@ -30,10 +30,10 @@ from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
-from minflinkd.resourcemanager.driver import ResourceManagerDriver
-from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.resourcemanager.launcher import TaskManagerLauncher
+from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
-from minflinkd.resourcemanager.standalone import StandaloneDriver
+from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.server import RestServer, place
 from minflinkd.rpc.local import LocalNetwork
@@ -45,7 +45,7 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager.java import check_java
+from minflinkd.taskmanager.child.java import check_java
 from minflinkd.taskmanager.settings import settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
@@ -85,7 +85,7 @@ class Daemon(Component):
         self._storages = Storages(config.storage.options)
         hooks.require(master_hooks(config))
         self._network = LocalNetwork()
-        self.driver: ResourceManagerDriver | None = None
+        self.launcher: TaskManagerLauncher | None = None
         self._rest_sockets: list[socket.socket] = []
         self._came_up = False
 
@@ -126,7 +126,7 @@ class Daemon(Component):
         )
         options = dispatcher_options(config, state, epoch)
         require_fit(self._storages.at(options.checkpoint_root))
-        self.driver = self._new_driver()
+        self.launcher = self._new_launcher()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
             network=self.offloading,
@@ -191,10 +191,10 @@ class Daemon(Component):
 
     async def _meet_task_managers(self) -> None:
         """Let an earlier daemon's TaskManagers register with this one (R7). If they cannot find it, end them."""
-        assert self.driver is not None
+        assert self.launcher is not None
         here = MeetingPoint(self.rpc.endpoint[1], __version__)
         if here != self._last_meeting_point():
-            await self.driver.reap_leftovers()
+            await self.launcher.reap_leftovers()
             await self._storages.at(str(self.state_directory / MEETING_FILE)).write_bytes(msgspec.json.encode(here))
 
     async def _stop(self) -> None:
@@ -202,8 +202,8 @@ class Daemon(Component):
         if self._parts:  # otherwise the directory and its content belong to another daemon
             ends.insert(0, self._withdraw)
         self._parts = []
-        if self.driver is not None:
-            ends += [self._end_task_managers, self.driver.aclose]
+        if self.launcher is not None:
+            ends += [self._end_task_managers, self.launcher.aclose]
         for end in (*ends, self._network.aclose, self._storages.aclose):
             try:
                 await end()
@@ -217,8 +217,8 @@ class Daemon(Component):
 
     async def _end_task_managers(self) -> None:
         """End all TaskManagers. A daemon that did not come up leaves those of an earlier one to the next (A6)."""
-        assert self.driver is not None
-        await self.driver.stop_all(adopted=self._came_up)
+        assert self.launcher is not None
+        await self.launcher.stop_all(adopted=self._came_up)
 
     def apply(self, config: Config) -> None:
         """Apply the options that can change at run time. Running jobs keep the options they started with."""
@@ -249,10 +249,10 @@ class Daemon(Component):
             resource_manager.task_manager_disconnected(ResourceId(address.removeprefix("taskmanager/")))
 
     def _new_resource_manager(self) -> ResourceManager:
-        assert self.driver is not None
+        assert self.launcher is not None
         return ResourceManager(
             network=self._network,
-            driver=self.driver,
+            launcher=self.launcher,
             clock=self._clock,
             ids=self._ids,
             options=resource_manager_options(self.config),
@@ -260,11 +260,11 @@ class Daemon(Component):
             blob_store=self._blob_store,
         )
 
-    def _new_driver(self) -> ResourceManagerDriver:
+    def _new_launcher(self) -> TaskManagerLauncher:
         if self.config.resourcemanager.driver is Driver.STANDALONE:
-            return StandaloneDriver()
+            return StandaloneLauncher()
         config = self.config
-        return ProcessDriver(
+        return ProcessLauncher(
             directory=where.task_managers(self.state_directory),
             command=self._task_manager_command,
             on_exit=self._task_manager_exited,

@@ -1,163 +1,437 @@
-"""The decisions of a job's checkpoint coordinator, as a pure machine (C20 - C23, C4): no I/O, no clock.
-
-A checkpoint goes: request -> set-up (id) -> checked again -> master hooks have answered -> triggered at all tasks ->
-acknowledged by all -> metadata written (from here on it is the job's latest) -> older ones subsumed -> tasks told to
-publish -> confirmed by each.
-
-`triggering` begins a checkpoint, `completing` completes it, `aborting` fails it, and `doomed` decides when a file may
-be deleted. `driver` carries out the commands.
-"""
+"""The checkpoint coordinator of a job, as a component. It carries out what the machine decides and reports back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
-from minflinkd.checkpoint import aborting, completing, doomed, triggering
-from minflinkd.checkpoint import events as e
-from minflinkd.checkpoint.causes import FailureCause
+import structlog
+from msgspec.structs import replace as copy
+
+from minflinkd.checkpoint import layout, metadata
+from minflinkd.checkpoint.causes import (
+    CheckpointFailed,
+    CheckpointKind,
+    CheckpointNotPending,
+    CheckpointRefused,
+    FailureCause,
+    Refusal,
+)
+from minflinkd.checkpoint.deleter import Deleting
+from minflinkd.checkpoint.hook_caller import HookCalls
+from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine import transitions
+from minflinkd.checkpoint.machine.state import (
+    State,
+    all_published,
+    check_invariants,
+    has_confirmed,
+    holds,
+    may_restore,
+    next_wakeup,
+)
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.pending import Phase
-from minflinkd.checkpoint.registry import Registry
-from minflinkd.checkpoint.state import Final, Request, State
-from minflinkd.checkpoint.step import Step
+from minflinkd.checkpoint.orphan_sweeper import Sweeping
+from minflinkd.checkpoint.statistics import CheckpointCounts, CheckpointStatistics, CheckpointStatus
+from minflinkd.checkpoint.statistics_tracker import StatisticsTracker
+from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
+from minflinkd.rpc.jobs import JobOrphans
+from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.crash_points import CrashPoint, reach
+from minflinkd.runtime.errors import ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
-from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.timer import Timer
+
+log = structlog.get_logger(__name__)
 
 
-def initial(
-    job_id: JobId,
-    options: CheckpointOptions,
-    completed: tuple[CompletedCheckpoint, ...] = (),
-    *,
-    last_id: int = 0,
-    graph_digest: str = "",
-    sizes: Mapping[str, int] | None = None,
-) -> State:
-    """Return a coordinator state over what the store holds.
+class CheckpointCoordinator(Component):
+    """Manages the checkpoints of one job. It starts before the job's first deployment.
 
-    It is not known what was published before, so all tasks owe everything again. `sizes`: bytes of the physical files
-    that exist.
+    A start or restart of the tasks goes: `tasks_stopped`, `await restore_point()`, deploy from it, `tasks_running`.
+
+    `on_failure` is called when more checkpoints in a row have failed than the job tolerates (C23). `on_complete` is
+    called after each completed checkpoint.
     """
-    registry = Registry.of(completed)
-    return State(
-        job_id=job_id,
-        options=options,
-        graph_digest=graph_digest,
-        completed=completed,
-        unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
-        last_id=max([last_id, *(c.checkpoint_id for c in completed)]),
-        registry=registry,
-        sizes={name: size for name, size in (sizes or {}).items() if name in registry.files},
-    )
 
+    def __init__(
+        self,
+        *,
+        job_id: JobId,
+        options: CheckpointOptions,
+        store: CheckpointStore,
+        clock: Clock,
+        tasks: TaskGateway,
+        on_failure: Callable[[CheckpointFailed], None],
+        on_complete: Callable[[], None] = lambda: None,
+        graph_digest: str = "",
+        hooks: Mapping[str, MasterHook] | None = None,
+        past: CheckpointStatistics | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`hooks`: by name; they replace `options.hooks`. `past`: the statistics of the job's earlier coordinator.
 
-def step(state: State, event: e.Event, now: float) -> tuple[State, tuple[e.Command, ...]]:
-    """Handle one event, then do whatever it and the time make possible. Pure. `now` is monotonic, in seconds."""
-    this = Step(state, now)
-    _handle(this, event)
-    _settle(this)
-    return this.state, tuple(this.commands)
-
-
-def _handle(this: Step, event: e.Event) -> None:
-    match event:
-        case e.Tick():
-            pass
-        case e.TriggerRequested(number, kind, forced, stop):
-            triggering.submit(this, Request(number, kind, forced, stop))
-        case e.DrainBegun():
-            _drain_begun(this)
-        case e.Unpinned(checkpoint_id):
-            this.set(pinned=this.state.pinned - {checkpoint_id})
-        case e.FinalRequested():
-            if this.state.attempts and this.state.final is None:
-                this.set(final=Final(retry_at=this.now))
-        case e.TasksRunning(attempts, periodic):
-            _tasks_running(this, dict(attempts), periodic=periodic)
-        case e.PeriodicBegins():
-            _periodic_begins(this)
-        case e.TasksStopped(survivors):
-            _tasks_stopped(this, FailureCause.TASK_FAILURE, survivors)
-        case e.RestorePointTaken(checkpoint_id):
-            this.set(restored=checkpoint_id)
-        case e.SetUpDone(number, checkpoint_id, at_ms):
-            triggering.set_up_done(this, number, checkpoint_id, at_ms)
-        case e.SetUpFailed(number, error):
-            if this.state.setting_up is not None and this.state.setting_up.request.number == number:
-                triggering.set_up_failed(this, error)
-        case e.HookAnswered(checkpoint_id, hook, hook_state):
-            triggering.hook_answered(this, checkpoint_id, hook, hook_state)
-        case e.HookFailed(checkpoint_id, error):
-            aborting.hook_failed(this, checkpoint_id, error)
-        case e.TriggerTaken(checkpoint_id, attempt):
-            triggering.trigger_taken(this, checkpoint_id, attempt)
-        case e.TriggerFailed(checkpoint_id, attempt, error):
-            aborting.abort_for(this, checkpoint_id, attempt, FailureCause.TRIGGER_FAILURE, error)
-        case e.Acknowledged(snapshot):
-            completing.acknowledged(this, snapshot)
-        case e.Declined(checkpoint_id, attempt, error):
-            aborting.declined(this, checkpoint_id, attempt, error)
-        case e.MetadataWritten(checkpoint_id):
-            completing.complete(this, this.state.pending[checkpoint_id])
-        case e.MetadataFailed(checkpoint_id, error):
-            aborting.abort(this, this.state.pending[checkpoint_id], FailureCause.FINALIZE_FAILURE, error)
-        case e.TaskNotified(checkpoint_id, attempt):
-            completing.confirm(this, [checkpoint_id], {t for t, a in this.state.attempts.items() if a == attempt})
-        case e.MetadataDiscarded(checkpoint_id):
-            doomed.metadata_discarded(this, checkpoint_id)
-        case e.FilesDeleted(files):
-            doomed.deleted(this, files)
-        case e.Stopped():
-            this.set(stopped=True)
-            _tasks_stopped(this, FailureCause.SHUT_DOWN)
-
-
-def _settle(this: Step) -> None:
-    """Do everything that the time and the new state make possible. Nothing that could be done now is left."""
-    aborting.expire(this)
-    triggering.periodic(this)
-    triggering.begin_queued(this)
-    triggering.begin_final(this)
-    completing.subsume(this)
-    doomed.delete(this)
-
-
-def _drain_begun(this: Step) -> None:
-    """A cut from now on might include the end of time. A job restored from it would drop later rows."""
-    this.set(draining=True)
-    aborting.abort_all(this, FailureCause.JOB_STOPS)
-
-
-def _periodic_begins(this: Step) -> None:
-    interval = this.state.options.interval
-    if this.state.attempts and this.state.next_trigger is None and interval > 0:
-        this.set(next_trigger=this.now + interval)
-
-
-def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: bool) -> None:
-    if this.state.stopped or attempts == this.state.attempts:
-        return
-    if any(checkpoint.phase is Phase.FINALIZING for checkpoint in this.state.pending.values()):
-        raise InvariantViolated(
-            "tasks run although the latest checkpoint is not settled", hint="ask for the restore point first"
+        `leads`: whether it is certain that no other daemon leads now.
+        """
+        super().__init__(f"checkpoint coordinator of {job_id}")
+        self._hooks = MasterHooks(hooks or {})
+        self.options = options = replace(options, hooks=self._hooks.names)
+        self._store = store
+        self._clock = clock
+        self._on_failure = on_failure
+        self._on_complete = on_complete
+        self._machine = self._machine_of(transitions.initial(job_id, options, graph_digest=graph_digest))
+        self._requests = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
+        self._changed = asyncio.Event()  # every step replaces it
+        self._stepped_at = 0.0  # monotonic seconds
+        self._timer = Timer(
+            clock,
+            # Uses the time of the last step, not the current time. No step has yet seen what became due since then.
+            due=lambda: next_wakeup(self._state, self._stepped_at),
+            tick=lambda now: self._feed(e.Tick(), now=now),
         )
-    if this.state.attempts:
-        _tasks_stopped(this, FailureCause.TASK_FAILURE)
-    interval, restored = this.state.options.interval, this.state.restored
-    fresh = {task for task, attempt in attempts.items() if attempt not in this.state.survivors}
-    next_trigger = this.now + interval if periodic and interval > 0 else None
-    this.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
-    if restored is not None:  # a restored attempt publishes what it owes before it runs
-        owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}
-        gone = owing - attempts.keys()  # of an earlier version; the tasks that now have their vertices were restored
-        completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh | gone)
-    for number, waiting in sorted(this.state.unconfirmed.items()):
-        this.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
+        self._deleting = Deleting(
+            files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
+        )
+        self._hook_calls = HookCalls(self._hooks, feed=self._feed, tasks=self.tasks, name=self.name)
+        self._task_calls = TaskCalls(
+            tasks, state=lambda: self._state, feed=self._feed, tasks=self.tasks, name=self.name
+        )
+        self._tracker = StatisticsTracker(
+            store=store, clock=clock, interval=options.interval, name=self.name, past=past
+        )
+        self._sweeping = Sweeping(
+            store=store,
+            state=lambda: self._state,
+            leads=leads,
+            grace=options.orphan_grace,
+            clock=clock,
+            name=self.name,
+        )
+        self._closed = False
 
+    # --- the job's tasks -----------------------------------------------------------------------------------------
 
-def _tasks_stopped(this: Step, cause: FailureCause, survivors: frozenset[AttemptId] = frozenset()) -> None:
-    known = frozenset(this.state.attempts.values()) or this.state.survivors
-    this.set(attempts={}, survivors=known & survivors, next_trigger=None, final=None)
-    this.set(stopping=None, draining=False)
-    aborting.abort_all(this, cause)
+    def tasks_running(self, attempts: Mapping[TaskId, AttemptId], *, periodic: bool = True) -> None:
+        """All tasks of the job are RUNNING, as these attempts.
+
+        If `periodic` is False, no periodic checkpoint begins until `begin_periodic`.
+        """
+        self._feed(e.TasksRunning(dict(attempts), periodic))
+
+    def begin_periodic(self) -> None:
+        """Start the periodic checkpoints of tasks that run without them."""
+        self._feed(e.PeriodicBegins())
+
+    def tasks_stopped(self, survivors: frozenset[AttemptId] = frozenset()) -> None:
+        """A failover or cancellation begins: pending checkpoints are aborted, unless they are being finalised.
+
+        `survivors` keep running while the other tasks are restarted. They still publish what they owe.
+        """
+        self._feed(e.TasksStopped(survivors))
+
+    async def restore_point(self) -> CompletedCheckpoint | None:
+        """Return the checkpoint that the next attempts must start from, or None if they start afresh.
+
+        It includes everything that the attempts have to publish before they run. Waits until it is settled which
+        checkpoint is the latest, and until the master hooks have been restored to it.
+
+        Raises CheckpointRefused (shut down), CheckpointFailed if the storage does not settle it within `timeout`,
+        MasterHookFailed, MasterHookMissing.
+        """
+        await self._until(may_restore, self.options.timeout)
+        await self._hooks.restore(self.latest(), self.options.timeout)
+        if (point := self.latest()) is not None:
+            self._feed(e.RestorePointTaken(point.checkpoint_id))
+            self._tracker.restored(point.checkpoint_id, self._store.path_of(point.checkpoint_id))
+        return point
+
+    async def restore_from(self, checkpoint: CompletedCheckpoint, path: str) -> None:
+        """The next attempts start from a checkpoint that is not this job's: a savepoint, or another job's checkpoint.
+
+        Returns when the master hooks have been restored to it. Raises what they raise.
+        """
+        await self._hooks.restore(checkpoint, self.options.timeout)
+        self._tracker.restored(checkpoint.checkpoint_id, path)
+
+    async def first_confirmed(self) -> None:
+        """Return when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
+        await self._until(has_confirmed, None)
+
+    async def completed_after(self, checkpoint_id: int) -> CompletedCheckpoint:
+        """Wait for a checkpoint with a higher id and return the latest. Raises CheckpointRefused on shutdown."""
+        await self._until(lambda s: bool(s.completed) and s.completed[-1].checkpoint_id > checkpoint_id, None)
+        return self._state.completed[-1]
+
+    async def settled(self) -> CompletedCheckpoint | None:
+        """Return the latest checkpoint once no metadata is being written. The job publishes this one when it ends.
+
+        Raises what `restore_point` raises.
+        """
+        await self._until(may_restore, self.options.timeout)
+        return self.latest()
+
+    def acknowledge(self, snapshot: TaskSnapshot) -> None:
+        """A task has uploaded its part. From now on its files belong to the coordinator. May be repeated.
+
+        Raises CheckpointNotPending if it comes too late, InvalidPhysicalFile if a name is not that of a physical file.
+        """
+        for name in {*snapshot.physical_files, *(file.handle.file for file in snapshot.files)}:
+            layout.parse_physical_file(name)
+        self._feed(e.Acknowledged(snapshot))
+        if not holds(self._state, snapshot):
+            raise CheckpointNotPending(
+                f"checkpoint {snapshot.checkpoint_id} does not wait for task {snapshot.task_id}",
+                hint="delete the files that were written for it",
+            )
+
+    def decline(self, attempt_id: AttemptId, checkpoint_id: int, error: ErrorInfo) -> None:
+        """A task could not take its snapshot, or could not upload it."""
+        self._feed(e.Declined(checkpoint_id, attempt_id, error))
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def trigger(
+        self,
+        kind: CheckpointKind = CheckpointKind.MANUAL,
+        *,
+        forced: bool = False,
+        stop: bool = False,
+        timeout: float | None = None,
+    ) -> CompletedCheckpoint:
+        """Take a checkpoint and return it when it is in the store.
+
+        The default `timeout` is twice the checkpoints' timeout.
+
+        A savepoint's checkpoint stays in the store until it is unpinned. With `stop`, the tasks pause after the cut
+        until they end or until the checkpoint fails.
+
+        Raises CheckpointRefused, CheckpointFailed.
+        """
+        number = next(self._requests)
+        answer: asyncio.Future[CompletedCheckpoint] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            self._feed(e.TriggerRequested(number, kind, forced, stop))
+            async with asyncio.timeout(2 * self.options.timeout if timeout is None else timeout):
+                return await answer
+        except TimeoutError as error:
+            raise CheckpointFailed(None, FailureCause.EXPIRED) from error
+        finally:
+            del self._answers[number]
+
+    async def final_checkpoint(self) -> None:
+        """All input is exhausted. Return when a last checkpoint is complete and all tasks have published it (C4).
+
+        It is retried until it succeeds or the tasks stop. If more checkpoints fail than tolerated, `on_failure` stops
+        the tasks. Raises CheckpointFailed if the tasks stop first, CheckpointRefused on shutdown.
+        """
+        self._feed(e.FinalRequested())
+        await self._until(lambda state: state.final is None or all_published(state), None)
+        if self._state.final is None:
+            raise CheckpointFailed(None, FailureCause.TASK_FAILURE)
+
+    async def published(self, checkpoint_id: int) -> None:
+        """Return when all tasks have published the checkpoint.
+
+        Raises CheckpointFailed if the tasks stop first or the checkpoints' timeout passes, CheckpointRefused on
+        shutdown.
+        """
+        await self._until(
+            lambda state: checkpoint_id not in state.unconfirmed or not state.attempts, self.options.timeout
+        )
+        if checkpoint_id in self._state.unconfirmed:
+            raise CheckpointFailed(checkpoint_id, FailureCause.TASK_FAILURE)
+
+    def unpin(self, checkpoint_id: int) -> None:
+        """Nobody copies this checkpoint any more."""
+        self._feed(e.Unpinned(checkpoint_id))
+
+    def drain_begins(self) -> None:
+        """From now on only the final checkpoint is taken, until the tasks stop."""
+        self._feed(e.DrainBegun())
+
+    # --- inspection ----------------------------------------------------------------------------------------------
+
+    def latest(self) -> CompletedCheckpoint | None:
+        """Return the latest completed checkpoint, for display. A restart asks `restore_point`."""
+        return metadata.restore_point(self._state.completed)
+
+    def latest_published(self) -> CompletedCheckpoint | None:
+        """Return the latest checkpoint that all tasks have published."""
+        published = [c for c in self._state.completed if c.checkpoint_id not in self._state.unconfirmed]
+        return published[-1] if published else None
+
+    def statistics(self) -> CheckpointStatistics:
+        return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
+
+    def counts(self) -> CheckpointCounts:
+        """Return the counts over the whole life of the job."""
+        return self._tracker.counts()
+
+    def counted(self, known: CheckpointCounts) -> None:
+        """Add the counts of earlier coordinators, as recorded next to the checkpoints."""
+        self._tracker.counted(known)
+
+    async def orphans(self, before_ms: int) -> JobOrphans:
+        """Return the files last written before `before_ms` that nothing refers to or will refer to (F7).
+
+        Raises StorageError.
+        """
+        return await self._sweeping.orphans(before_ms)
+
+    # --- lifecycle -----------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        recovered = await self._store.recover()
+        self._machine = self._machine_of(
+            transitions.initial(
+                self._state.job_id,
+                self.options,
+                recovered.completed,
+                last_id=recovered.last_id,
+                graph_digest=self._state.graph_digest,
+                sizes=recovered.sizes,
+            )
+        )
+        self._tracker.begins(recovered.completed)
+        self.tasks.loop("timer", self._timer.run)
+        self.tasks.loop("deletions", self._deleting.run)
+        self._sweeping.begin(recovered, self.tasks)
+
+    async def _before_stop(self) -> None:
+        self._feed(e.Stopped())
+
+    async def _stop(self) -> None:
+        self._closed = True
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(CheckpointRefused(Refusal.SHUT_DOWN))
+        await self._hooks.aclose()
+
+    def _machine_of(self, state: State) -> Machine[State, e.Event, e.Command]:
+        return Machine(state, transitions.step, check_invariants, name=self.name)
+
+    # --- the machine and the world -------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> State:
+        return self._machine.state
+
+    def _feed(self, event: e.Event, *, now: float | None = None) -> None:
+        """Raises Crashed. A coordinator that broke its own invariants must not manage checkpoints any longer."""
+        if self._closed or self.crashed.is_set():
+            return  # a late message about something that has been aborted
+        try:
+            self._stepped_at = self._clock.monotonic() if now is None else now
+            for command in self._machine.feed(event, self._stepped_at):
+                self._carry_out(command)
+        except Exception as error:
+            raise self.crash(error) from error
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._timer.changed()
+
+    def _carry_out(self, command: e.Command) -> None:
+        match command:
+            case e.SetUp(request):
+                self.tasks.job(f"set-up {request}", self._set_up(request))
+            case e.CallHook(hook, number):
+                self._hook_calls.trigger(hook, number)
+            case e.CancelHooks(number):
+                self._hook_calls.cancel(number)
+            case e.SendTrigger(attempt, number, stop):
+                self._task_calls.trigger(attempt, number, stop=stop)
+            case e.WriteMetadata(checkpoint):
+                self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))
+            case e.NotifyComplete(attempt, _):
+                self._task_calls.complete(attempt)
+            case e.NotifyAborted(attempt, number):
+                self._task_calls.aborted(attempt, number)
+            case e.DiscardMetadata(number):
+                self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
+            case e.DeleteFiles(files):
+                self._deleting.want(files, then=partial(self._deleted, files))
+            case e.FailJob(number, cause, error):
+                # Not called from within this step: the callee stops the tasks, and that is the next event.
+                failure = CheckpointFailed(number, cause, error)
+                asyncio.get_running_loop().call_soon(self._on_failure, failure)
+            case e.Refuse(request, reason):
+                self._tracker.refused(reason)
+                self._answer(request, CheckpointRefused(reason))
+            case e.Fail(request, checkpoint_id, cause, error):
+                self._answer(request, CheckpointFailed(checkpoint_id, cause, error))
+            case e.Complete(request, checkpoint):
+                self._answer(request, checkpoint)
+            case e.ReportSetUpFailure(cause):
+                self._tracker.set_up_failed(cause)
+            case e.ReportPublished(number):
+                self._tracker.published(number)
+            case e.Report(record):
+                self._tracker.report(record, self._state)
+                if record.status is CheckpointStatus.COMPLETED:
+                    asyncio.get_running_loop().call_soon(self._on_complete)
+
+    async def _set_up(self, request: int) -> None:
+        try:
+            number = await self._store.allocate_id()
+        except Exception as error:
+            log.warning("a checkpoint could not be set up", component=self.name, error=str(error))
+            self._feed(e.SetUpFailed(request, error_info(error)))
+        else:
+            self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
+            if outdated := self._store.outdated_blocks():
+                self._deleting.want(outdated, insists=True, then=lambda: None)
+
+    async def _write(self, checkpoint: CompletedCheckpoint) -> None:
+        reach(CrashPoint.METADATA)
+        checkpoint = copy(checkpoint, counts=self._tracker.counts_with_one_more())
+        try:
+            with self._deleting.held_back():
+                await self._store.write(checkpoint)
+        except Exception as error:
+            self._feed(e.MetadataFailed(checkpoint.checkpoint_id, error_info(error)))
+        else:
+            reach(CrashPoint.COMPLETE)
+            self._feed(e.MetadataWritten(checkpoint.checkpoint_id))
+
+    def _discarded(self, number: int) -> None:
+        reach(CrashPoint.SUBSUME)
+        self._feed(e.MetadataDiscarded(number))
+
+    def _deleted(self, files: frozenset[str]) -> None:
+        reach(CrashPoint.DELETED)
+        self._feed(e.FilesDeleted(files))
+
+    async def _until(self, condition: Callable[[State], bool], timeout: float | None) -> None:
+        """Wait until `condition` holds.
+
+        Raises CheckpointRefused on shutdown, CheckpointFailed after `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not condition(self._state):
+                    if self._state.stopped:
+                        raise CheckpointRefused(Refusal.SHUT_DOWN)
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise CheckpointFailed(None, FailureCause.EXPIRED) from error
+
+    def _answer(self, request: int, outcome: CompletedCheckpoint | MinflinkError) -> None:
+        answer = self._answers.get(request)
+        if answer is None or answer.done():
+            return
+        if isinstance(outcome, MinflinkError):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)

@@ -8,8 +8,8 @@ from typing import Protocol
 import stamina
 import structlog
 
-from minflinkd.checkpoint import events as e
-from minflinkd.checkpoint.state import State, owed_to
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine.state import State, owed_to
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId

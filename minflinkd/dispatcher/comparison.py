@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minflinkd.checkpoint.matching import (
+from minflinkd.checkpoint.state_matching import (
     ALLOW,
     ALLOW_CHANGED,
     ALLOW_CHANGED_HERE,

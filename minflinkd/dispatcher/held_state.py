@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minflinkd.checkpoint.matching import StateNotMatched, match_tasks
+from minflinkd.checkpoint.state_matching import StateNotMatched, match_tasks
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.messages import HeldState

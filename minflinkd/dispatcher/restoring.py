@@ -6,9 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minflinkd.checkpoint.external import External, NoCheckpointThere, read_external
-from minflinkd.checkpoint.matching import NO_VERDICTS, StateNotMatched, Verdicts, ended_inputs, match_nodes, match_tasks
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
 from minflinkd.checkpoint.offsets import OffsetsUnreadable
+from minflinkd.checkpoint.state_matching import (
+    NO_VERDICTS,
+    StateNotMatched,
+    Verdicts,
+    ended_inputs,
+    match_nodes,
+    match_tasks,
+)
 from minflinkd.dispatcher.held_state import held_state
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import GraphFault

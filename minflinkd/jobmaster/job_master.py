@@ -17,7 +17,7 @@ from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster import growth
 from minflinkd.jobmaster.job_state import JobState

@@ -19,8 +19,8 @@ from minflinkd.checkpoint.external import (
     parent,
     read_external,
 )
-from minflinkd.checkpoint.matching import match_tasks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.state_matching import match_tasks
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode, Task
 from minflinkd.rpc.messages import TaskRestore

@@ -21,7 +21,7 @@ import structlog
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused, FailureCause
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.jobgraph.model import Task

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.causes import CheckpointKind
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
 from minflinkd.jobmaster import events as ev

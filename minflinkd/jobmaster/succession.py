@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace as copy
 
-from minflinkd.checkpoint.matching import match_tasks
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.state_matching import match_tasks
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.job_history import JobHistory

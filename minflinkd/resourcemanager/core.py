@@ -61,7 +61,7 @@ class _Seen:
 
 
 class ResourceManagerCore:
-    """A rpc.party.Core. Its own commands are StartTaskManager and StopTaskManager, for a ResourceManagerDriver.
+    """A rpc.party.Core. Its own commands are StartTaskManager and StopTaskManager, for a TaskManagerLauncher.
 
     `wall_ms` converts a time of the injected clock to milliseconds since 1970. With `check`, the invariants are checked
     after every step, otherwise once a minute.

@@ -12,7 +12,7 @@ from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, Res
 
 @dataclass(frozen=True)
 class TaskManagersFound:
-    """All TaskManagers that the driver knows from an earlier ResourceManager.
+    """All TaskManagers that the launcher knows from an earlier ResourceManager.
 
     They have not registered here yet (R7).
     """
@@ -146,7 +146,7 @@ class SendExit:
 
 @dataclass(frozen=True)
 class StopTaskManager:
-    """Tell the driver to end the TaskManager completely."""
+    """Tell the launcher to end the TaskManager completely."""
 
     resource_id: ResourceId
     reason: str

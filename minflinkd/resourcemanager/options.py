@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ResourceManagerOptions:
     """How many TaskManagers there should be, and for how long. Times in seconds."""
 
-    slots_per_tm: int  # of a TaskManager that the driver starts
-    can_start: bool = True  # whether the driver starts any
+    slots_per_tm: int  # of a TaskManager that the launcher starts
+    can_start: bool = True  # whether the launcher starts any
     min: int = 0  # at this number, no idle TaskManager is stopped; none is started for it (R6)
     standby: int = 1  # wholly free, ready TaskManagers, beyond those in use (R6)
     max: int = 1_000

@@ -24,7 +24,7 @@ import msgspec
 import psutil
 import structlog
 
-from minflinkd.resourcemanager.driver import Launched, OnExit, StartFailed, StopFailed
+from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed
 from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
@@ -63,8 +63,8 @@ class _Process:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class ProcessDriver:
-    """A ResourceManagerDriver.
+class ProcessLauncher:
+    """A TaskManagerLauncher.
 
     `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
     secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
@@ -87,7 +87,7 @@ class ProcessDriver:
         self._extra_directories = extra_directories
         self._processes: dict[ResourceId, _Process] = {}
         self._launching: dict[ResourceId, asyncio.Task[None]] = {}
-        self._tasks = TaskOwner("process driver")
+        self._tasks = TaskOwner("process launcher")
         self._adopting = asyncio.Lock()
 
     def working_directory(self, resource_id: ResourceId) -> Path:
@@ -270,7 +270,7 @@ class ProcessDriver:
     # --- finding again --------------------------------------------------------------------------------------------
 
     def _find_living(self) -> list[_Process]:
-        """Return the processes that an earlier driver started and this one does not know.
+        """Return the processes that an earlier launcher started and this one does not know.
 
         Remove what dead ones left.
         """

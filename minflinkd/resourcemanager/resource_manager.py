@@ -10,7 +10,7 @@ import structlog
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.core import Command, ResourceManagerCore
-from minflinkd.resourcemanager.driver import ResourceManagerDriver
+from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.rpc.asking import outcome_of_asking
@@ -38,7 +38,7 @@ class ResourceManagerSnapshot:
 class ResourceManager(Component):
     """The only ResourceManager of a cluster. A new one knows nothing; it learns from reports and declarations (R12).
 
-    The caller keeps `driver`, and closes it after this. Its `on_exit` must be `task_manager_exited`. `blob_url` is
+    The caller keeps `launcher`, and closes it after this. Its `on_exit` must be `task_manager_exited`. `blob_url` is
     called when this starts.
     """
 
@@ -46,7 +46,7 @@ class ResourceManager(Component):
         self,
         *,
         network: Network,
-        driver: ResourceManagerDriver,
+        launcher: TaskManagerLauncher,
         clock: Clock,
         ids: IdSource,
         options: ResourceManagerOptions,
@@ -56,7 +56,7 @@ class ResourceManager(Component):
     ) -> None:
         super().__init__("resourcemanager")
         self._network = network
-        self._driver = driver
+        self._launcher = launcher
         self._clock = clock
         self._blob_url = blob_url
         self._core = ResourceManagerCore(
@@ -79,7 +79,7 @@ class ResourceManager(Component):
         return ResourceManagerSnapshot(self.leader_id, self._core.state)
 
     def task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
-        """The driver saw the process end. Does nothing if that was already known."""
+        """The launcher saw the process end. Does nothing if that was already known."""
         if self.running:
             self._tell_core(lambda now: self._core.exited(resource_id, reason, now))
 
@@ -91,7 +91,7 @@ class ResourceManager(Component):
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        living = await self._driver.adopt()  # before a need can ask for a start
+        living = await self._launcher.adopt()  # before a need can ask for a start
         self._core.blob_url = self._blob_url()
         self._decide(lambda now: self._core.found(tuple(launched.resource_id for launched in living), now))
         self._network.attach(self._door)
@@ -144,7 +144,7 @@ class ResourceManager(Component):
             case ev.StartTaskManager(resource_id):
                 self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id))
             case ev.StopTaskManager(resource_id, _, kill):
-                self.tasks.job(f"stop {resource_id}", self._driver.stop(resource_id, kill=kill))
+                self.tasks.job(f"stop {resource_id}", self._launcher.stop(resource_id, kill=kill))
 
     async def _ask(self, ask: Ask) -> None:
         outcome = await outcome_of_asking(self._network, self._clock, ask)
@@ -152,7 +152,7 @@ class ResourceManager(Component):
 
     async def _start_task_manager(self, resource_id: ResourceId) -> None:
         try:
-            await self._driver.start(resource_id)
+            await self._launcher.start(resource_id)
         except Exception as error:
             log.exception("a TaskManager could not be started", resource=resource_id)
             reason = str(error)

@@ -293,7 +293,7 @@ def _told_to_exit(state: Resources, tm: TaskManager, reason: str, now: float) ->
 
 
 def _asked_to_exit(state: Resources, resource_id: ResourceId, reason: str) -> Commands:
-    """Whatever it answered, the driver makes sure that it ends. A standalone one is not ours to stop."""
+    """Whatever it answered, the launcher makes sure that it ends. A standalone one is not ours to stop."""
     tm = state.task_managers.get(resource_id)
     if tm is None or tm.standalone or tm.state is not TaskManagerState.STOPPING:
         return ()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from minflinkd.resourcemanager.driver import Launched, StartFailed
+from minflinkd.resourcemanager.launcher import Launched, StartFailed
 from minflinkd.runtime.ids import ResourceId
 
 
-class StandaloneDriver:
-    """A ResourceManagerDriver that starts, ends and finds nothing: TaskManagers register by themselves.
+class StandaloneLauncher:
+    """A TaskManagerLauncher that starts, ends and finds nothing: TaskManagers register by themselves.
 
     A TaskManager that the ResourceManager tells to exit ends by itself, too.
     """

@@ -27,7 +27,7 @@ from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.sdnotify import SystemdNotifier
-from minflinkd.taskmanager.java import check_java
+from minflinkd.taskmanager.child.java import check_java
 from minflinkd.taskmanager.process import run
 from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, settings_of
 from minflinkd.taskmanager.supervisor import TaskManager

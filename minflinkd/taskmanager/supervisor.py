@@ -26,21 +26,21 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.core import TaskManagerOptions
-from minflinkd.taskmanager.deployment import Deployer, exchanges
+from minflinkd.taskmanager.attempts.deployment import Deployer, exchanges
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.age import Figures
+from minflinkd.taskmanager.child.figures import process_metrics
+from minflinkd.taskmanager.child.health import Limits
+from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.exchange.access import data_token
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.logs import Logs
-from minflinkd.taskmanager.process_metrics import process_metrics
-from minflinkd.taskmanager.session_age import Figures
-from minflinkd.taskmanager.session_health import Limits
-from minflinkd.taskmanager.session_keeper import SessionKeeper
+from minflinkd.taskmanager.metrics import storage_metrics
 from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret
-from minflinkd.taskmanager.slot_state import SlotOptions
-from minflinkd.taskmanager.storage_metrics import storage_metrics
+from minflinkd.taskmanager.slots.core import TaskManagerOptions
+from minflinkd.taskmanager.slots.state import SlotOptions
 from minflinkd.taskmanager.task_executor import TaskExecutor
 
 log = structlog.get_logger(__name__)

@@ -23,20 +23,20 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.collected import CollectedRows
-from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
-from minflinkd.taskmanager.deployment import Deployer, attempt_directory, remove_exchanges
-from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
-from minflinkd.taskmanager.merging_metrics import merging_metrics
-from minflinkd.taskmanager.session_keeper import SessionKeeper
-from minflinkd.taskmanager.session_protocol import SessionLost
-from minflinkd.taskmanager.sink_paths import sink_path_faults
-from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
-from minflinkd.taskmanager.snapshotting import Snapshots
-from minflinkd.taskmanager.stopping import Stopping, remove_all
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.collected import CollectedRows
+from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory, remove_exchanges
+from minflinkd.taskmanager.attempts.sink_paths import sink_path_faults
+from minflinkd.taskmanager.attempts.snapshotting import Snapshots
+from minflinkd.taskmanager.attempts.stopping import Stopping, remove_all
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.keeper import SessionKeeper
+from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.metrics import merging_metrics
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 On one host the directory of a dead attempt is still there for a while, and whatever still reads it goes unseen. While
 the guard is up, an attempt that starts takes the directories of the earlier attempts of its task away first, in all
 TaskManagers that were started meanwhile; so a restore that reads them fails. One that goes on in the directory of the
-version before it, as it may in the same session (`session/continuation.py`), takes nothing away.
+version before it, as it may in the same session (`session/restore/continuation.py`), takes nothing away.
 
 `sitecustomize.py` does it, in the session children; what is here puts it there and looks at what is left.
 """

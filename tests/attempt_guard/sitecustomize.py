@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS = "RECORDED_ATTEMPTS"  # <directory>/<job>/<task>/<attempt>, each a file with the attempt's directory
-_GUARDED = "minflinkd.taskmanager.session.restoring"
+_GUARDED = "minflinkd.taskmanager.session.restore.directory"
 
 
 def take_away(task: Path, *, but: str) -> None:
@@ -41,7 +41,7 @@ def take_away(task: Path, *, but: str) -> None:
 def _guard(restoring: Any) -> None:
     from pathlib import Path
 
-    from minflinkd.taskmanager.session import continuation
+    from minflinkd.taskmanager.session.restore import continuation
 
     prepare = restoring.Restoring.prepare
 

@@ -13,7 +13,7 @@ import pytest
 
 from minflinkd.cli.exits import ExitCode
 from minflinkd.config import load_config
-from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.taskmanager.settings import settings_of, write_settings
 
@@ -28,7 +28,7 @@ class Host:
         self.base = base
         self.options: dict[str, str] = {}
         self.exits: asyncio.Queue[str] = asyncio.Queue()
-        self.driver = ProcessDriver(
+        self.driver = ProcessLauncher(
             directory=base / "taskmanagers",
             command=self.command,
             on_exit=lambda _, reason: self.exits.put_nowait(reason),

@@ -127,22 +127,22 @@ def _windows_of_unmatched_rows(shape: Shape) -> bool:
 
 FAULTS = {
     "a source of files is numbered as if exchanges had logs": Fault(
-        "minflinkd.taskmanager.session.operators",
+        "minflinkd.taskmanager.session.state.operators",
         "def source_logs(found):\n    return {node.number: node.number for node in found if not node.stateful}\n",
         _runs(_source_after_exchange),
     ),
     "Spark reuses exchanges": Fault(
-        "minflinkd.taskmanager.session.steady_plans",
+        "minflinkd.taskmanager.session.spark.steady_plans",
         '_REUSE = "spark.sql.exchange.reuse.no"\nSETTINGS = {}\n',
         _runs(_joined_with_itself),
     ),
     "records of transformWithState hold the paths of another attempt": Fault(
-        "minflinkd.taskmanager.session.schema_paths",
+        "minflinkd.taskmanager.session.state.schema_paths",
         "def localize(checkpoint):\n    pass\n\n\ndef relative(text):\n    return text\n",
         _runs(_state_of_transform),
     ),
     "no micro-batch is planned when a job is submitted": Fault(
-        "minflinkd.taskmanager.session.first_batch",
+        "minflinkd.taskmanager.session.spark.first_batch",
         "def plan_first_batch(*given, **named):\n    pass\n",
         lambda shape: shape.refused == "a second watermark",
     ),
@@ -158,12 +158,12 @@ FAULTS = {
         lambda shape: shape.refused == "ids that differ only in case",
     ),
     "an exchange promises more than a join lets out": Fault(
-        "minflinkd.taskmanager.session.watermarks",
+        "minflinkd.taskmanager.session.plan.watermarks",
         "def _output_watermark(session, plan, processed_ms):\n    return processed_ms\n",
         _runs(_windows_of_unmatched_rows),
     ),
     "time does not go to its end": Fault(
-        "minflinkd.taskmanager.session.bounded",
+        "minflinkd.taskmanager.session.plan.bounded",
         "def _end_time(session, execution):\n    pass\n",
         lambda shape: shape.features["Window tumbling"] > 0 and not shape.refused,
     ),

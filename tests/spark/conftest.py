@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.servers.install import KAFKA_CONNECTOR, POSTGRES_DRIVER
 from tests.spark.session_child import Child
 

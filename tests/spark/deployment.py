@@ -11,7 +11,7 @@ from typing import Any
 from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import AttemptId, TaskId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child
 
 Cuts = Mapping[TaskId, tuple[p.SnapshotTaken, Path]]

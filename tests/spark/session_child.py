@@ -29,7 +29,7 @@ from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import JobContext, Notice, Request
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import lives
 
 R = TypeVar("R")

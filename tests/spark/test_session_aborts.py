@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from minflinkd.rpc.messages import Done
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from minflinkd.taskmanager.session.child import SessionChild, _Attempt
 
 ATTEMPT = AttemptId("1" * 32)

@@ -10,7 +10,7 @@ import pytest
 from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Vertex, Watermark
 from minflinkd.rpc.messages import Analysis
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, events, inputs, job, parquet, python, rate, source, sql, task
 

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode, Watermark
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, events, job, parquet, python, source, sql, task
 
 EPOCH = 1_700_000_000  # seconds since 1970

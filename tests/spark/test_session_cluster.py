@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from minflinkd.taskmanager.session import reach, spark
-from minflinkd.taskmanager.session_protocol import SessionConfig
+from minflinkd.taskmanager.child.protocol import SessionConfig
+from minflinkd.taskmanager.session import reach
+from minflinkd.taskmanager.session.spark import session as spark
 
 
 def config(**fields: Any) -> SessionConfig:

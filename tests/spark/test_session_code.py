@@ -12,7 +12,7 @@ import pytest
 from minflinkd.jobgraph.model import Source, Vertex
 from minflinkd.runtime.errors import Consequence, RemoteError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, job, parquet, python, rate, task, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

@@ -13,7 +13,7 @@ import pytest
 
 from minflinkd.jobgraph.model import OutputMode, Source, Vertex
 from minflinkd.runtime.ids import AttemptId, VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, task, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

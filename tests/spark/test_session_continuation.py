@@ -12,7 +12,7 @@ import pytest
 
 from minflinkd.jobgraph.model import OutputMode
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, job, rate, sql, task, until
 from tests.spark.test_session_snapshots import AGGRESSIVE, ROWS, SINK, artifact, exact, lay_out, snapshot, written
 

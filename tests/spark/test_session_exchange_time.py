@@ -15,7 +15,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Source, Vertex, Watermark
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.runtime.units import Duration
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, job, parquet, until
 

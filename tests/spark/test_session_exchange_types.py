@@ -14,7 +14,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, Task
 from minflinkd.rpc.messages import Analysis, JobContext
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, job, source, sql, until
 

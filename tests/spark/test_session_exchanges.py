@@ -11,7 +11,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, OutputMode, RuntimeMode, Vertex
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import TaskId, VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from minflinkd.taskmanager.exchange.log import mark_consumed, read_entry
 from tests.spark.deployment import Run
 from tests.spark.session_child import Child, call, events, job, parquet, source

@@ -9,7 +9,7 @@ import pytest
 from minflinkd.jobgraph.model import Source, Vertex
 from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.runtime.ids import AttemptId, VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, job, parquet, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

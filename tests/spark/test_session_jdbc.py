@@ -10,7 +10,7 @@ import pytest
 
 from minflinkd.jobgraph.model import Delivery, OutputMode
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import free_port
 from tests.servers.postgres import Postgres
 from tests.spark.session_child import Child, job, rate, sql, task

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from minflinkd.jobgraph.model import Vertex
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.servers.kafka import Tansu
 from tests.spark.session_child import Child, job, parquet, rate, source, sql, task
 from tests.spark.test_session_sinks import restored, sink

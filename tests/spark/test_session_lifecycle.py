@@ -15,7 +15,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, ends, job, rate, sql, task, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.checkpoint.meaning import change
+from minflinkd.checkpoint.state_meaning import change
 from minflinkd.jobgraph.model import OutputMode, Task
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import RemoteError
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, call, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 

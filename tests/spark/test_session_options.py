@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Sink, Source, Vertex
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, inputs, job, parquet, rate, source, task
 from tests.spark.test_session_sinks import sink
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from minflinkd.jobgraph.model import OutputMode, RuntimeMode, Source, Task, Vertex, Watermark
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import EVENTS, Child, call, inputs, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 

@@ -11,7 +11,7 @@ from minflinkd.jobgraph.model import Delivery, Sink, Vertex
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, inputs, job, python, rate, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

@@ -9,7 +9,7 @@ import pytest
 
 from minflinkd.jobgraph.model import OutputMode, Task, Vertex
 from minflinkd.runtime.errors import RemoteError
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot

@@ -13,10 +13,10 @@ from msgspec.structs import replace as copy
 from minflinkd.rpc.messages import SessionPhase
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.session_age import Figures
-from minflinkd.taskmanager.session_health import Limits
-from minflinkd.taskmanager.session_keeper import SessionKeeper
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.age import Figures
+from minflinkd.taskmanager.child.health import Limits
+from minflinkd.taskmanager.child.keeper import SessionKeeper
 from tests.cluster import lives
 from tests.spark.session_child import call, job, rate, sql, task, until
 

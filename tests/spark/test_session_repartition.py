@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from minflinkd.jobgraph.model import OutputMode, Vertex
-from minflinkd.taskmanager import session_protocol as p
-from minflinkd.taskmanager.session.repartition import recorded_partitions
-from minflinkd.taskmanager.session.snapshot import read_offsets
+from minflinkd.taskmanager.child import protocol as p
+from minflinkd.taskmanager.session.restore.repartition import recorded_partitions
+from minflinkd.taskmanager.session.state.snapshot import read_offsets
 from tests.spark.session_child import Child, call, events, job, python, rate, sql, task
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]

@@ -11,7 +11,7 @@ import pyspark
 import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, events, job, parquet, python, sql, task
 from tests.spark.test_session_bounded import BY_WINDOW, rows_of, run_to_end, write_events
 from tests.spark.test_session_transform import CODE as TRANSFORM

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Vertex
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, inputs, job, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 

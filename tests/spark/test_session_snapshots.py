@@ -11,7 +11,7 @@ import pytest
 
 from minflinkd.jobgraph.model import OutputMode
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, events, job, parquet, rate, sql, task
 

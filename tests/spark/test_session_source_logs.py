@@ -12,7 +12,7 @@ import pytest
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Input, JobGraph, Source, Task, Vertex
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.deployment import Cuts, Run
 from tests.spark.session_child import Child, call, job, source, until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minflinkd.jobgraph.model import Delivery
-from minflinkd.taskmanager.session.steady_plans import SETTINGS
+from minflinkd.taskmanager.session.spark.steady_plans import SETTINGS
 from tests.spark.session_child import Child, job, python, rate, task
 from tests.spark.test_session_sinks import sink
 from tests.spark.test_session_snapshots import artifact

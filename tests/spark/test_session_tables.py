@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, events, job, parquet, python, task
 from tests.spark.test_session_bounded import rows_of, run_to_end, write_events
 

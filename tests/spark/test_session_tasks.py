@@ -10,7 +10,7 @@ import pytest
 
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager import session_protocol as p
+from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.session_child import Child, call, job, parquet, rate, sql, task
 

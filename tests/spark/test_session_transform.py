@@ -14,8 +14,8 @@ import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode, Task
 from minflinkd.rpc.messages import JobContext
-from minflinkd.taskmanager import session_protocol as p
-from minflinkd.taskmanager.session import schema_paths
+from minflinkd.taskmanager.child import protocol as p
+from minflinkd.taskmanager.session.state import schema_paths
 from tests.spark.session_child import Child, events, job, parquet, python, task
 from tests.spark.test_session_bounded import write_events
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.taskmanager.session import snapshot
-from minflinkd.taskmanager.session_protocol import SnapshotFailed
+from minflinkd.taskmanager.child.protocol import SnapshotFailed
+from minflinkd.taskmanager.session.state import snapshot
 
 STORE = "state/0/0"
 

@@ -57,7 +57,9 @@ def test_what_the_taskmanager_has_removed_already_is_forgotten(tmp_path: Path) -
 
 def test_a_process_that_is_started_meanwhile_has_the_guard_and_no_other_has(tmp_path: Path) -> None:
     """The guard replaces the method that prepares a restore in the session child."""
-    code = "from minflinkd.taskmanager.session.restoring import Restoring; print(Restoring.prepare.__qualname__)"
+    code = (
+        "from minflinkd.taskmanager.session.restore.directory import Restoring; print(Restoring.prepare.__qualname__)"
+    )
     with guarding(), guarding():
         assert run(code) == "_guard.<locals>.guarded"
     assert run(code) == "Restoring.prepare"

@@ -18,7 +18,7 @@ from minflinkd.cli.submission import submit
 from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon, MeetingPoint
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
-from minflinkd.resourcemanager.process import ProcessDriver
+from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.listening import PortTaken
@@ -93,7 +93,7 @@ async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_la
     """The HTTP port is taken, which is not the fault of the warm sessions (R7, A6)."""
     await _rpc_port_of_a_daemon(tmp_path)  # TaskManagers find the next daemon there
     resource_id = ResourceId("tm-000000000001")
-    earlier = ProcessDriver(
+    earlier = ProcessLauncher(
         directory=tmp_path / "taskmanagers",
         command=lambda *_: ["sleep", "60"],
         on_exit=lambda *_: None,
@@ -101,17 +101,17 @@ async def test_a_daemon_that_does_not_come_up_leaves_the_task_managers_of_the_la
     await earlier.start(resource_id)
     before = earlier.living()
     await earlier.aclose()
-    driver = ProcessDriver(directory=tmp_path / "taskmanagers", command=lambda *_: [], on_exit=lambda *_: None)
+    launcher = ProcessLauncher(directory=tmp_path / "taskmanagers", command=lambda *_: [], on_exit=lambda *_: None)
     try:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
             with pytest.raises(PortTaken, match=port):
                 await _rpc_port_of_a_daemon(tmp_path, **{"rest.port": port})
-        assert await driver.adopt() == before
+        assert await launcher.adopt() == before
     finally:
-        await driver.adopt()
-        await driver.stop(resource_id, kill=True)
-        await driver.aclose()
+        await launcher.adopt()
+        await launcher.stop(resource_id, kill=True)
+        await launcher.aclose()
 
 
 async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime import crash_points
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import error_info
-from minflinkd.taskmanager.session_protocol import (
+from minflinkd.taskmanager.child.protocol import (
     SESSION,
     SUPERVISOR,
     JvmLost,
@@ -94,15 +94,16 @@ async def _begin(config: SessionConfig, tell: Callable[[Notice], None], mailboxe
 def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[SessionChild, int, dict[str, float]]:
     began = time.monotonic()
     # Imported here and not at the top, because the time of importing pyspark is one of the phases.
-    from minflinkd.taskmanager.session import reach, spark, warmup
-    from minflinkd.taskmanager.session.callback import BatchCallback
+    from minflinkd.taskmanager.session import reach, warmup
     from minflinkd.taskmanager.session.child import SessionChild
-    from minflinkd.taskmanager.session.code import CodeCache
-    from minflinkd.taskmanager.session.query import Engine
-    from minflinkd.taskmanager.session.stores import StateStores
+    from minflinkd.taskmanager.session.code.libraries import CodeCache
+    from minflinkd.taskmanager.session.query.running import Engine
+    from minflinkd.taskmanager.session.spark.callback import BatchCallback
+    from minflinkd.taskmanager.session.spark.session import launch
+    from minflinkd.taskmanager.session.state.stores import StateStores
 
     imported = time.monotonic()
-    session = spark.launch(config)
+    session = launch(config)
     engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session))
     launched = time.monotonic()
     phases = {"import": imported - began, "session": launched - imported}

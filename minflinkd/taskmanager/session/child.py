@@ -22,12 +22,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
-from minflinkd.taskmanager.session import continuation, option_checks, plan, rehearsal, sink_targets, streamable
-from minflinkd.taskmanager.session.artifacts import UnusableArtifact
-from minflinkd.taskmanager.session.failures import build_failure
-from minflinkd.taskmanager.session.prepared import PreparedTask
-from minflinkd.taskmanager.session.query import Engine, Events, RunningTask
-from minflinkd.taskmanager.session_protocol import (
+from minflinkd.taskmanager.child.protocol import (
     SESSION,
     AbortSnapshot,
     AnalyzeTasks,
@@ -49,6 +44,14 @@ from minflinkd.taskmanager.session_protocol import (
     UnknownAttempt,
     UnloadTask,
 )
+from minflinkd.taskmanager.session.analysis import option_checks, rehearsal, sink_targets
+from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
+from minflinkd.taskmanager.session.plan import streamable
+from minflinkd.taskmanager.session.plan.building import build
+from minflinkd.taskmanager.session.plan.prepared import PreparedTask
+from minflinkd.taskmanager.session.query.running import Engine, Events, RunningTask
+from minflinkd.taskmanager.session.restore import continuation
+from minflinkd.taskmanager.session.spark.failures import build_failure
 
 log = structlog.get_logger(__name__)
 
@@ -301,7 +304,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     try:
         for task in _upstream_first(request.tasks):
             inputs = {edge.id: exchanges[edge.id] for edge in task.inputs if edge.id in exchanges}
-            built = plan.build(engine.session, request.job, task, code, inputs)
+            built = build(engine.session, request.job, task, code, inputs)
             with code.in_session(built.spark):
                 if not built.faults:
                     built.faults.extend(streamable.when_planned(engine.session, built, task))

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager.placing import link_or_copy
-from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.spark.session import Session
 
 
 class StateDirectoryUnreachable(MinflinkError):

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager.session.callback import ATTEMPT_KEY
-from minflinkd.taskmanager.session.query import Engine
+from minflinkd.taskmanager.session.query.running import Engine
+from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 
 _BATCHES = 4
 _TIMEOUT = 120.0  # seconds

@@ -17,7 +17,7 @@ from operator import is_
 from pathlib import Path
 
 from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointKind
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, decode
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore

@@ -10,10 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace as copy
 
-from minflinkd.checkpoint import aborting, completing, doomed, layout, sweeping
-from minflinkd.checkpoint import events as e
-from minflinkd.checkpoint.pending import Phase
-from minflinkd.checkpoint.registry import Registry
+from minflinkd.checkpoint import layout
+from minflinkd.checkpoint import orphan_sweeper as sweeping
+from minflinkd.checkpoint.machine import aborting, completing, doomed
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine.pending import Phase
+from minflinkd.checkpoint.machine.registry import Registry
 from minflinkd.checkpoint.store import CheckpointStore, read_checkpoint
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from minflinkd.checkpoint.causes import CheckpointNotPending
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.filemerging.segments import checksum, physical_file_name
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot

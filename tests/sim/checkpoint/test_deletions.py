@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.causes import CheckpointRefused, Refusal
-from minflinkd.checkpoint.state import MAX_CLEANING
+from minflinkd.checkpoint.machine.state import MAX_CLEANING
 from minflinkd.storage.interface import StorageUnavailable
 from tests.sim.checkpoint.merging import MergingWorld
 from tests.sim.checkpoint.world import World

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import decode
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore
@@ -29,11 +29,11 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId,
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.session_process import SessionProcess
-from minflinkd.taskmanager.snapshotting import Snapshots
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.attempts.snapshotting import Snapshots
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd_local import LocalStorage
 from tests.unit.checkpoint.builders import A1, B1, JOB, TASKS
 

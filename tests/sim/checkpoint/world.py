@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from minflinkd.checkpoint.causes import CheckpointFailed
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.hooks import MasterHook
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import CheckpointStore

@@ -1,4 +1,4 @@
-"""The host that starts and kills TaskManagers. It stands for a ResourceManagerDriver, and is slow and fails."""
+"""The host that starts and kills TaskManagers. It stands for a TaskManagerLauncher, and is slow and fails."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Host:
         self._world.add(tm)
 
     def stop(self, resource_id: ResourceId, *, kill: bool) -> None:
-        """Stop a TaskManager for the driver. Idempotent."""
+        """Stop a TaskManager for the launcher. Idempotent."""
         self._engine.after(0.01 if kill else GRACE, self._kill, resource_id)
 
     def _kill(self, resource_id: ResourceId) -> None:
         self._starting.discard(resource_id)
         tm = self._world.task_manager(resource_id)
         if tm is not None and tm.local:
-            self.ended(tm, "killed by the driver")
+            self.ended(tm, "killed by the launcher")
 
     def ended(self, tm: TaskManagerParty, why: str) -> None:
         """End the process, for whatever reason."""

@@ -86,7 +86,7 @@ class Plan:
     task_failures: float = 0.0  # chance that a task fails after a while, until the calm
     storage_failures: float = 0.0  # chance that no restore point is found, or that a checkpoint fails the job
     ageing: float = 0.0  # chance that a session counts as aged when a task ends
-    unkillable: float = 0.0  # chance that the driver cannot kill a TaskManager
+    unkillable: float = 0.0  # chance that the launcher cannot kill a TaskManager
     tight: bool = False  # there is no room for all jobs at once
     encoded: bool = False  # every message is encoded and decoded
     jobs: tuple[JobPlan, ...] = ()

@@ -12,10 +12,11 @@ from msgspec.structs import replace as copy
 from minflinkd.jobmaster import failover
 from minflinkd.jobmaster.slot_pool import SlotPool
 from minflinkd.resourcemanager import reservations, slot_manager
-from minflinkd.taskmanager import slot_machine, slot_table
-from minflinkd.taskmanager.core import TaskManagerCore
-from minflinkd.taskmanager.slot_events import EndTasks
-from minflinkd.taskmanager.slot_state import Slots
+from minflinkd.taskmanager.slots import machine as slot_machine
+from minflinkd.taskmanager.slots import table as slot_table
+from minflinkd.taskmanager.slots.core import TaskManagerCore
+from minflinkd.taskmanager.slots.events import EndTasks
+from minflinkd.taskmanager.slots.state import Slots
 from tests.sim.planting import Planted, patched
 from tests.sim.protocol.plan import drawn
 from tests.sim.protocol.run import Verdict, attempt, reduced

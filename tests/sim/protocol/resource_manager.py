@@ -1,4 +1,4 @@
-"""The ResourceManager's process around its real core. The simulated host is its driver."""
+"""The ResourceManager's process around its real core. The simulated host is its launcher."""
 
 from __future__ import annotations
 

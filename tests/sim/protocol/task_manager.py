@@ -14,10 +14,10 @@ from minflinkd.rpc.network import Address, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Unknown
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
-from minflinkd.taskmanager.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask
-from minflinkd.taskmanager.slot_state import SlotOptions
-from minflinkd.taskmanager.slot_table import SlotState
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.state import SlotOptions
+from minflinkd.taskmanager.slots.table import SlotState
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.wire import Later

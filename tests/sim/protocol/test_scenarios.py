@@ -124,7 +124,7 @@ def test_task_manager_and_resource_manager_crash_at_once() -> None:
 
 @pytest.mark.parametrize("unkillable", [0.0, 1.0])
 def test_a_stopped_task_manager_does_no_harm_when_it_goes_on(unkillable: float) -> None:
-    """By then its job runs elsewhere. If the driver cannot kill it, it becomes idle and ends as such (R15)."""
+    """By then its job runs elsewhere. If the launcher cannot kill it, it becomes idle and ends as such (R15)."""
     world = cluster(unkillable=unkillable)
     zombie = busy(world)
     zombie.stop()

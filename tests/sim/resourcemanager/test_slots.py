@@ -20,7 +20,7 @@ def settled(world: World) -> bool:
 
 
 def ready(world: World, number: int) -> bool:
-    tms = world.driver.living.values()
+    tms = world.launcher.living.values()
     return len(tms) == number and all(tm.session is SessionPhase.READY for tm in tms)
 
 
@@ -40,7 +40,7 @@ async def test_a_killed_taskmanager_is_made_up_for_by_the_standby_and_replaced()
         job = await world.submit(a=3)
         await world.within(40, lambda: ready(world, 2) and settled(world))
         (held,) = job.pool.held.values()
-        world.driver.end(held.resource_id, "killed by SIGKILL")
+        world.launcher.end(held.resource_id, "killed by SIGKILL")
         assert await world.within(5, lambda: not job.complete) <= 0.2
         assert await world.within(5, lambda: job.complete) <= 2
         await world.within(20, lambda: ready(world, 2) and settled(world))
@@ -54,7 +54,7 @@ async def test_a_taskmanager_that_falls_silent_is_lost_after_the_heartbeat_timeo
         (held,) = job.pool.held.values()
         address = task_manager(held.resource_id)
         world.wire.faults.cut = {frozenset((address, p)) for p in (RESOURCE_MANAGER, job_master(job.job_id))}
-        assert await world.within(20, lambda: held.resource_id not in world.driver.living) <= 7
+        assert await world.within(20, lambda: held.resource_id not in world.launcher.living) <= 7
         await world.within(20, lambda: ready(world, 2) and settled(world))
 
 
@@ -66,10 +66,10 @@ async def test_idle_taskmanagers_beyond_the_standby_are_stopped() -> None:
         del world.jobs[job.job_id]
         await job.end()
         await asyncio.sleep(15)
-        assert len(world.driver.living) == 3
-        await world.within(15, lambda: len(world.driver.living) == 1)
+        assert len(world.launcher.living) == 3
+        await world.within(15, lambda: len(world.launcher.living) == 1)
         await asyncio.sleep(60)
-        assert len(world.driver.living) == 1
+        assert len(world.launcher.living) == 1
 
 
 async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing() -> None:
@@ -77,35 +77,35 @@ async def test_a_new_resourcemanager_learns_who_holds_what_and_disturbs_nothing(
     async with World(5, standby=2) as world:
         jobs = [await world.submit(a=2, b=2) for _ in range(3)]
         await world.within(120, lambda: settled(world) and ready(world, 5))
-        before, started = [dict(job.pool.held) for job in jobs], world.driver.started
+        before, started = [dict(job.pool.held) for job in jobs], world.launcher.started
         await world.restart_resource_manager()
         await world.within(20, lambda: settled(world))
         await asyncio.sleep(10)
         assert [dict(job.pool.held) for job in jobs] == before
-        assert world.driver.started == started
+        assert world.launcher.started == started
 
 
 async def test_a_taskmanager_that_is_found_and_never_registers_is_replaced() -> None:
     """A TaskManager that hangs before it registers does not count for ever (R7)."""
     async with World(8) as world:
         await world.within(20, lambda: ready(world, 1) and world.agreed())
-        (hanging,) = world.driver.living.values()
+        (hanging,) = world.launcher.living.values()
         await world.resource_manager.aclose()
         await hanging.aclose()
         await world.restart_resource_manager()
         await world.within(45, lambda: ready(world, 1) and world.agreed())
-        assert hanging.resource_id not in world.driver.living
+        assert hanging.resource_id not in world.launcher.living
 
 
 async def test_starts_that_fail_are_tried_again_and_say_why() -> None:
     """R5."""
     async with World(6) as world:
-        world.driver.failing = 1.0
+        world.launcher.failing = 1.0
         job = await world.submit(a=1)
         await asyncio.sleep(20)
-        assert 3 <= world.driver.started <= 10
+        assert 3 <= world.launcher.started <= 10
         assert "out of memory" in world.resource_manager.snapshot().resources.starts.reason
-        world.driver.failing = 0.0
+        world.launcher.failing = 0.0
         await world.within(60, lambda: job.complete)
 
 
@@ -120,17 +120,17 @@ async def test_no_more_taskmanagers_than_allowed_and_who_waits_is_served_when_sl
         del world.jobs[first[0].job_id]
         await first[0].end()
         assert await world.within(10, lambda: late.complete) < 3
-        assert world.driver.most == 2
+        assert world.launcher.most == 2
 
 
 async def misfortune(world: World, rng: random.Random) -> None:
     """Cause one fault, or end or begin a job."""
-    living = sorted(world.driver.living)
+    living = sorted(world.launcher.living)
     match rng.randrange(9):
         case 0 if living:
-            world.driver.end(rng.choice(living), "killed by SIGKILL")
+            world.launcher.end(rng.choice(living), "killed by SIGKILL")
         case 1 if living:
-            world.background(world.driver.living[rng.choice(living)].new_session())
+            world.background(world.launcher.living[rng.choice(living)].new_session())
         case 2:
             await world.restart_resource_manager()
         case 3 if living:
@@ -146,7 +146,7 @@ async def misfortune(world: World, rng: random.Random) -> None:
         case 7 if len(world.jobs) < 4:
             await world.submit(**{name: rng.randint(1, 3) for name in "abc"[: rng.randint(1, 2)]})
         case 8:
-            world.driver.failing = rng.choice([0.0, 0.5])
+            world.launcher.failing = rng.choice([0.0, 0.5])
         case _:
             pass
 
@@ -166,9 +166,9 @@ async def test_after_any_faults_every_job_is_served_and_nothing_leaks(seed: int)
             await asyncio.sleep(rng.uniform(0, 6))
             await misfortune(world, rng)
         world.wire.faults = Faults(most_delay=0.05)
-        world.driver.failing = 0.0
+        world.launcher.failing = 0.0
         await world.within(150, lambda: settled(world))
         for job in world.jobs.values():
             await job.end()
         world.jobs.clear()
-        await world.within(60, lambda: world.agreed() and len(world.driver.living) == 1 and world.free_slots() == 4)
+        await world.within(60, lambda: world.agreed() and len(world.launcher.living) == 1 and world.free_slots() == 4)

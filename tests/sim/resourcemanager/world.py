@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from minflinkd.jobmaster import slot_pool
 from minflinkd.jobmaster.placement import Bounds, place
 from minflinkd.jobmaster.slot_pool import SlotPool, Want
-from minflinkd.resourcemanager.driver import Launched, StartFailed
+from minflinkd.resourcemanager.launcher import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.rpc import messages as m
@@ -24,10 +24,10 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.taskmanager.core import Exit, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
-from minflinkd.taskmanager.slot_state import SlotOptions
-from minflinkd.taskmanager.slot_table import SlotTable
+from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.state import SlotOptions
+from minflinkd.taskmanager.slots.table import SlotTable
 
 SLOTS = 4
 SILENT = 5.0  # in seconds
@@ -76,7 +76,7 @@ class TaskManager:
 
     def _carry_out(self, command: OwnCommand) -> None:
         if isinstance(command, Exit):
-            self._world.driver.end(self.resource_id, command.reason)
+            self._world.launcher.end(self.resource_id, command.reason)
 
     async def start(self) -> None:
         await self._driver.start()
@@ -96,7 +96,7 @@ class TaskManager:
         self._driver.decide(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
 
 
-class Driver:
+class Launcher:
     """Starts TaskManagers of this world. Some of them never become ready."""
 
     def __init__(self, world: World) -> None:
@@ -166,7 +166,7 @@ class Job:
         await self.crash()
         for resource_id in {held.resource_id for held in self.pool.held.values()}:
             request = m.FreeSlots(job_id=self.job_id, allocations=self.pool.on(resource_id), job_ended=True)
-            while resource_id in self._world.driver.living:
+            while resource_id in self._world.launcher.living:
                 if await asked(self._network, task_manager(resource_id), request, self.leader_id) is not None:
                     break
         ended = m.JobMasterEnded(job_id=self.job_id, leader_id=self.leader_id)
@@ -242,14 +242,14 @@ class World:
             **{"slots_per_tm": SLOTS, "max": 6, "standby": 1, "taskmanager_timeout": 20.0, "start_timeout": 30.0}
             | options
         )
-        self.driver = Driver(self)
+        self.launcher = Launcher(self)
         self.jobs: dict[JobId, Job] = {}
         self.resource_manager = self._new_resource_manager()
 
     def _new_resource_manager(self) -> ResourceManager:
         return ResourceManager(
             network=self.wire.party(RESOURCE_MANAGER),
-            driver=self.driver,
+            launcher=self.launcher,
             clock=clock,
             ids=self.ids,
             options=self.options,
@@ -266,7 +266,7 @@ class World:
         for job in self.jobs.values():
             await job.crash()
         await self.resource_manager.aclose()
-        for tm in list(self.driver.living.values()):
+        for tm in list(self.launcher.living.values()):
             await tm.aclose()
         await self.wire.aclose()
         await self.tasks.aclose()
@@ -284,14 +284,15 @@ class World:
         await self.resource_manager.start()
 
     def free_slots(self) -> int:
-        return sum(1 for tm in self.driver.living.values() for slot in tm.table.report() if slot.job_id is None)
+        return sum(1 for tm in self.launcher.living.values() for slot in tm.table.report() if slot.job_id is None)
 
     def served(self) -> bool:
         """Whether every job holds what it wants, and the TaskManagers agree."""
         return all(
             job.complete
             and all(
-                held.resource_id in self.driver.living and key in self.driver.living[held.resource_id].table.bindings
+                held.resource_id in self.launcher.living
+                and key in self.launcher.living[held.resource_id].table.bindings
                 for key, held in job.pool.held.items()
             )
             for job in self.jobs.values()
@@ -301,10 +302,10 @@ class World:
         """Whether the ResourceManager's view equals the slot tables, and no slot is held that no job holds (R12)."""
         shown = self.resource_manager.snapshot().resources.task_managers
         registered = {key for key, tm in shown.items() if tm.registered}
-        if registered != set(self.driver.living):
+        if registered != set(self.launcher.living):
             return False
         wanted = {key for job in self.jobs.values() for key in job.pool.held}
-        for resource_id, tm in self.driver.living.items():
+        for resource_id, tm in self.launcher.living.items():
             view = [slot.allocation_id for slot in shown[resource_id].slots]
             truth = [slot.allocation_id for slot in tm.table.report()]
             if view != truth or not {key for key in truth if key is not None} <= wanted:
@@ -316,7 +317,7 @@ class World:
         shown = self.resource_manager.snapshot().resources
         return [
             *(f"{job.job_id} needs {dict(job.pool.needs)}, holds {dict(job.pool.held)}" for job in self.jobs.values()),
-            *(f"{key} {tm.session}: {dict(tm.table.bindings)}" for key, tm in self.driver.living.items()),
+            *(f"{key} {tm.session}: {dict(tm.table.bindings)}" for key, tm in self.launcher.living.items()),
             *(f"{key} seen as {tm.state} {tm.slots}" for key, tm in shown.task_managers.items()),
             *self.wire.journal[-50:],
         ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from minflinkd.checkpoint import coordinator
-from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine import transitions as coordinator
+from minflinkd.checkpoint.machine.state import State, check_invariants
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.state import State, check_invariants
 from minflinkd.filemerging.segments import checksum, physical_file_name
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
-from minflinkd.checkpoint.state import MAX_CLEANING, all_published, may_restore, next_wakeup, owed_to
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine.state import MAX_CLEANING, all_published, may_restore, next_wakeup, owed_to
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.runtime.machine import InvariantViolated

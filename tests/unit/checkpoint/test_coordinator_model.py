@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minflinkd.checkpoint import coordinator
-from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.layout import parse_physical_file
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine import transitions as coordinator
+from minflinkd.checkpoint.machine.registry import Registry
+from minflinkd.checkpoint.machine.state import check_invariants, may_restore, orphans, owed_to
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.registry import Registry
-from minflinkd.checkpoint.state import check_invariants, may_restore, orphans, owed_to
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId
 from tests.unit.checkpoint.builders import ERROR, JOB, NOON, A, B, snapshot

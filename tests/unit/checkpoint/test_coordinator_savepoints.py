@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minflinkd.checkpoint import events as e
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.machine import events as e
 from minflinkd.runtime.errors import ErrorInfo
 from tests.unit.checkpoint.builders import A1, B1, ERROR, NOON, TASKS, Story, snapshot
 

@@ -6,8 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minflinkd.checkpoint import deletions as d
-from minflinkd.checkpoint.deletions import Delete, Ended, Limits, Queue, Wanted, check_invariants, next_wakeup, step
+from minflinkd.checkpoint import deletion_queue as d
+from minflinkd.checkpoint.deletion_queue import (
+    Delete,
+    Ended,
+    Limits,
+    Queue,
+    Wanted,
+    check_invariants,
+    next_wakeup,
+    step,
+)
 
 SMALL = Limits(batch=3, in_flight=2, rate=1.0, tries=3, first_pause=1.0, longest_pause=4.0)
 

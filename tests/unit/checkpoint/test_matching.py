@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.checkpoint.matching import Placement, StateNotMatched, all_fit, match_nodes, match_tasks
+from minflinkd.checkpoint.state_matching import Placement, StateNotMatched, all_fit, match_nodes, match_tasks
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.checkpoint.matching import StateMeaningChanged, StateNotMatched, match_nodes
-from minflinkd.checkpoint.meaning import change
+from minflinkd.checkpoint.state_matching import StateMeaningChanged, StateNotMatched, match_nodes
+from minflinkd.checkpoint.state_meaning import change
 from minflinkd.rpc.snapshot import Meant, PlanNode, Role
 
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as copy
 
-from minflinkd.checkpoint import events as e
+from minflinkd.checkpoint.machine import events as e
+from minflinkd.checkpoint.machine.registry import LiveSegments, Registry
+from minflinkd.checkpoint.machine.state import file_figures
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
-from minflinkd.checkpoint.registry import LiveSegments, Registry
-from minflinkd.checkpoint.state import file_figures
 from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, TaskId

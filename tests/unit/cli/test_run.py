@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minflinkd.checkpoint.matching import ALLOW
+from minflinkd.checkpoint.state_matching import ALLOW
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus
 from tests.unit.cli.conftest import Command, RunningDaemon

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.rpc.messages import ListTaskManagers, SessionPhase, TaskManagerInfo
-from minflinkd.taskmanager import session_start
+from minflinkd.taskmanager.child import start as session_start
 from tests.unit.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import TM
 

@@ -12,7 +12,7 @@ from minflinkd.jobgraph.document import parse_json
 from minflinkd.rpc.jobs import StateFate
 from minflinkd.rpc.snapshot import Meant, PlanNode, Role, StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
-from minflinkd.taskmanager.session.state_schemas import difference
+from minflinkd.taskmanager.session.state.schemas import difference
 from tests.unit.dispatcher.conftest import DOCUMENT
 
 GRAPH = parse_json(json.dumps(DOCUMENT).encode()).job()

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint import turn
-from minflinkd.checkpoint.driver import CheckpointCoordinator
+from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.dispatcher import dispatcher
 from minflinkd.dispatcher.dispatcher import Dispatcher

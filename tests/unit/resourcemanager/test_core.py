@@ -310,7 +310,7 @@ def test_a_start_that_fails_is_repeated_after_a_pause_and_its_reason_is_told() -
     assert isinstance(manager.commands()[0], ev.StartTaskManager)
 
 
-def test_an_idle_taskmanager_is_asked_to_exit_before_its_driver_stops_it() -> None:
+def test_an_idle_taskmanager_is_asked_to_exit_before_its_launcher_stops_it() -> None:
     """If it registers meanwhile, it is told again to exit (R6, m13)."""
     manager = manager_with(taskmanager_timeout=3.0)
     registered = manager.register(TM1)

@@ -127,7 +127,7 @@ def test_a_standalone_taskmanager_is_told_to_exit_after_its_own_job_and_its_proc
     assert manager.state.task_managers[TM1].state is TaskManagerState.REGISTERED
 
 
-def test_a_started_taskmanager_that_was_told_to_exit_is_stopped_by_its_driver() -> None:
+def test_a_started_taskmanager_that_was_told_to_exit_is_stopped_by_its_launcher() -> None:
     """The TaskManager's answer does not matter (R6)."""
     manager = Manager(replace(NO_STANDBY, taskmanager_timeout=60))
     manager.register(TM1)

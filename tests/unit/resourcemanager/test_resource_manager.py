@@ -83,7 +83,7 @@ class FakeTaskManager:
 
 
 @dataclass
-class FakeDriver:
+class FakeLauncher:
     network: LocalNetwork
     task_managers: dict[ResourceId, FakeTaskManager] = field(default_factory=dict)
     stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class FakeDriver:
 @dataclass
 class Cluster:
     network: LocalNetwork
-    driver: FakeDriver
+    launcher: FakeLauncher
     manager: ResourceManager
     lost: list[m.TaskManagerLost] = field(default_factory=list)
 
@@ -122,8 +122,8 @@ class Cluster:
         return await self.network.ask(RESOURCE_MANAGER, declaration, timeout=1)
 
     async def task_manager(self, number: int = 0) -> FakeTaskManager:
-        await until(lambda: len(self.driver.task_managers) > number)
-        return list(self.driver.task_managers.values())[number]
+        await until(lambda: len(self.launcher.task_managers) > number)
+        return list(self.launcher.task_managers.values())[number]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -135,15 +135,15 @@ async def until(condition: Callable[[], object]) -> None:
 @asynccontextmanager
 async def running() -> AsyncIterator[Cluster]:
     network = LocalNetwork()
-    driver = FakeDriver(network)
+    launcher = FakeLauncher(network)
     manager = ResourceManager(
         network=network,
-        driver=driver,
+        launcher=launcher,
         clock=SystemClock(),
         ids=IdSource(random.Random(1)),
         options=ResourceManagerOptions(slots_per_tm=2, standby=0, taskmanager_timeout=3, start_timeout=20),
     )
-    cluster = Cluster(network, driver, manager)
+    cluster = Cluster(network, launcher, manager)
     mailbox = Mailbox(job_master(JOB), fence=LEADER)
 
     async def lost(notice: m.TaskManagerLost) -> None:
@@ -176,7 +176,7 @@ async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers
         assert (info.resource_id, info.log_directory) == (tm.resource_id, "log")
 
 
-async def test_an_exit_seen_by_the_driver_is_told_to_the_job_and_replaced_at_once() -> None:
+async def test_an_exit_seen_by_the_launcher_is_told_to_the_job_and_replaced_at_once() -> None:
     """R11."""
     async with running() as cluster:
         await cluster.needs(a=1)
@@ -202,9 +202,9 @@ async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
             await asyncio.sleep(1)
             await tm.beat()
             await cluster.needs(version=2, held=(A,))
-        assert cluster.driver.stopped == []
-        await until(lambda: cluster.driver.stopped)
-        assert cluster.driver.stopped == [(tm.resource_id, True)]
+        assert cluster.launcher.stopped == []
+        await until(lambda: cluster.launcher.stopped)
+        assert cluster.launcher.stopped == [(tm.resource_id, True)]
         assert (await tm.register()).instance_id != first.instance_id
 
 
@@ -256,7 +256,7 @@ async def test_a_resourcemanager_takes_no_message_while_it_is_closed() -> None:
             finally:
                 await may_end.wait()
 
-        cluster.driver.start = stubborn  # type: ignore[method-assign]
+        cluster.launcher.start = stubborn  # type: ignore[method-assign]
         await cluster.needs(a=1)
         closing = asyncio.create_task(cluster.manager.aclose())
         await until(lambda: not cluster.manager.running)
@@ -300,7 +300,7 @@ async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> No
 async def test_who_waits_is_refused_with_the_reason_when_starts_keep_failing() -> None:
     """R5."""
     async with running() as cluster:
-        cluster.driver.failing = "no java"
+        cluster.launcher.failing = "no java"
         await cluster.needs(a=1)
         await until(lambda: cluster.manager.snapshot().resources.starts.failed >= 3)
         assert "no java" in (await cluster.needs(a=1)).refused[A]
@@ -313,7 +313,7 @@ async def test_an_idle_taskmanager_is_asked_to_exit_and_stopped() -> None:
     async with running() as cluster:
         tm = FakeTaskManager(cluster.network, ResourceId("tm-by-hand"))
         await tm.register()
-        await until(lambda: cluster.driver.stopped)
-        assert cluster.driver.stopped == [(tm.resource_id, False)]
+        await until(lambda: cluster.launcher.stopped)
+        assert cluster.launcher.stopped == [(tm.resource_id, False)]
         with pytest.raises(RemoteError, match="was told to exit"):
             await tm.register()

@@ -14,7 +14,6 @@ from minflinkd.rpc import jobs as _jobs  # noqa: F401 - its messages are part of
 from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell
 from minflinkd.rpc.messages import Done, Notice, Request, TaskProgress, answer_type, registry
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.taskmanager import session_protocol as _protocol  # noqa: F401 - as above
 from tests.unit.rpc.strategies import instances
 
 CODEC = Codec()

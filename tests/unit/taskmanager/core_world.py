@@ -10,8 +10,8 @@ from minflinkd.rpc.network import RpcTimeout, Unreachable, job_master, task_mana
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
-from minflinkd.taskmanager.core import TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slot_table import SlotState
+from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.table import SlotState
 
 TM = ResourceId("tm-1")
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.network import Mailbox
-from minflinkd.taskmanager import session_protocol as sp
+from minflinkd.taskmanager.child import protocol as sp
 
 
 async def main() -> None:

@@ -22,11 +22,11 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, Reso
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.session_process import SessionProcess
-from minflinkd.taskmanager.snapshotting import Snapshots
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.attempts.snapshotting import Snapshots
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd_local import LocalStorage
 
 JOB, ATTEMPT, TASK = JobId("1" * 32), AttemptId("2" * 32), TaskId("a")

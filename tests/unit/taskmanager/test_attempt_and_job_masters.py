@@ -16,8 +16,8 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId, TaskId
 from minflinkd.runtime.machine import IllegalTransition
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.job_masters import JobMasterSilent, deliver
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
 
 JOB, TM, LEADER = JobId("1" * 32), ResourceId("tm-1"), LeaderId("leader")
 S = m.TaskState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minflinkd.rpc.snapshot import PlanNode, RowCounts
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session.attempt_rows import KEPT, AttemptRows
-from minflinkd.taskmanager.session.metrics import rows_by_source
-from minflinkd.taskmanager.session.operators import scans
+from minflinkd.taskmanager.session.query.attempt_rows import KEPT, AttemptRows
+from minflinkd.taskmanager.session.query.metrics import rows_by_source
+from minflinkd.taskmanager.session.state.operators import scans
 
 LAST = 10**6  # a micro-batch after all others
 

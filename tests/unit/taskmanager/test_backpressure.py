@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.rpc.messages import TaskMetrics
-from minflinkd.taskmanager.session.backpressure import Backpressure
+from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 
 
 class Time:

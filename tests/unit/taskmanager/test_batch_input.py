@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from minflinkd.rpc.snapshot import PlanNode
-from minflinkd.taskmanager.session.batch_input import MOST_FILES, failed_input
-from minflinkd.taskmanager.session.operators import EXCHANGE
+from minflinkd.taskmanager.session.query.batch_input import MOST_FILES, failed_input
+from minflinkd.taskmanager.session.state.operators import EXCHANGE
 
 
 def source(number: int, vertex: str, kind: str = "FileSource") -> PlanNode:

@@ -14,9 +14,9 @@ from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, V
 from minflinkd.rpc.messages import JobContext
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
-from minflinkd.taskmanager.session.continuation import Standing, follows, may_follow
-from minflinkd.taskmanager.session.snapshot import cut_off
-from minflinkd.taskmanager.session_protocol import Restored, RunTask
+from minflinkd.taskmanager.child.protocol import Restored, RunTask
+from minflinkd.taskmanager.session.restore.continuation import Standing, follows, may_follow
+from minflinkd.taskmanager.session.state.snapshot import cut_off
 
 JOB = JobContext(
     job_id=JobId("1" * 32),

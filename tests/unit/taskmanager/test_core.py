@@ -10,12 +10,12 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.network import Fenced, Unreachable
 from minflinkd.runtime.errors import Conflict
-from minflinkd.taskmanager import slot_machine
-from minflinkd.taskmanager.core import Exit, RenewSession, SlotNotBound
-from minflinkd.taskmanager.session_protocol import SessionLost
-from minflinkd.taskmanager.slot_events import EndTasks, ForgetJob, StartTask, Tick
-from minflinkd.taskmanager.slot_state import Slots
-from minflinkd.taskmanager.slot_table import SlotState
+from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.slots import machine as slot_machine
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, SlotNotBound
+from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask, Tick
+from minflinkd.taskmanager.slots.state import Slots
+from minflinkd.taskmanager.slots.table import SlotState
 from tests.unit.taskmanager.core_world import (
     JOB,
     LOST,

@@ -19,8 +19,8 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Conflict
 from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
-from minflinkd.taskmanager.core import Exit, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
 
 pytestmark = pytest.mark.looptime
 REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)

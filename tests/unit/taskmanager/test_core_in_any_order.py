@@ -15,10 +15,10 @@ from minflinkd.rpc.network import Fenced
 from minflinkd.rpc.party import Answered, Ask, Refused
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
-from minflinkd.taskmanager.core import FromResourceManager
-from minflinkd.taskmanager.slot_events import EndTasks, StartTask
-from minflinkd.taskmanager.slot_state import Slots
-from minflinkd.taskmanager.slot_table import SlotState
+from minflinkd.taskmanager.slots.core import FromResourceManager
+from minflinkd.taskmanager.slots.events import EndTasks, StartTask
+from minflinkd.taskmanager.slots.state import Slots
+from minflinkd.taskmanager.slots.table import SlotState
 from tests.unit.taskmanager.core_world import (
     JOB,
     LOST,
@@ -333,7 +333,7 @@ def test_the_rule_finds_a_taskmanager_that_starts_tasks_on_slots_of_others(
 ) -> None:
     """The record kept here finds it. The core's own check of its invariants is switched off."""
     monkeypatch.setattr(Slots, "fault_of", planted)
-    monkeypatch.setattr("minflinkd.taskmanager.core.check_invariants", lambda _: None)
+    monkeypatch.setattr("minflinkd.taskmanager.slots.core.check_invariants", lambda _: None)
     longer = settings(
         TestAnyOrder.settings, max_examples=1000, derandomize=True, database=None, phases=[Phase.generate]
     )

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session.exchange_source import ExchangeSource
+from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 
 
 class Answer:

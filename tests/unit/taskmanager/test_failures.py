@@ -9,8 +9,8 @@ import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from minflinkd.runtime.errors import Consequence
-from minflinkd.taskmanager.session.failures import build_failure
-from minflinkd.taskmanager.session_protocol import SessionLost
+from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.session.spark.failures import build_failure
 from tests.cluster import free_port
 
 

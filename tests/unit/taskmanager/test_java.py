@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.taskmanager.java import JavaTooOld, NoJava, check_java, find_java
+from minflinkd.taskmanager.child.java import JavaTooOld, NoJava, check_java, find_java
 
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 

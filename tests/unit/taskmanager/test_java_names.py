@@ -10,7 +10,7 @@ from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JError
 
-from minflinkd.taskmanager.session.java_names import KnownNames
+from minflinkd.taskmanager.session.spark.java_names import KnownNames
 
 CLASSES = {"org.apache.spark.SparkConf", "org.apache.spark.sql.functions"}
 

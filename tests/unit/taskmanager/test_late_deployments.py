@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from minflinkd.rpc import messages as m
-from minflinkd.taskmanager.core import SlotNotBound
-from minflinkd.taskmanager.session_protocol import SessionLost
-from minflinkd.taskmanager.slot_events import StartTask
+from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.slots.core import SlotNotBound
+from minflinkd.taskmanager.slots.events import StartTask
 from tests.unit.taskmanager.core_world import JOB, A, CoreWorld, allocate, attempt, deploy
 
 

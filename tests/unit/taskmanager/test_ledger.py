@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.storage.publication import StagedFile, StagedToken
-from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
 def token(epoch: int) -> StagedToken:

@@ -13,8 +13,8 @@ from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
-from minflinkd.taskmanager.local_snapshots import Copy, LocalSnapshots, beyond
-from minflinkd.taskmanager.session_health import Health, Limits, heard, observed, unwatched, verdict
+from minflinkd.taskmanager.attempts.local_snapshots import Copy, LocalSnapshots, beyond
+from minflinkd.taskmanager.child.health import Health, Limits, heard, observed, unwatched, verdict
 
 JOB, TASK = JobId("1" * 32), TaskId("a")
 SNAPSHOT = TaskSnapshot(

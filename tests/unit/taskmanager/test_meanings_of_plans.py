@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from minflinkd.rpc.snapshot import Meant
-from minflinkd.taskmanager.session.meaning import meanings
+from minflinkd.taskmanager.session.state.meaning import meanings
 
 Tree = list[dict[str, Any]]
 _KEYWORDS = "org.apache.spark.sql.catalyst"

@@ -15,11 +15,11 @@ from minflinkd.filemerging.segments import HEADER
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.deployment import Deployer
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.merging_metrics import merging_metrics
-from minflinkd.taskmanager.uploading import rewrite
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.deployment import Deployer
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.attempts.uploading import rewrite
+from minflinkd.taskmanager.metrics import merging_metrics
 from tests.unit.taskmanager.snapshot_world import (
     ATTEMPT,
     JOB,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
-from minflinkd.taskmanager.session.option_checks import refused_options
+from minflinkd.taskmanager.session.analysis.option_checks import refused_options
 
 
 def refusing(*wrong: str) -> Callable[[Mapping[str, str]], None]:

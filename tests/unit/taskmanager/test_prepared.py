@@ -11,7 +11,7 @@ import pytest
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import JobId, TaskId, VertexId
-from minflinkd.taskmanager.session.prepared import JOBS, KEPT, Prepared, PreparedTask
+from minflinkd.taskmanager.session.plan.prepared import JOBS, KEPT, Prepared, PreparedTask
 
 A = VertexId("a")
 TASK = Task(id=TaskId("a"), vertices=(Vertex(id=A, source=Source(format="rate")),), parallelism=2)

@@ -8,8 +8,8 @@ from typing import Any
 
 from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session.backpressure import Backpressure
-from minflinkd.taskmanager.session.progress import Progress
+from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
+from minflinkd.taskmanager.session.query.progress import Progress
 
 NAMES = {0: "events", 1: "totals"}
 TOTALS = frozenset({VertexId("totals")})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from minflinkd.taskmanager.session.failures import build_failure
-from minflinkd.taskmanager.session.refusals import REFUSALS, in_users_words
+from minflinkd.taskmanager.session.spark.failures import build_failure
+from minflinkd.taskmanager.session.spark.refusals import REFUSALS, in_users_words
 
 SAID = {  # Spark's sentence; words of the problem, words of the hint
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider name is correct and the "

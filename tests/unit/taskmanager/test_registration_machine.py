@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minflinkd.taskmanager.registration_machine import (
+from minflinkd.taskmanager.slots.registration import (
     Accepted,
     Beat,
     BeatAnswered,

@@ -16,13 +16,15 @@ from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, V
 from minflinkd.rpc.messages import JobContext, TaskMetrics
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
+from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.exchange.channels import no_channels
-from minflinkd.taskmanager.session import bounded, metrics, query
-from minflinkd.taskmanager.session.plan import Plan
-from minflinkd.taskmanager.session.query import Events, RunningTask
-from minflinkd.taskmanager.session.snapshotter import Snapshotter
-from minflinkd.taskmanager.session.stores import StateStores
-from minflinkd.taskmanager.session_protocol import RunTask
+from minflinkd.taskmanager.session.plan import bounded
+from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.query import metrics
+from minflinkd.taskmanager.session.query import running as query
+from minflinkd.taskmanager.session.query.running import Events, RunningTask
+from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
+from minflinkd.taskmanager.session.state.stores import StateStores
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from minflinkd.taskmanager.session import schema_paths, snapshot
-from minflinkd.taskmanager.session.schema_paths import StateNotRestored
-from minflinkd.taskmanager.session_protocol import SnapshotFailed
+from minflinkd.taskmanager.child.protocol import SnapshotFailed
+from minflinkd.taskmanager.session.state import schema_paths, snapshot
+from minflinkd.taskmanager.session.state.schema_paths import StateNotRestored
 
 SCHEMA = "_stateSchema/default/0_6103b9ce-cf02-443b-8c61-ff2d3322c64b"
 PROPERTIES = '{"timeMode":"NoTime","stateVariables":[{"stateName":"größe"}]}'

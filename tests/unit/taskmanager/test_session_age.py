@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from minflinkd.taskmanager.process_metrics import figures_together, process_metrics
-from minflinkd.taskmanager.session_age import Figures, aged, sensible
+from minflinkd.taskmanager.child.age import Figures, aged, sensible
+from minflinkd.taskmanager.child.figures import figures_together, process_metrics
 
 BOUNDS = Figures(threads=10, open_files=20, memory=30 << 20)
 

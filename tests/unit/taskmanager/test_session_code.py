@@ -33,12 +33,12 @@ from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import Analysis, JobContext
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import JobId
-from minflinkd.taskmanager.session import isolation
-from minflinkd.taskmanager.session.artifacts import UnusableArtifact
+from minflinkd.taskmanager.child.protocol import AnalyzeTasks, SessionConfig
 from minflinkd.taskmanager.session.child import _analysis
-from minflinkd.taskmanager.session.code import CodeCache, JobCode, MissingFunction
-from minflinkd.taskmanager.session.failures import build_failure
-from minflinkd.taskmanager.session_protocol import AnalyzeTasks, SessionConfig
+from minflinkd.taskmanager.session.code import isolation
+from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
+from minflinkd.taskmanager.session.code.libraries import CodeCache, JobCode, MissingFunction
+from minflinkd.taskmanager.session.spark.failures import build_failure
 
 JOB = JobId("a" * 32)
 

@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 
 from minflinkd.rpc.messages import SessionPhase
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.taskmanager import session_keeper
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.session_age import Figures
-from minflinkd.taskmanager.session_health import Limits
-from minflinkd.taskmanager.session_keeper import SessionKeeper
-from minflinkd.taskmanager.session_protocol import SessionLost
-from minflinkd.taskmanager.session_start import Work
+from minflinkd.taskmanager.child import keeper as session_keeper
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.age import Figures
+from minflinkd.taskmanager.child.health import Limits
+from minflinkd.taskmanager.child.keeper import SessionKeeper
+from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.child.start import Work
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("session_stand_in.py")))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minflinkd.taskmanager.session_start import LONGEST, Starting, Work, begun, observed, slow, unwatched, verdict
+from minflinkd.taskmanager.child.start import LONGEST, Starting, Work, begun, observed, slow, unwatched, verdict
 
 
 def working(start: Starting, until: int) -> Starting:

@@ -9,7 +9,7 @@ from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import JobId, TaskId, VertexId
 from minflinkd.storage.interface import PermissionDenied
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager.sink_paths import sink_path_faults
+from minflinkd.taskmanager.attempts.sink_paths import sink_path_faults
 from tests.unit.storage.memory import Memory
 
 REFUSED = PermissionDenied("no access", hint="look at the keys")

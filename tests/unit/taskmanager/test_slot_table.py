@@ -6,7 +6,7 @@ import pytest
 
 from minflinkd.rpc.messages import Library, SlotOffer
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
-from minflinkd.taskmanager.slot_table import (
+from minflinkd.taskmanager.slots.table import (
     SlotState,
     SlotTable,
     allocated,

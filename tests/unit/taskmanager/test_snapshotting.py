@@ -11,11 +11,11 @@ import pytest
 
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.rpc import messages as m
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.deployment import Deployer
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.snapshotting import NOT_PENDING
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.deployment import Deployer
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.attempts.snapshotting import NOT_PENDING
+from minflinkd.taskmanager.child import protocol as sp
 from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state, until
 
 

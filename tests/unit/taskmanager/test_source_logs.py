@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from minflinkd.rpc.snapshot import PlanNode
-from minflinkd.taskmanager.session.operators import EXCHANGE, lines_with_logs, source_logs
-from minflinkd.taskmanager.session.placement import place
-from minflinkd.taskmanager.session.snapshot import CommitEntry, OffsetEntry, closure, cut_off
+from minflinkd.taskmanager.session.restore.placement import place
+from minflinkd.taskmanager.session.state.operators import EXCHANGE, lines_with_logs, source_logs
+from minflinkd.taskmanager.session.state.snapshot import CommitEntry, OffsetEntry, closure, cut_off
 
 
 def plan(*sources: str) -> tuple[PlanNode, ...]:

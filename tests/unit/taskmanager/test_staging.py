@@ -17,7 +17,7 @@ from minflinkd.storage.publication import (
     staged_directory,
 )
 from minflinkd.storage.registry import Storages
-from minflinkd.taskmanager.staging import spark_writes, stage, waiting_directory
+from minflinkd.taskmanager.attempts.staging import spark_writes, stage, waiting_directory
 from minflinkd_local import LocalStorage
 from tests.files import files_below
 

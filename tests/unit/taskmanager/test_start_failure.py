@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as copy
 
-from minflinkd.taskmanager.session_protocol import SessionConfig
-from minflinkd.taskmanager.start_failure import LONGEST, printed_since, start_failure
+from minflinkd.taskmanager.child.protocol import SessionConfig
+from minflinkd.taskmanager.child.start_failure import LONGEST, printed_since, start_failure
 
 GATEWAY = (
     "the session could not be built: [internal] PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited"

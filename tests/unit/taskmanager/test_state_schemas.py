@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minflinkd.taskmanager.session.state_schemas import columns, difference
+from minflinkd.taskmanager.session.state.schemas import columns, difference
 
 COUNT = "StructField(count,LongType,true)"
 SKETCH = ",".join(f"StructField(MS[{number}],LongType,true)" for number in range(52))

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from minflinkd.taskmanager.session.steady_plans import SETTINGS, allow_reuse, excluded, hold
+from minflinkd.taskmanager.session.spark.steady_plans import SETTINGS, allow_reuse, excluded, hold
 
 RULES = SETTINGS["spark.sql.optimizer.excludedRules"].split(",")
 

@@ -36,12 +36,12 @@ from minflinkd.runtime.ids import (
     VertexId,
 )
 from minflinkd.storage.publication import SinkTransaction, StagedToken
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.core import TaskManagerOptions
-from minflinkd.taskmanager.deployment import Deployer
+from minflinkd.taskmanager.attempts.deployment import Deployer
+from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
+from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
-from minflinkd.taskmanager.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.session_keeper import SessionKeeper
+from minflinkd.taskmanager.slots.core import TaskManagerOptions
 from minflinkd.taskmanager.task_executor import TaskExecutor
 from tests.untimed_storage import untimed_storages
 

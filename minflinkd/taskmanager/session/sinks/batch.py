@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.storage.publication import SinkTransaction, StagedToken
-from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
 class BatchSink(Protocol):

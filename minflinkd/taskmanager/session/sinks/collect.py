@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
 from minflinkd.jobgraph.model import OutputMode, Sink
 from minflinkd.rpc.messages import Collected, CollectedRow
-from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 ROWS = 100
 _MOST_BYTES = 4 << 20  # of all rows together: they travel as one message

@@ -12,7 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.spark.session import Session
 
 POSTGRESQL_DRIVER = "org.postgresql.Driver"
 

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from minflinkd.jobgraph.model import Sink, Vertex
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.publication import StagedFile, final_name, staged_directory
-from minflinkd.taskmanager.session import local_files
-from minflinkd.taskmanager.session.ledger import Ledger
-from minflinkd.taskmanager.session.local_parquet import with_rows
-from minflinkd.taskmanager.session.spark import Session
-from minflinkd.taskmanager.staging import spark_writes, waiting_directory
+from minflinkd.taskmanager.attempts.staging import spark_writes, waiting_directory
+from minflinkd.taskmanager.session.spark import local_files
+from minflinkd.taskmanager.session.spark.local_parquet import with_rows
+from minflinkd.taskmanager.session.spark.session import Session
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
 class FilesSink:

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
-from minflinkd.taskmanager.session.ledger import Ledger
 from minflinkd.taskmanager.session.sinks.database import Database, Transaction, columns, quoted, writer_options
-from minflinkd.taskmanager.session.spark import Session
+from minflinkd.taskmanager.session.spark.session import Session
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 EPOCH = "minflinkd_epoch"
 COMMITS = "minflinkd_commits"

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from minflinkd.taskmanager.session.ledger import Ledger
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
 class PythonSink:

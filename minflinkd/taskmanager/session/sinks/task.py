@@ -12,23 +12,24 @@ from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.delivery import delivery_of, key_of
+from minflinkd.jobgraph.formats import FILE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Vertex
 from minflinkd.rpc.messages import Collected
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.storage.publication import SinkTransaction
-from minflinkd.taskmanager.session.code import JobCode
-from minflinkd.taskmanager.session.failures import batch_failure
-from minflinkd.taskmanager.session.plan import FILE_FORMATS, Plan
-from minflinkd.taskmanager.session.sink_checks import check_code
+from minflinkd.taskmanager.child.protocol import RunTask
+from minflinkd.taskmanager.session.code.libraries import JobCode
+from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.plan.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.python import PythonSink
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, WriterSink
-from minflinkd.taskmanager.session.spark import Session
-from minflinkd.taskmanager.session_protocol import RunTask
+from minflinkd.taskmanager.session.spark.failures import batch_failure
+from minflinkd.taskmanager.session.spark.session import Session
 
 log = structlog.get_logger(__name__)
 

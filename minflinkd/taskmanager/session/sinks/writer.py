@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session.ledger import Ledger
 from minflinkd.taskmanager.session.sinks.database import writer_options
+from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
 class WriterSink:

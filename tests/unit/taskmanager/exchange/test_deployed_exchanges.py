@@ -14,15 +14,15 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
-from minflinkd.taskmanager import session_protocol as sp
-from minflinkd.taskmanager.attempt import Attempt
-from minflinkd.taskmanager.deployment import (
+from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.attempts.deployment import (
     Deployer,
     attempt_directory,
     exchange_directory,
     exchanges,
     remove_exchanges,
 )
+from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, LogWriter, read_entry

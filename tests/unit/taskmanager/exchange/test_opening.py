@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from minflinkd.checkpoint.matching import StateNotMatched
+from minflinkd.checkpoint.state_matching import StateNotMatched
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
+from minflinkd.taskmanager.child.protocol import InputChannel, RunTask
 from minflinkd.taskmanager.exchange.channels import UNREAD
 from minflinkd.taskmanager.exchange.log import LogWriter
-from minflinkd.taskmanager.session.opening import Opening
-from minflinkd.taskmanager.session_protocol import InputChannel, RunTask
+from minflinkd.taskmanager.session.exchange.opening import Opening
 
 A = VertexId("a")
 

@@ -1,0 +1,58 @@
+"""Metrics of a TaskManager's processes: memory, threads and descriptors of supervisor, session child and JVM."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import psutil
+
+from minflinkd.taskmanager.child.age import Figures
+from minflinkd.taskmanager.child.start import Work
+
+
+def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
+    """Return `{name}.rss_bytes`, `.threads`, `.descriptors` of each living process.
+
+    Cheap enough for every heartbeat.
+    """
+    metrics: dict[str, float] = {}
+    for name, pid in pids.items():
+        if pid is None:
+            continue
+        with contextlib.suppress(psutil.Error):
+            figures = _figures(pid)
+            metrics[f"{name}.rss_bytes"] = float(figures.memory)
+            metrics[f"{name}.threads"] = float(figures.threads)
+            metrics[f"{name}.descriptors"] = float(figures.open_files)
+    return metrics
+
+
+def figures_together(pids: Iterable[int | None]) -> Figures:
+    """Return the sums over those of these processes that live."""
+    threads = open_files = memory = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            one = _figures(pid) if pid is not None else Figures(0, 0, 0)
+            threads, open_files, memory = threads + one.threads, open_files + one.open_files, memory + one.memory
+    return Figures(threads, open_files, memory)
+
+
+def work_of(pid: int) -> Work:
+    """Return the work that a process and all its descendants have done so far."""
+    cpu, read = 0.0, 0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu += times.user + times.system
+                read += process.io_counters().read_chars
+    return Work(cpu, read)
+
+
+def _figures(pid: int) -> Figures:
+    """Return the figures of one process. Raises psutil.Error."""
+    process = psutil.Process(pid)
+    with process.oneshot():
+        return Figures(process.num_threads(), process.num_fds(), process.memory_info().rss)

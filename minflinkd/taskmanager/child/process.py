@@ -1,0 +1,166 @@
+"""One session child as a process: started, spoken to over a socketpair, watched, and ended with all its descendants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import structlog
+
+from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.messages import Request
+from minflinkd.rpc.network import Mailbox, Unreachable
+from minflinkd.taskmanager.child import protocol as sp
+
+R = TypeVar("R")
+log = structlog.get_logger(__name__)
+
+KILL_TIMEOUT = 10.0  # seconds
+LOG = "session.log"  # what the child, its JVM's launcher and user code print
+
+
+class SessionProcess:
+    """A session child, made by `launch`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: Connection, generation: int) -> None:
+        self.generation = generation
+        self.pid = process.pid
+        self.jvm_pid: int | None = None
+        self.phases: dict[str, float] = {}
+        self._process = process
+        self._connection = connection
+
+    @classmethod
+    async def launch(
+        cls,
+        config: sp.SessionConfig,
+        *,
+        generation: int,
+        directory: Path,
+        mailbox: Mailbox,
+        on_close: Callable[[], None],
+        command: Sequence[str] = sp.COMMAND,
+    ) -> SessionProcess:
+        """Start a child. Raises OSError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        Path(config.log_directory).mkdir(parents=True, exist_ok=True)
+        config_file = directory / "session.json"
+        sp.write_config(config, config_file)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            process = await _spawn(command, theirs.fileno(), config_file, Path(config.log_directory) / LOG)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        connection = Connection(
+            reader,
+            writer,
+            local=lambda target: mailbox if target == sp.SUPERVISOR else None,
+            name=f"session child {generation}",
+            on_close=on_close,
+        )
+        connection.start()
+        return cls(process, connection, generation)
+
+    async def ask(self, request: Request[R], timeout: float) -> R:
+        """Send a request to the child. Raises RemoteError, RpcTimeout, SessionLost."""
+        try:
+            return await self._connection.ask(sp.SESSION, request, timeout=timeout)
+        except Unreachable as error:
+            raise sp.SessionLost("the session child ended") from error
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def stopped(self) -> bool:
+        """Whether a signal has stopped the child or its JVM (process state T). False if that cannot be known."""
+        for pid in (self.pid, self.jvm_pid):
+            if pid is not None:
+                with contextlib.suppress(psutil.Error):
+                    if psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                        return True
+        return False
+
+    def jvm_gone(self) -> bool:
+        if self.jvm_pid is None:
+            return False
+        try:
+            return psutil.Process(self.jvm_pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+    async def kill(self) -> None:
+        """End the child, its JVM and its Python workers, and wait until they are gone. Idempotent."""
+        brood = await asyncio.to_thread(self._brood)
+        for process in brood:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        below = [process for process in brood if process.pid != self.pid]  # asyncio reaps the child itself
+        _, alive = await asyncio.to_thread(psutil.wait_procs, below, KILL_TIMEOUT)
+        if alive:
+            log.error("processes of a session child do not end", pids=[p.pid for p in alive])
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT):
+                await self._process.wait()
+        except TimeoutError:  # it hangs in the kernel; its loss is reported anyway, and it gets no more requests
+            log.error("a killed session child does not end", pid=self.pid)
+        await self._connection.aclose()
+
+    def _brood(self) -> list[psutil.Process]:
+        """Return the child and all its descendants.
+
+        Find the JVM by its pid: a dead child's is no longer below it.
+        """
+        found: dict[int, psutil.Process] = {}
+        for pid in (self.pid, self.jvm_pid):
+            if pid is None:
+                continue
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if pid == self.jvm_pid and not _is_ours(process):
+                    continue
+                found[pid] = process
+                found.update({below.pid: below for below in process.children(recursive=True)})
+        if self._process.returncode is not None:
+            found.pop(self.pid, None)  # reaped: the pid may belong to another process by now
+        return list(found.values())
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    """Whether this is our JVM: it is in our process group. Pids are reused."""
+    try:
+        return os.getpgid(process.pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False
+
+
+async def _spawn(command: Sequence[str], fd: int, config_file: Path, log_file: Path) -> asyncio.subprocess.Process:
+    with log_file.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            "--fd",
+            str(fd),
+            "--config",
+            str(config_file),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(fd,),
+            cwd=config_file.parent,
+        )

@@ -1,0 +1,94 @@
+"""Checks whether the targets of sinks exist and can be written, before anything starts (J4).
+
+The check runs on one TaskManager when a job is submitted, and leaves nothing there. The supervisor checks directories
+in other storages (`taskmanager/attempts/sink_paths.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+
+from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.model import Sink
+from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
+from minflinkd.taskmanager.session.sinks.files import local_path
+from minflinkd.taskmanager.session.spark.session import Session
+
+# Options of PostgreSQL's driver, in seconds: to connect, to log in, and for each answer. A user waits for the result.
+_PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
+_ANSWER = 10.0  # seconds to wait for any driver: most have no timeout of their own
+_BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
+_THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
+
+
+def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
+    """Yield the faults of all sinks of a task. Blocks for some seconds if a server does not answer."""
+    for vertex in plan.sinks:
+        assert vertex.sink is not None
+        path = f"vertices.{vertex.id}.sink"
+        if any(fault.path.startswith(f"{path}.options.") for fault in plan.faults):
+            continue  # the target could not be reached with faulty options
+        if vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None:
+            local = local_path(vertex.sink.path)
+            if local is not None and (problem := unwritable(Path(local))) is not None:
+                hint = f"make it writable for {_user()}, who runs the TaskManager, or name another directory"
+                yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
+        elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
+            yield GraphFault(path=path, problem=found[0], hint=found[1])
+
+
+def unwritable(directory: Path) -> str | None:
+    """Return why a directory cannot be written or made; None if it can."""
+    there = directory
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not os.path.isdir(there):  # a file, or a link to a place that this user may not look into
+        return f"{there} is not a directory" + (f", so {directory} cannot be made" if there != directory else "")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".minflinkd-", dir=there))  # try it: root may write without permission bits
+    except OSError as error:
+        what = f"{directory} cannot be written" if there == directory else f"{directory} cannot be made in {there}"
+        return f"{what}: {error.strerror}"
+    return None
+
+
+def _user() -> str:
+    return f"the user with the id {os.geteuid()}"
+
+
+def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
+    if (url := sink.options.get("url")) is None:
+        return None  # the check of the job file reports a missing url
+    options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
+    found: Future[tuple[str, str] | None] = Future()
+
+    def connect() -> None:
+        try:
+            found.set_result(_connected(session, options))
+        except BaseException as error:
+            found.set_exception(error)
+
+    # A driver that waits cannot be interrupted: its thread lives until the driver returns.
+    threading.Thread(target=connect, name=f"connect to {url.partition('?')[0]}", daemon=True).start()
+    try:
+        return found.result(_ANSWER)
+    except FutureTimeoutError:
+        return f"no connection to the database: it has not answered within {_ANSWER:g} s", _THERE
+
+
+def _connected(session: Session, options: Mapping[str, str]) -> tuple[str, str] | None:
+    try:
+        with Database(session, options).transaction():
+            return None
+    except NoDriver as error:
+        return error.message, _BRING
+    except DatabaseFailed as error:
+        return " ".join(error.message.split()), _THERE

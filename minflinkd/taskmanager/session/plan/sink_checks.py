@@ -1,0 +1,71 @@
+"""Checks what a sink needs of the code, the session and the rows, before anything starts (J4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from minflinkd.jobgraph.delivery import delivery_of, key_of
+from minflinkd.jobgraph.model import Delivery, Sink
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager.session.code.libraries import JobCode
+from minflinkd.taskmanager.session.spark.session import Session
+
+METHODS = ("stage", "commit", "abort")
+
+
+class UnfitSink(MinflinkError):
+    """A sink cannot do what its `delivery` promises, or cannot write the rows that it gets."""
+
+    code = "unfit-sink"
+
+
+def check_code(sink: Sink, code: JobCode) -> Callable[..., Any]:
+    """Return what a python sink names, if it fits the sink's `delivery`.
+
+    Raises UnfitSink, and what importing it raises.
+    """
+    assert sink.python is not None
+    found = code.function(sink.python)
+    lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
+    if delivery_of(sink) is Delivery.EXACTLY_ONCE:
+        if not isinstance(found, type) or lacking:
+            why = f"lacks {', '.join(lacking)}" if isinstance(found, type) else "is a function"
+            raise UnfitSink(
+                f"{sink.python} {why}, and cannot be exactly-once",
+                hint="name a class with stage(batch, epoch), commit(checkpoint_id, tokens) and abort(tokens)",
+            )
+    elif isinstance(found, type):
+        hint = "delivery: exactly-once for a class that stages and commits; else name a function(batch, epoch)"
+        raise UnfitSink(f"{sink.python} is a class, and the sink is at-least-once", hint=hint)
+    return found
+
+
+def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
+    """Raise UnfitSink if the sink lacks its connector, a topic, or columns that it needs."""
+    columns = list(frame.columns)
+    if sink.format == "kafka":
+        if not _is_there(session, frame, "kafka"):
+            raise UnfitSink(
+                "Spark's Kafka connector is not there",
+                hint="bring spark-sql-kafka-0-10 and what it needs as jar artifacts, or in spark.jars of TaskManagers",
+            )
+        if "value" not in columns:
+            hint = "SELECT CAST(carrier AS STRING) AS key, to_json(struct(*)) AS value FROM ..."
+            raise UnfitSink(f"a kafka sink writes a column `value`, and gets {', '.join(columns)}", hint=hint)
+        if "topic" not in columns and not sink.options.get("topic"):
+            raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
+    missing = [name for name in (*key_of(sink), *sink.partition_by) if name not in columns]
+    if missing:
+        raise UnfitSink(f"there is no column {', '.join(missing)}", hint=f"the columns are {', '.join(columns)}")
+
+
+def _is_there(session: Session, frame: DataFrame, name: str) -> bool:
+    source = session.jvm.org.apache.spark.sql.execution.datasources.DataSource
+    try:
+        source.lookupDataSource(name, frame.sparkSession._jsparkSession.sessionState().conf())
+    except Exception:  # not shown: Spark's own error only refers to its documentation
+        return False
+    return True

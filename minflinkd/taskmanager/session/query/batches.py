@@ -1,0 +1,146 @@
+"""What happens in the micro-batches of one query and between them: waiting, sinks, exchanges and watermarks.
+
+Spark calls `process` on the query's own thread. `look_at_exchanges` runs on the thread that watches the query.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.taskmanager.exchange.channels import TaskChannels
+from minflinkd.taskmanager.exchange.log import Entry, EntryKind
+from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
+from minflinkd.taskmanager.session.exchange.opening import exchange_positions
+from minflinkd.taskmanager.session.exchange.writing import ExchangeSink
+from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
+from minflinkd.taskmanager.session.query.progress import Progress
+from minflinkd.taskmanager.session.sinks import TaskSinks
+from minflinkd.taskmanager.session.spark import steady_plans
+from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
+from minflinkd.taskmanager.session.state import snapshot
+
+_HANDED_OVER = 30.0  # seconds; a handover takes a small fraction of this
+
+
+@dataclass
+class MicroBatches:
+    """Processes the micro-batches of one query.
+
+    `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
+    `stores_here`: set once the query has the state stores that are handed over to it. `execution`: returns Spark's
+    object of the query. `published`: called after each micro-batch. `error`: why one failed.
+    """
+
+    plan: Plan
+    sinks: TaskSinks
+    channels: TaskChannels
+    exchange: ExchangeSink | None
+    max_backlog: int
+    watermarks: Watermarks
+    checkpoint: Path
+    progress: Progress
+    backpressure: Backpressure
+    stopping: threading.Event
+    stores_here: threading.Event
+    execution: Callable[[], Any]
+    published: Callable[[], None]
+    error: ErrorInfo | None = None
+
+    def process(self, frame: DataFrame, epoch: int) -> None:
+        """Process a micro-batch. Raises BatchFailed, whatever failed."""
+        failure = None
+        try:
+            self._await_stores()
+            self._await_readers()
+            self._write(frame, epoch)
+        except BaseException as error:  # user code may raise even SystemExit
+            failure = batch_failure(error)
+        if failure is not None:
+            if not self.stopping.is_set():
+                self.error = failure
+            # One line only, raised outside the except block: Spark matches a regular expression against the whole text
+            # of what stops a query, and overflows its stack over a long traceback.
+            raise BatchFailed(f"micro-batch {epoch}: {failure.code}")
+
+    def input_failed(self, error: Exception) -> None:
+        """Record that an exchange could not be read for a micro-batch."""
+        if not self.stopping.is_set():
+            self.error = input_failure(error)
+
+    def _await_stores(self) -> None:
+        """Wait until the query has the state stores of the attempt before it. Raises QueryEnded."""
+        if not self.stores_here.wait(_HANDED_OVER):
+            raise QueryEnded("the state stores of the attempt before it were not handed over")
+
+    def _await_readers(self) -> None:
+        """J10: wait while readers of the exchange are too far behind, or a stop checkpoint holds micro-batches back.
+
+        Waits before anything of the micro-batch is computed, so that the one before can be checkpointed meanwhile.
+        Raises QueryEnded.
+        """
+        pause = 0.005
+        while not self.stopping.is_set():
+            if self.exchange is not None and self.channels.backlog() > self.max_backlog:
+                self.backpressure.hold()
+            else:
+                self.backpressure.let_go()
+                if self.channels.begin():
+                    return
+            self.stopping.wait(pause)
+            pause = min(pause * 1.5, 0.05)
+        raise QueryEnded("the attempt stopped before this micro-batch")
+
+    def _write(self, frame: DataFrame, epoch: int) -> None:
+        rows = self.sinks.write(frame, epoch)
+        if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
+            # The next micro-batch is planned in the same session.
+            steady_plans.hold(frame.sparkSession, stateful=self.plan.keeps_state)
+        entry, positions = None, self.channels.no_positions
+        if self.exchange is not None or self.plan.exchanges:
+            offsets = snapshot.read_offsets(self.checkpoint, epoch)
+            positions = exchange_positions(offsets, self.plan.exchanges, positions)
+            if self.exchange is not None:
+                processed = int(offsets.metadata.get("batchWatermarkMs", 0))
+                promised = self.watermarks.promised(self.execution(), processed)
+                entry = Entry(kind=EntryKind.DATA, files=self.exchange.files, batch_id=epoch, watermark_ms=promised)
+        while not self.channels.publish(epoch, positions, entry):
+            if self.stopping.wait(0.02):
+                raise QueryEnded("the attempt stopped with a checkpoint that does not cover this micro-batch")
+        if self.plan.watermarks:
+            self.watermarks.take_in(self.execution(), self.channels.watermarks())
+        self.progress.finished(epoch, rows)
+        self.published()
+
+    def look_at_exchanges(self) -> None:
+        """Take in and pass on what happens in exchanges while no micro-batch runs."""
+        self.channels.poll()
+        if self.channels.may_idle:
+            with suppress(PySparkException, Py4JError):
+                self.watermarks.take_in_idle(self.execution(), self.channels.watermarks())
+        if self.exchange is not None:
+            self._tell_watermark()
+
+    def _tell_watermark(self) -> None:
+        """Tell the readers of an idle query its watermark (J8a).
+
+        The query has fired whatever its watermark fires, and no micro-batch would tell the readers.
+        """
+        with suppress(PySparkException, Py4JError):
+            execution = self.execution()
+            tracker = execution.watermarkTracker()
+            now = int(tracker.currentWatermark()) if tracker is not None else 0  # a query that begins has none yet
+            if now > 0 and is_idle(execution):
+                promised = self.watermarks.promised(execution, now)
+                if promised is not None:
+                    self.channels.put_watermark(promised)

@@ -1,0 +1,125 @@
+"""What one attempt reports of its micro-batches: figures from Spark's progress reports, and its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.snapshot import RowCounts
+from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
+from minflinkd.taskmanager.session.query import metrics
+from minflinkd.taskmanager.session.query.attempt_rows import AttemptRows
+
+
+class Progress:
+    """Collects an attempt's metrics. Thread-safe: micro-batches finish on one thread, another one calls `tell`."""
+
+    def __init__(self, tell: Callable[[TaskMetrics], None], backpressure: Backpressure) -> None:
+        self._tell = tell
+        self._backpressure = backpressure
+        self._received = time.monotonic()
+        self._lock = threading.Lock()
+        self._metrics = TaskMetrics()
+        self._telling = threading.Lock()
+        self._rows = AttemptRows()
+        self._finished_epoch = -1
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """The metrics that were told last."""
+        return self._metrics
+
+    def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
+        """Record the rows, by vertex, that a finished micro-batch has written."""
+        with self._lock:
+            self._rows.wrote(epoch, rows_out)
+            self._finished_epoch = epoch
+
+    def rows_at(self, epoch: int) -> RowCounts:
+        """Return the attempt's row counts up to and including this micro-batch."""
+        with self._lock:
+            return self._rows.at(epoch)
+
+    def has_reported(self, epoch: int) -> bool:
+        """Whether Spark has reported the rows read up to this micro-batch; True for one of another attempt."""
+        with self._lock:
+            return not self._rows.is_awaited(epoch)
+
+    def report(
+        self,
+        java_query: Any,
+        source_names: Mapping[int, str],
+        backlog: int,
+        *,
+        exchanges: Collection[str] = (),
+        scans: Mapping[int, int] | None = None,
+    ) -> None:
+        """Tell what is new of finished micro-batches, and of backpressure on the next one.
+
+        Only one thread tells at a time, so that older metrics are never told after newer ones.
+        """
+        with self._telling:
+            self._report(java_query, source_names, backlog, exchanges, scans or {})
+
+    def _report(
+        self,
+        java_query: Any,
+        source_names: Mapping[int, str],
+        backlog: int,
+        exchanges: Collection[str],
+        scans: Mapping[int, int],
+    ) -> None:
+        with self._lock:
+            known, finished = self._metrics.batch_id, self._finished_epoch
+        reports = _reports_since(java_query, known) if known < finished else []
+        output = self._backpressure.output(backlog)
+        with self._lock:
+            before = self._metrics
+            after = before
+            for report in reports:
+                if report["batchId"] <= self._finished_epoch and metrics.is_executed(report):
+                    rows = metrics.rows_by_source(report, source_names, scans)
+                    once = sum(rows.values()) if any(times != 1 for times in scans.values()) else None
+                    after = metrics.advance(after, report, once)
+                    after = metrics.with_offsets(after, report, source_names)
+                    self._rows.has_read(report["batchId"], rows)
+                    after = metrics.with_advance(after, report, source_names, exchanges)
+            if after is not before:
+                first = after.first_batch_ms
+                if first is None:
+                    first = (time.monotonic() - self._received) * 1000
+                # Not of a micro-batch that has finished since: its report is not among these.
+                rows_so_far = self._rows.at(after.batch_id)
+                after = metrics.with_output(after, sum(rows_so_far.written.values()), first)
+                after = msgspec.structs.replace(after, rows=rows_so_far)
+            elif not self._backpressure.is_news(output, before):
+                return
+            after = self._metrics = output.within(after)
+        self._tell(after)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the query has had no input yet, so that its first input is still awaited."""
+        return not (self._metrics.rows_in or self._metrics.advanced)
+
+    def waits(self, waits: bool) -> None:
+        """Tell whether the query waits for input, if that has changed."""
+        with self._telling:
+            with self._lock:
+                if self._metrics.waited is waits:
+                    return
+                told = self._metrics = msgspec.structs.replace(self._metrics, waited=waits)
+            self._tell(told)
+
+
+def _reports_since(java_query: Any, batch_id: int) -> list[dict[str, Any]]:
+    """Return the progress of later micro-batches in their order. Reads no others, as each costs calls to the JVM."""
+    later = takewhile(lambda report: report.batchId() > batch_id, reversed(java_query.recentProgress()))
+    return [json.loads(report.json()) for report in later][::-1]
