@@ -12,6 +12,7 @@ from minflinkd.rpc.messages import Done
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.child import protocol as p
 from minflinkd.taskmanager.session.child import SessionChild, _Attempt
+from minflinkd.taskmanager.session.query.ending import Ending
 
 ATTEMPT = AttemptId("1" * 32)
 
@@ -38,9 +39,9 @@ class Linking:
 
 async def child_of(task: Linking) -> SessionChild:
     child = SessionChild(cast(Any, None), tell=lambda _: None)
-    started: asyncio.Future[p.TaskRunning] = asyncio.get_running_loop().create_future()
-    started.set_result(p.TaskRunning(phases={}))
-    child._attempts[ATTEMPT] = _Attempt(cast(Any, task), started)
+    started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    started.set_result((task, p.TaskRunning(phases={})))
+    child._attempts[ATTEMPT] = _Attempt(cast(Any, None), Ending(), started)
     return child
 
 

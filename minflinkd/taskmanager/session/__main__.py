@@ -97,7 +97,7 @@ def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[Sessi
     from minflinkd.taskmanager.session import reach, warmup
     from minflinkd.taskmanager.session.child import SessionChild
     from minflinkd.taskmanager.session.code.libraries import CodeCache
-    from minflinkd.taskmanager.session.query.running import Engine
+    from minflinkd.taskmanager.session.query.building import Engine
     from minflinkd.taskmanager.session.spark.callback import BatchCallback
     from minflinkd.taskmanager.session.spark.session import launch
     from minflinkd.taskmanager.session.state.stores import StateStores

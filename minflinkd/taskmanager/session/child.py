@@ -49,8 +49,14 @@ from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.plan import streamable
 from minflinkd.taskmanager.session.plan.building import build
 from minflinkd.taskmanager.session.plan.prepared import PreparedTask
-from minflinkd.taskmanager.session.query.running import Engine, Events, RunningTask
+from minflinkd.taskmanager.session.query.building import Engine, interrupt
+from minflinkd.taskmanager.session.query.building import build as build_task
+from minflinkd.taskmanager.session.query.ending import Ending
+from minflinkd.taskmanager.session.query.running import Events, RunningQuery
+from minflinkd.taskmanager.session.query.starting import start
+from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.restore import continuation
+from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.spark.failures import build_failure
 
 log = structlog.get_logger(__name__)
@@ -62,14 +68,24 @@ _THREADS = 256  # at most: threads are created as needed and reused
 
 
 class _Attempt:
-    """One attempt, from its request to its stop."""
+    """One attempt, from its request to its stop. `started` is done when it runs, or when that has failed."""
 
-    def __init__(self, task: RunningTask, started: asyncio.Future[TaskRunning]) -> None:
-        self.task = task
+    def __init__(
+        self, request: RunTask, ending: Ending, started: asyncio.Future[tuple[RunningQuery, TaskRunning]]
+    ) -> None:
+        self.request = request
+        self.ending = ending
         self.started = started
-        self.stopped: asyncio.Future[TaskStopped] | None = None
+        self.stopped: asyncio.Future[StoppedQuery | None] | None = None
         self.snapshots: dict[int, asyncio.Future[SnapshotTaken]] = {}  # being taken, by checkpoint
         self.ends = False  # runs to the end of its input
+
+    @property
+    def query(self) -> RunningQuery:
+        """Raises UnknownAttempt if it does not run."""
+        if not self.started.done() or self.started.exception() is not None:
+            raise UnknownAttempt(f"attempt {self.request.attempt_id} does not run here")
+        return self.started.result()[0]
 
 
 class _Stopped:
@@ -79,12 +95,11 @@ class _Stopped:
     continue from it, or None; not done while that is open.
     """
 
-    def __init__(self, task: RunningTask) -> None:
-        self.task = task
-        self.standing = task.standing()
+    def __init__(self, query: StoppedQuery) -> None:
+        self.query = query
         self.claimed = False
         self.heir: asyncio.Future[AttemptId | None] = asyncio.get_running_loop().create_future()
-        if self.standing is None:
+        if query.standing is None:
             self.heir.set_result(None)
 
     def inherited(self, heir: AttemptId | None) -> None:
@@ -123,21 +138,22 @@ class SessionChild(Component):
         attempt = self._attempts.get(request.attempt_id)
         if attempt is None:
             before = self._before(request)
-            standing = before.standing if before is not None else None
-            task = RunningTask(self._engine, request, self._events(request.attempt_id), standing)
-            attempt = _Attempt(task, self._blocking(lambda: _start(task)))
-            self._attempts[request.attempt_id] = attempt
+            standing = before.query.standing if before is not None else None
+            ending, events = Ending(), self._events(request.attempt_id)
+            started = self._blocking(lambda: _start(self._engine, request, standing, events, ending))
+            attempt = self._attempts[request.attempt_id] = _Attempt(request, ending, started)
             if before is not None:
                 before.claimed = True
-                attempt.started.add_done_callback(partial(self._settle, before, request.attempt_id, task))
-            attempt.started.add_done_callback(lambda future: self._on_started(request, future))
-        return await asyncio.shield(attempt.started)
+                started.add_done_callback(partial(self._settle, before, request.attempt_id))
+            started.add_done_callback(partial(self._on_started, attempt))
+        _, answer = await asyncio.shield(attempt.started)
+        return answer
 
     def _before(self, request: RunTask) -> _Stopped | None:
         """Return the stopped attempt that this one may continue from, and release others of its task from waiting."""
         found = None
         for stopped in self._stopped.values():
-            standing = stopped.standing
+            standing = stopped.query.standing
             if standing is None or stopped.claimed or stopped.heir.done() or standing.job_id != request.job.job_id:
                 continue
             if continuation.may_follow(standing, request):
@@ -147,22 +163,22 @@ class SessionChild(Component):
         return found
 
     @staticmethod
-    def _settle(before: _Stopped, heir: AttemptId, task: RunningTask, started: asyncio.Future[TaskRunning]) -> None:
+    def _settle(before: _Stopped, heir: AttemptId, started: asyncio.Future[tuple[RunningQuery, TaskRunning]]) -> None:
         failed = started.cancelled() or started.exception() is not None
-        before.inherited(heir if task.continues and not failed else None)
+        before.inherited(heir if not failed and started.result()[0].continues else None)
 
-    def _on_started(self, request: RunTask, started: asyncio.Future[TaskRunning]) -> None:
-        attempt = self._attempts.get(request.attempt_id)
+    def _on_started(self, attempt: _Attempt, started: asyncio.Future[tuple[RunningQuery, TaskRunning]]) -> None:
+        request = attempt.request
         if started.cancelled() or started.exception() is not None:
             self._attempts.pop(request.attempt_id, None)
-        elif attempt is not None:
-            # Both run on threads of the pool, and end when the query does.
-            self._threads.submit(attempt.task.watch)
-            # Input already ended before the drain checkpoint; run to the end again.
-            ended = request.restored is not None and request.restored.input_ended
-            if request.job.mode == "batch" or ended:
-                attempt.ends = True
-                self._threads.submit(attempt.task.run_to_end)
+            return
+        # Both run on threads of the pool, and end when the query does.
+        self._threads.submit(attempt.query.watch)
+        # Input already ended before the drain checkpoint; run to the end again.
+        ended = request.restored is not None and request.restored.input_ended
+        if request.job.mode == "batch" or ended:
+            attempt.ends = True
+            self._threads.submit(attempt.query.run_to_end)
 
     def _events(self, attempt_id: AttemptId) -> Events:
         loop = asyncio.get_running_loop()
@@ -183,22 +199,22 @@ class SessionChild(Component):
         try:
             async with asyncio.timeout(request.timeout):
                 if attempt.stopped is None:
-                    attempt.task.request_stop()
+                    attempt.ending.announce_stop()
                     if not attempt.started.done():
-                        self._threads.submit(attempt.task.interrupt_start)
+                        self._threads.submit(interrupt, self._engine, attempt.request)
                     await asyncio.wait([attempt.started])
                     if attempt.started.exception() is not None:
                         return TaskStopped(ended=True)
                     if attempt.stopped is None:
-                        attempt.stopped = self._blocking(attempt.task.stop)
-                answer = await asyncio.shield(attempt.stopped)
+                        attempt.stopped = self._blocking(attempt.query.stop)
+                stopped = await asyncio.shield(attempt.stopped)
         except TimeoutError:
             log.error("user code does not come back", attempt=request.attempt_id, timeout=request.timeout)
             return TaskStopped(ended=False)
         self._attempts.pop(request.attempt_id, None)
-        if answer.ended:
-            self._stopped[request.attempt_id] = _Stopped(attempt.task)
-        return answer
+        if stopped is not None:
+            self._stopped[request.attempt_id] = _Stopped(stopped)
+        return TaskStopped(ended=stopped is not None)
 
     async def _unload_task(self, request: UnloadTask) -> TaskUnloaded:
         stopped = self._stopped.get(request.attempt_id)
@@ -208,9 +224,9 @@ class SessionChild(Component):
         if stopped.claimed:  # the claim is settled when that attempt has started, or has failed to start
             await asyncio.wait([stopped.heir])
         stopped.inherited(None)  # from now on, no attempt can continue from it
-        unloaded = await self._blocking(stopped.task.unload)
+        unloaded = await self._blocking(stopped.query.unload)
         if self._stopped.pop(request.attempt_id, None) is not None and self._engine.session.config.on_cluster:
-            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(stopped.task.directory))
+            self.tasks.job(f"remove {request.attempt_id}", self._remove_later(stopped.query.directory))
         return TaskUnloaded(unloaded=unloaded, heir=await stopped.heir)
 
     async def _remove_later(self, directory: str) -> None:
@@ -222,48 +238,48 @@ class SessionChild(Component):
         await asyncio.sleep(_UNLOADED_AFTER)
         await self._blocking(lambda: shutil.rmtree(directory, ignore_errors=True))
 
-    def _task(self, attempt_id: AttemptId) -> RunningTask:
+    def _attempt(self, attempt_id: AttemptId) -> _Attempt:
         attempt = self._attempts.get(attempt_id)
-        if attempt is None or not attempt.started.done():
+        if attempt is None:
             raise UnknownAttempt(f"attempt {attempt_id} does not run here")
-        return attempt.task
+        return attempt
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     async def _take_snapshot(self, request: TakeSnapshot) -> SnapshotTaken:
-        task = self._task(request.attempt_id)
-        taking, number = self._attempts[request.attempt_id].snapshots, request.checkpoint_id
+        attempt = self._attempt(request.attempt_id)
+        query, taking, number = attempt.query, attempt.snapshots, request.checkpoint_id
         if number not in taking:
 
             def taken(future: asyncio.Future[SnapshotTaken]) -> None:
                 del taking[number]
                 _ = future.cancelled() or future.exception()  # retrieve it: the caller who would may be gone
 
-            taking[number] = self._blocking(lambda: task.take_snapshot(request))
+            taking[number] = self._blocking(lambda: query.take_snapshot(request))
             taking[number].add_done_callback(taken)
         return await asyncio.shield(taking[number])
 
     async def _drain(self, request: DrainAttempt) -> Done:
-        task = self._task(request.attempt_id)
-        attempt = self._attempts[request.attempt_id]
+        attempt = self._attempt(request.attempt_id)
+        query = attempt.query
         if not attempt.ends:
             attempt.ends = True
-            self._threads.submit(task.run_to_end)
+            self._threads.submit(query.run_to_end)
         return Done()
 
     async def _confirm(self, request: ConfirmCheckpoint) -> Done:
-        task = self._task(request.attempt_id)
-        await self._blocking(lambda: task.confirm(request.checkpoint_id))
+        query = self._attempt(request.attempt_id).query
+        await self._blocking(lambda: query.confirm(request.checkpoint_id))
         return Done()
 
     async def _tell_collected(self, request: TellCollected) -> Collected:
-        return self._task(request.attempt_id).collected(request.vertex_id)
+        return self._attempt(request.attempt_id).query.collected(request.vertex_id)
 
     async def _abort_snapshot(self, request: AbortSnapshot) -> Done:
         """Abort a snapshot. Answers once no more links are made: the supervisor then removes those that were."""
         attempt = self._attempts.get(request.attempt_id)
         if attempt is not None and attempt.started.done():
-            attempt.task.abort_snapshot(request.checkpoint_id)
+            attempt.query.abort_snapshot(request.checkpoint_id)
             if (taking := attempt.snapshots.get(request.checkpoint_id)) is not None:
                 await asyncio.wait({taking})
         return Done()
@@ -279,10 +295,12 @@ class SessionChild(Component):
         return Pong(attempts=tuple(self._attempts), threads=threading.active_count(), state_stores=stores)
 
 
-def _start(task: RunningTask) -> TaskRunning:
-    """Start a task. Errors leave here with a code and, for user code, its traceback, as they go over the wire."""
+def _start(
+    engine: Engine, request: RunTask, before: Standing | None, events: Events, ending: Ending
+) -> tuple[RunningQuery, TaskRunning]:
+    """Build and start a task. Errors leave here with a code and, for user code, its traceback, as they are sent."""
     try:
-        return task.start()
+        return start(build_task(engine, request, before, ending.over), events, ending)
     except MinflinkError:
         raise
     except BaseException as error:

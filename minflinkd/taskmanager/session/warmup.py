@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
 from minflinkd.runtime.ids import AttemptId
-from minflinkd.taskmanager.session.query.running import Engine
+from minflinkd.taskmanager.session.query.building import Engine
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 
 _BATCHES = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +17,15 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.exchange.channels import no_channels
+from minflinkd.taskmanager.session.code.libraries import NO_CODE
 from minflinkd.taskmanager.session.plan import bounded
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.query import metrics
 from minflinkd.taskmanager.session.query import running as query
-from minflinkd.taskmanager.session.query.running import Events, RunningTask
-from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
+from minflinkd.taskmanager.session.query.ending import Ending
+from minflinkd.taskmanager.session.query.run import SparkRun
+from minflinkd.taskmanager.session.query.running import Events, RunningQuery
+from minflinkd.taskmanager.session.restore.directory import Start
 from minflinkd.taskmanager.session.state.stores import StateStores
 
 
@@ -32,6 +34,7 @@ class Told:
     finished: list[TaskMetrics] = field(default_factory=list)
     ended: list[TaskMetrics] = field(default_factory=list)
     failed: list[ErrorInfo] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -61,7 +64,8 @@ class JavaQuery:
 
 @dataclass
 class Attempt:
-    task: RunningTask
+    task: RunningQuery
+    ending: Ending
     query: JavaQuery
     told: Told
 
@@ -69,11 +73,10 @@ class Attempt:
         """Run a micro-batch of ten rows, and let Spark report it."""
         read = {"numInputRows": 10, "sources": [{"numInputRows": 10}]}
         self.query.reports.append({"batchId": epoch, "durationMs": {"addBatch": 7}, **read})
-        assert self.task._batches is not None
-        self.task._batches.process(None, epoch)  # type: ignore[arg-type]
+        self.task.batches.process(None, epoch)  # type: ignore[arg-type]
 
     def look(self) -> TaskMetrics:
-        self.task._report(self.query)
+        self.task._report(self.task._gate.run())
         return self.told.finished[-1]
 
 
@@ -97,13 +100,22 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     )
     told = Told()
     events = Events(batch_finished=told.finished.append, input_ended=told.ended.append, failed=told.failed.append)
-    task = RunningTask(SimpleNamespace(session=None), request, events)  # type: ignore[arg-type]
-    java_query = JavaQuery()
-    task._query = SimpleNamespace(_jsq=java_query)  # type: ignore[assignment]
-    task._plan = Plan(spark=None, source_names={0: "numbers"})  # type: ignore[arg-type]
-    sinks = SimpleNamespace(write=lambda frame, epoch: {"out": 10}, ledgers=())
-    task._batches = task._micro_batches(task._plan, sinks, None)  # type: ignore[arg-type]
-    return Attempt(task, java_query, told)
+    built: Any = SimpleNamespace(
+        engine=SimpleNamespace(session=None, stores=None),
+        request=request,
+        plan=Plan(spark=None, source_names={0: "numbers"}),  # type: ignore[arg-type]
+        code=NO_CODE,
+        sinks=SimpleNamespace(
+            write=lambda frame, epoch: {"out": 10}, ledgers=(), commit=lambda _, batch: told.committed.append(batch)
+        ),
+        exchange=None,
+        channels=no_channels(),
+        start=Start(tmp_path / "checkpoint"),
+    )
+    ending, java_query = Ending(), JavaQuery()
+    task = RunningQuery(built, events, ending)
+    task._gate.start(lambda: SparkRun(SimpleNamespace(_jsq=java_query)), None)  # type: ignore[arg-type]
+    return Attempt(task, ending, java_query, told)
 
 
 def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: Attempt) -> None:
@@ -200,22 +212,18 @@ def test_a_stop_is_no_failure(attempt: Attempt, monkeypatch: pytest.MonkeyPatch)
         raise Py4JError("the query was stopped")
 
     monkeypatch.setattr(bounded, "run_to_end", broken)
-    attempt.task.request_stop()
+    attempt.ending.announce_stop()
     attempt.query.over.set()
     attempt.task.watch()
     attempt.task.run_to_end()
     assert (attempt.told.failed, attempt.told.ended) == ([], [])
 
 
-def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt, tmp_path: Path) -> None:
-    confirmed: list[int] = []
-    attempt.task._plan = SimpleNamespace(spark=None)  # type: ignore[assignment]
-    attempt.task._sinks = SimpleNamespace(commit=lambda _, batch: confirmed.append(batch))  # type: ignore[assignment]
-    attempt.task._snapshots = Snapshotter(tmp_path, (), no_channels(), (), lambda: False)
+def test_a_confirmation_covers_earlier_snapshots_and_no_later_one(attempt: Attempt) -> None:
     attempt.task._snapshots._taken = {1: 10, 2: 20, 3: 30}
     for checkpoint_id in (2, 2, 1, 3):
         attempt.task.confirm(checkpoint_id)
-    assert confirmed == [20, 30]
+    assert attempt.told.committed == [20, 30]
 
 
 @dataclass

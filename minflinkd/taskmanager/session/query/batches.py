@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -25,12 +24,11 @@ from minflinkd.taskmanager.session.exchange.writing import ExchangeSink
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
 from minflinkd.taskmanager.session.query.progress import Progress
+from minflinkd.taskmanager.session.query.run import Gate
 from minflinkd.taskmanager.session.sinks import TaskSinks
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
 from minflinkd.taskmanager.session.state import snapshot
-
-_HANDED_OVER = 30.0  # seconds; a handover takes a small fraction of this
 
 
 @dataclass
@@ -38,8 +36,7 @@ class MicroBatches:
     """Processes the micro-batches of one query.
 
     `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
-    `stores_here`: set once the query has the state stores that are handed over to it. `execution`: returns Spark's
-    object of the query. `published`: called after each micro-batch. `error`: why one failed.
+    `published`: called after each micro-batch. `error`: why one failed.
     """
 
     plan: Plan
@@ -52,8 +49,7 @@ class MicroBatches:
     progress: Progress
     backpressure: Backpressure
     stopping: threading.Event
-    stores_here: threading.Event
-    execution: Callable[[], Any]
+    gate: Gate
     published: Callable[[], None]
     error: ErrorInfo | None = None
 
@@ -61,7 +57,7 @@ class MicroBatches:
         """Process a micro-batch. Raises BatchFailed, whatever failed."""
         failure = None
         try:
-            self._await_stores()
+            self.gate.run()  # wait for the state stores that are left to this run
             self._await_readers()
             self._write(frame, epoch)
         except BaseException as error:  # user code may raise even SystemExit
@@ -77,11 +73,6 @@ class MicroBatches:
         """Record that an exchange could not be read for a micro-batch."""
         if not self.stopping.is_set():
             self.error = input_failure(error)
-
-    def _await_stores(self) -> None:
-        """Wait until the query has the state stores of the attempt before it. Raises QueryEnded."""
-        if not self.stores_here.wait(_HANDED_OVER):
-            raise QueryEnded("the state stores of the attempt before it were not handed over")
 
     def _await_readers(self) -> None:
         """J10: wait while readers of the exchange are too far behind, or a stop checkpoint holds micro-batches back.
@@ -112,13 +103,13 @@ class MicroBatches:
             positions = exchange_positions(offsets, self.plan.exchanges, positions)
             if self.exchange is not None:
                 processed = int(offsets.metadata.get("batchWatermarkMs", 0))
-                promised = self.watermarks.promised(self.execution(), processed)
+                promised = self.watermarks.promised(self.gate.run().execution, processed)
                 entry = Entry(kind=EntryKind.DATA, files=self.exchange.files, batch_id=epoch, watermark_ms=promised)
         while not self.channels.publish(epoch, positions, entry):
             if self.stopping.wait(0.02):
                 raise QueryEnded("the attempt stopped with a checkpoint that does not cover this micro-batch")
         if self.plan.watermarks:
-            self.watermarks.take_in(self.execution(), self.channels.watermarks())
+            self.watermarks.take_in(self.gate.run().execution, self.channels.watermarks())
         self.progress.finished(epoch, rows)
         self.published()
 
@@ -127,7 +118,7 @@ class MicroBatches:
         self.channels.poll()
         if self.channels.may_idle:
             with suppress(PySparkException, Py4JError):
-                self.watermarks.take_in_idle(self.execution(), self.channels.watermarks())
+                self.watermarks.take_in_idle(self.gate.run().execution, self.channels.watermarks())
         if self.exchange is not None:
             self._tell_watermark()
 
@@ -137,7 +128,7 @@ class MicroBatches:
         The query has fired whatever its watermark fires, and no micro-batch would tell the readers.
         """
         with suppress(PySparkException, Py4JError):
-            execution = self.execution()
+            execution = self.gate.run().execution
             tracker = execution.watermarkTracker()
             now = int(tracker.currentWatermark()) if tracker is not None else 0  # a query that begins has none yet
             if now > 0 and is_idle(execution):
