@@ -282,6 +282,9 @@ class Play:
             return False  # its input ended between the request and the cut
         if self._is_killed or any(told in str(latest.error) for told in EXPECTED):
             return True
+        if "the job ends" in str(latest.error):  # it had read everything, and was not to be stopped any more
+            await self._until("it has ended, as the hot restart was told", self._has_ended)
+            return False
         raise Wrong("hot restart failed", f"{latest.state}: {latest.error}")
 
     async def _stop(self) -> bool:
