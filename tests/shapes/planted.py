@@ -133,7 +133,7 @@ FAULTS = {
     ),
     "Spark reuses exchanges": Fault(
         "minflinkd.taskmanager.session.spark.steady_plans",
-        '_REUSE = "spark.sql.exchange.reuse.no"\nSETTINGS = {}\n',
+        '_REUSE = "spark.sql.exchange.reuse.no"\nSETTINGS = {_REUSE: "false", _EXCLUDED: ",".join(_RULES)}\n',
         _runs(_joined_with_itself),
     ),
     "records of transformWithState hold the paths of another attempt": Fault(
