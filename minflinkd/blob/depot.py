@@ -85,9 +85,10 @@ class BlobDepot:
         """B1: Return the key and size of content that is already stored, or None. This counts as uploading it again."""
         for key in await self.in_thread(self.store.candidates, job_id, kind, sha256):
             try:
-                (await self._open(job_id, key, turn)).close()
-                if self.lifecycle.offered((job_id, key), upload_set, self._clock.monotonic()):
-                    with await self._open(job_id, key, turn) as file:  # it may have been deleted since
+                blob = Blob(job_id, key)
+                (await self._open(blob, turn)).close()
+                if self.lifecycle.offered(blob, upload_set, self._clock.monotonic()):
+                    with await self._open(blob, turn) as file:  # it may have been deleted since
                         return key, os.fstat(file.fileno()).st_size
             except BlobNotFound:
                 continue
@@ -96,17 +97,14 @@ class BlobDepot:
     def complete(self, job_id: JobId | None, upload_set: str) -> None:
         self.lifecycle.complete(job_id, upload_set, self._clock.monotonic())
 
-    async def receive(
-        self, job_id: JobId | None, key: BlobKey, source: AsyncIterator[bytes], upload_set: str | None
-    ) -> BlobKey:
+    async def receive(self, blob: Blob, source: AsyncIterator[bytes], upload_set: str | None) -> BlobKey:
         """Store an upload, with a copy if the blob is PERMANENT. Return the key under which the content is now known.
 
         Leaves nothing behind if it raises BlobMismatch, BlobTooLarge, BlobInUse, StorageError or what `source` raises.
         """
-        blob = (job_id, key)
         self.lifecycle.receive(blob, upload_set, self._clock.monotonic())
         try:
-            async with self._incoming(job_id, key) as incoming, self._copy(job_id, key) as copy:
+            async with self._incoming(blob) as incoming, self._copy(blob) as copy:
                 async with filling(incoming, self.threads) as local:
                     if copy is None:
                         async for piece in source:
@@ -125,7 +123,7 @@ class BlobDepot:
         async with self._lock(job_id, key.kind, key.sha256):
             self.lifecycle.check_not_ending(job_id)
             try:
-                placed = copy is None and await self.in_thread(self._place_if_new, job_id, key, incoming)
+                placed = copy is None and await self.in_thread(self._place_if_new, blob, incoming)
             except BaseException:
                 await self._forget(blob, copied=False)
                 raise
@@ -146,13 +144,14 @@ class BlobDepot:
             self.lifecycle.received(blob, upload_set, self._clock.monotonic())
             return key
 
-    def _place_if_new(self, job_id: JobId | None, key: BlobKey, incoming: Incoming) -> bool:
+    def _place_if_new(self, blob: Blob, incoming: Incoming) -> bool:
         """Place the blob and return True, unless the content seems to be stored already. Blocking.
 
         Both are done here so that they take only one thread call.
         """
-        if any(map(self._can_be_had_of(job_id), self.store.candidates(job_id, key.kind, key.sha256))):
-            return False
+        for key in self.store.candidates(blob.job_id, blob.key.kind, blob.key.sha256):
+            if self.lifecycle.can_be_had(Blob(blob.job_id, key)):
+                return False
         incoming.place()
         return True
 
@@ -173,61 +172,60 @@ class BlobDepot:
             if copied and self._ha is not None:
                 await self._ha.delete(*blob)
         except MinflinkError as error:
-            log.warning("a failed upload is left to the cleanup", blob=str(blob[1]), job=blob[0], error=str(error))
+            log.warning("a failed upload is left to the cleanup", blob=str(blob.key), job=blob.job_id, error=str(error))
 
     # --- downloads -----------------------------------------------------------------------------------------------
 
-    async def path(self, job_id: JobId | None, key: BlobKey) -> Path:
+    async def path(self, blob: Blob) -> Path:
         """Return the path of the verified local file. Raises what `reader` raises."""
-        (await self.reader(job_id, key)).close()
-        return self.store.path(job_id, key)
+        (await self.reader(blob)).close()
+        return self.store.path(*blob)
 
-    async def reader(self, job_id: JobId | None, key: BlobKey, *, turn: Turn = nullcontext) -> BlobFile:
+    async def reader(self, blob: Blob, *, turn: Turn = nullcontext) -> BlobFile:
         """Return the verified local file, open. If it is missing, it is restored from the HA store (B7).
 
         Raises BlobNotFound, or StorageError if it is not known now whether there is a copy.
         """
-        blob = (job_id, key)
         self._check_can_be_had(blob)
         with suppress(BlobNotFound):
-            if (file := await self._open_known(job_id, key)) is not None:
+            if (file := await self._open_known(blob)) is not None:
                 return file
-        async with turn(), self._lock(job_id, key):
+        async with turn(), self._lock(blob):
             self._check_can_be_had(blob)
             try:
-                return await self._open_hashed(job_id, key)
+                return await self._open_hashed(blob)
             except BlobNotFound:
-                if self._ha is None or key.kind is not BlobKind.PERMANENT:
+                if self._ha is None or not blob.is_permanent:
                     raise
-            async with self._incoming(job_id, key) as incoming:
+            async with self._incoming(blob) as incoming:
                 try:
-                    await self._ha.fetch(job_id, key, incoming, threads=self.threads)
+                    await self._ha.fetch(*blob, incoming, threads=self.threads)
                 except (ObjectNotFound, BlobMismatch) as error:
-                    log.error("a blob has no good copy", blob=str(key), job=job_id, error=str(error))
-                    raise BlobNotFound(f"there is no good copy of blob {key} of job {owner_name(job_id)}") from error
+                    log.error("a blob has no good copy", blob=str(blob.key), job=blob.job_id, error=str(error))
+                    raise BlobNotFound(f"there is no good copy of blob {blob}") from error
                 self._check_can_be_had(blob)
                 await finish(self.in_thread(incoming.place))
             self._copied.add(blob)
-            return await self._open_hashed(job_id, key)
+            return await self._open_hashed(blob)
 
-    async def _open(self, job_id: JobId | None, key: BlobKey, turn: Turn) -> BlobFile:
+    async def _open(self, blob: Blob, turn: Turn) -> BlobFile:
         """Open the verified local file. Raises BlobNotFound, StorageError."""
-        if (file := await self._open_known(job_id, key)) is not None:
+        if (file := await self._open_known(blob)) is not None:
             return file
         async with turn():
-            return await self._open_hashed(job_id, key)
+            return await self._open_hashed(blob)
 
-    async def _open_known(self, job_id: JobId | None, key: BlobKey) -> BlobFile | None:
+    async def _open_known(self, blob: Blob) -> BlobFile | None:
         """Like `_open`, but return None if the file would have to be hashed."""
-        return await self.in_thread(self.store.verified_reader, job_id, key)
+        return await self.in_thread(self.store.verified_reader, *blob)
 
-    async def _open_hashed(self, job_id: JobId | None, key: BlobKey) -> BlobFile:
+    async def _open_hashed(self, blob: Blob) -> BlobFile:
         """One request hashes the file. Others for this key wait and find it verified. Raises what `_open` raises."""
-        async with self._lock("verification", job_id, key):
-            if (file := await self._open_known(job_id, key)) is not None:
+        async with self._lock("verification", blob):
+            if (file := await self._open_known(blob)) is not None:
                 return file
             async with self._hashers:
-                opened = asyncio.ensure_future(self.in_thread(self.store.reader, job_id, key))
+                opened = asyncio.ensure_future(self.in_thread(self.store.reader, *blob))
                 try:
                     return await asyncio.shield(opened)
                 except asyncio.CancelledError:
@@ -237,26 +235,26 @@ class BlobDepot:
                         opened.result().close()
                     raise
 
-    async def mend_copy(self, job_id: JobId, key: BlobKey) -> None:
+    async def mend_copy(self, blob: Blob) -> None:
         """If the HA store's copy is missing or corrupt, write it again from the good local file."""
         if self._ha is None or not self._leads():
             return
-        if await self._ha.is_good(job_id, key):
-            self._copied.add((job_id, key))
+        if await self._ha.is_good(*blob):
+            self._copied.add(blob)
             return
-        log.error("a blob's copy in the HA store is missing or corrupt", blob=str(key), job=job_id)
-        file = await self.reader(job_id, key)
+        log.error("a blob's copy in the HA store is missing or corrupt", blob=str(blob.key), job=blob.job_id)
+        file = await self.reader(blob)
         try:
-            async with await self._ha.create(job_id, key) as writer:
-                while piece := await self.in_thread(_read_on, file, self.store.path(job_id, key)):
+            async with await self._ha.create(*blob) as writer:
+                while piece := await self.in_thread(_read_on, file, self.store.path(*blob)):
                     await writer.append(piece)
-                if not self.lifecycle.can_be_had((job_id, key)):
+                if not self.lifecycle.can_be_had(blob):
                     return
                 await writer.commit()
         finally:
             file.close()
-        self._copied.add((job_id, key))
-        log.info("a blob's copy in the HA store was written again", blob=str(key), job=job_id)
+        self._copied.add(blob)
+        log.info("a blob's copy in the HA store was written again", blob=str(blob.key), job=blob.job_id)
 
     async def pages(self) -> AsyncIterator[list[BlobInfo]]:
         """Yield every local blob, in the order of jobs and keys. Blobs deleted meanwhile may be missing."""
@@ -266,22 +264,21 @@ class BlobDepot:
                 yield [self._info(file) for file in files[first : first + PAGE]]
 
     def _info(self, file: StoredFile) -> BlobInfo:
-        blob = (file.job_id, file.key)
+        job_id, key = file.blob
         return BlobInfo(
-            job=owner_name(file.job_id),
-            key=str(file.key),
-            kind=file.key.kind.value,
+            job=owner_name(job_id),
+            key=str(key),
+            kind=key.kind.value,
             size=file.size,
-            references=self.lifecycle.references(blob),
-            state=self.lifecycle.state(blob).value,
+            references=self.lifecycle.references(file.blob),
+            state=self.lifecycle.state(file.blob).value,
             modified_ms=file.modified_ms,
         )
 
     # --- deletion ------------------------------------------------------------------------------------------------
 
-    async def delete(self, job_id: JobId | None, key: BlobKey) -> None:
+    async def delete(self, blob: Blob) -> None:
         """Delete a transient blob now. Idempotent. Raises BlobPermanent, BlobInUse, StorageError."""
-        blob = (job_id, key)
         self.lifecycle.delete(blob)
         await self._delete(blob)
         self.lifecycle.deleted(blob)
@@ -293,19 +290,18 @@ class BlobDepot:
             try:
                 await self._delete(blob)
             except MinflinkError as error:
-                log.warning("a blob cannot be deleted yet", blob=str(blob[1]), job=blob[0], error=str(error))
+                log.warning("a blob cannot be deleted yet", blob=str(blob.key), job=blob.job_id, error=str(error))
             else:
                 self.deleted += self.lifecycle.deleted(blob)  # count it once, even if two runs deleted it
 
         await for_each(blobs, delete, limit=DELETIONS)
 
     async def _delete(self, blob: Blob) -> None:
-        job_id, key = blob
-        async with self._lock(job_id, key):  # otherwise a restoration under way would bring it back
-            if self._ha is not None and key.kind is BlobKind.PERMANENT:
+        async with self._lock(blob):  # otherwise a restoration under way would bring it back
+            if self._ha is not None and blob.is_permanent:
                 self._check_leads()
-                await self._ha.delete(job_id, key)
-            await self.in_thread(self.store.delete, job_id, key)
+                await self._ha.delete(*blob)
+            await self.in_thread(self.store.delete, *blob)
             self._copied.discard(blob)
 
     async def delete_job(self, job_id: JobId) -> None:
@@ -320,7 +316,7 @@ class BlobDepot:
         if self._ha is not None:
             self._check_leads()
             await self._ha.delete_job(job_id)
-        self._copied = {blob for blob in self._copied if blob[0] != job_id}
+        self._copied = {blob for blob in self._copied if blob.job_id != job_id}
         self.lifecycle.ended(job_id)
 
     # --- cleanup -------------------------------------------------------------------------------------------------
@@ -333,8 +329,8 @@ class BlobDepot:
         sizes = dict[Blob, int]()
         for owner in await self.in_thread(self.store.owners):
             files = await self.in_thread(self.store.files, owner)
-            sizes |= {(owner, file.key): file.size for file in files}
-            self.lifecycle.found([(owner, file.key) for file in files], self._clock.monotonic())
+            sizes |= {file.blob: file.size for file in files}
+            self.lifecycle.found([file.blob for file in files], self._clock.monotonic())
         if self._ha is not None:
             await self._look_at_copies(self._ha, sizes)
 
@@ -357,14 +353,19 @@ class BlobDepot:
                 seen.add(blob)
             self.lifecycle.found([blob], self._clock.monotonic())
         self._copied = (self._copied - before) | seen
-        for job_id, key in self.lifecycle.held():
+        for blob in self.lifecycle.held():
             # Check again for each blob, because mending one takes long.
-            if (job_id, key) in self._copied or not self.lifecycle.survives((job_id, key)):
+            if blob in self._copied or not self.lifecycle.survives(blob):
                 continue
             try:
-                await self.mend_copy(job_id, key)
+                await self.mend_copy(blob)
             except MinflinkError as error:
-                log.warning("the copy of a blob is looked at again later", blob=str(key), job=job_id, error=str(error))
+                log.warning(
+                    "the copy of a blob is looked at again later",
+                    blob=str(blob.key),
+                    job=blob.job_id,
+                    error=str(error),
+                )
 
     def close(self) -> None:
         """Stop the threads. Nothing is read or written any more."""
@@ -375,10 +376,10 @@ class BlobDepot:
         needed = set[Blob]()
         for owner in await self.in_thread(self.store.owners):
             files = await self.in_thread(self.store.files, owner)
-            needed |= {blob for file in files if self.lifecycle.survives(blob := (owner, file.key))}
+            needed |= {file.blob for file in files if self.lifecycle.survives(file.blob)}
         needed -= await self._good_copies(needed)
         for owner in await self.in_thread(self.store.owners):
-            await self.in_thread(self._clear, owner, {key for job_id, key in needed if job_id == owner})
+            await self.in_thread(self._clear, owner, {blob.key for blob in needed if blob.job_id == owner})
 
     async def _good_copies(self, blobs: Collection[Blob]) -> frozenset[Blob]:
         """Return the blobs with a copy that was just read and is right. Incomplete if reading takes too long."""
@@ -391,7 +392,7 @@ class BlobDepot:
                 if await ha_store.is_good(*blob):
                     good.add(blob)
             except MinflinkError as error:
-                log.warning("the copy of a blob cannot be read", blob=str(blob[1]), job=blob[0], error=str(error))
+                log.warning("the copy of a blob cannot be read", blob=str(blob.key), job=blob.job_id, error=str(error))
 
         try:
             async with asyncio.timeout(LAST_LOOK):
@@ -410,31 +411,28 @@ class BlobDepot:
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
-    def _can_be_had_of(self, job_id: JobId | None) -> Callable[[BlobKey], bool]:
-        return lambda key: self.lifecycle.can_be_had((job_id, key))
-
     def _check_can_be_had(self, blob: Blob) -> None:
         if not self.lifecycle.can_be_had(blob):
-            raise BlobNotFound(f"blob {blob[1]} of job {owner_name(blob[0])} was deleted")
+            raise BlobNotFound(f"blob {blob} was deleted")
 
     def _check_leads(self) -> None:
         if not self._leads():
             raise NotLeading("only the leader deletes in the HA store")
 
-    def _incoming(self, job_id: JobId | None, key: BlobKey) -> AbstractAsyncContextManager[Incoming]:
-        return placed_or_discarded(self.store.incoming(job_id, key, max_size=self._max_size))
+    def _incoming(self, blob: Blob) -> AbstractAsyncContextManager[Incoming]:
+        return placed_or_discarded(self.store.incoming(*blob, max_size=self._max_size))
 
     @asynccontextmanager
-    async def _copy(self, job_id: JobId | None, key: BlobKey) -> AsyncIterator[Writer | None]:
+    async def _copy(self, blob: Blob) -> AsyncIterator[Writer | None]:
         """Yield the writer of a PERMANENT blob's copy. It is aborted at the end unless it was committed."""
-        if self._ha is None or key.kind is not BlobKind.PERMANENT:
+        if self._ha is None or not blob.is_permanent:
             yield None
             return
-        writer = await self._ha.create(job_id, key)
+        writer = await self._ha.create(*blob)
         try:
             yield writer
         finally:
-            if (job_id, key) not in self._copied:
+            if blob not in self._copied:
                 await finish(writer.abort())
 
     def _lock(self, *what: object) -> asyncio.Lock:

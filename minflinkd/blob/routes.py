@@ -22,7 +22,7 @@ from minflinkd.blob.errors import (
     BlobUnauthorized,
     http_status,
 )
-from minflinkd.blob.keys import BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
 from minflinkd.blob.transfer import StoredBlob, TransferGate, finish, pieces
 from minflinkd.runtime.errors import InvalidId, MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -41,7 +41,7 @@ class BlobRoutes:
         depot: BlobDepot,
         gate: TransferGate,
         *,
-        on_served: Callable[[JobId | None, BlobKey], object],
+        on_served: Callable[[Blob], object],
         token: str | None,
         max_size: int | None,
         idle_timeout: float,
@@ -81,7 +81,8 @@ class BlobRoutes:
                 request.transport.write(_CONTINUE)
             body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout))
             try:
-                key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), body.pieces(), upload_set)
+                blob = Blob(job_id, BlobKey.new(kind, sha256))
+                key = await self._depot.receive(blob, body.pieces(), upload_set)
             finally:
                 self.received += body.size
         # Not read again: a file written just now would be hashed once more.
@@ -98,20 +99,19 @@ class BlobRoutes:
     # --- downloads -----------------------------------------------------------------------------------------------
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
+        blob = _named(request)
         deletes = _flag(request, "delete")
-        if deletes and key.kind is BlobKind.PERMANENT:
-            raise BlobPermanent(f"blob {key} is permanent: it goes with its job", hint="ask without delete=true")
+        if deletes and blob.is_permanent:
+            raise BlobPermanent(f"blob {blob.key} is permanent: it goes with its job", hint="ask without delete=true")
         if request.method == hdrs.METH_HEAD:
-            return await self._send(request, job_id, key, turn=self._gate.transfer)
+            return await self._send(request, blob, turn=self._gate.transfer)
         async with self._gate.transfer():
-            return await self._send(request, job_id, key, deletes=deletes)
+            return await self._send(request, blob, deletes=deletes)
 
     async def _send(
         self,
         request: web.Request,
-        job_id: JobId | None,
-        key: BlobKey,
+        blob: Blob,
         *,
         turn: Turn = nullcontext,
         deletes: bool = False,
@@ -119,14 +119,14 @@ class BlobRoutes:
         """Send the file. What follows is done even if the client leaves with the last byte, which cancels this."""
         store = self._depot.store
         if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client received does not match the key
-            store.doubt(job_id, key)
-        file = await self._depot.reader(job_id, key, turn=turn)
-        self._on_served(job_id, key)
+            store.doubt(*blob)
+        file = await self._depot.reader(blob, turn=turn)
+        self._on_served(blob)
         delivery = Delivery(
             request,
             file,
-            key,
-            trusted=store.trusted(job_id, key, file),
+            blob.key,
+            trusted=store.trusted(*blob, file),
             unchanged=file.unchanged,
             threads=self._depot.threads,
             idle_timeout=self._idle_timeout,
@@ -136,12 +136,12 @@ class BlobRoutes:
         finally:
             self.sent += delivery.sent
             if delivery.corrupt:
-                store.doubt(job_id, key)
+                store.doubt(*blob)
             elif delivery.verified:
-                store.confirm(job_id, key, file)
+                store.confirm(*blob, file)
             file.close()
             if deletes and delivery.reached_the_end:
-                await finish(self._depot.delete(job_id, key))
+                await finish(self._depot.delete(blob))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         """List all blobs. The answer is streamed, because there may be many."""
@@ -161,8 +161,7 @@ class BlobRoutes:
     # --- deletion ------------------------------------------------------------------------------------------------
 
     async def _delete_one(self, request: web.Request) -> web.StreamResponse:
-        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
-        await self._depot.delete(job_id, key)
+        await self._depot.delete(_named(request))
         return web.Response(status=204)
 
     async def _delete_job(self, request: web.Request) -> web.StreamResponse:
@@ -246,6 +245,11 @@ class _Counted:
         async for piece in self._source:
             self.size += len(piece)
             yield piece
+
+
+def _named(request: web.Request) -> Blob:
+    """Return the blob that the path names. Raises InvalidId."""
+    return Blob(parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"]))
 
 
 def announced(request: web.Request) -> tuple[JobId | None, BlobKind, str, str | None]:

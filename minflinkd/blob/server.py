@@ -28,7 +28,7 @@ from aiohttp import web
 from minflinkd.blob.depot import BlobDepot
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.lifecycle import BlobLifecycle
 from minflinkd.blob.routes import BlobRoutes
 from minflinkd.blob.store import BlobStore
@@ -116,8 +116,8 @@ class BlobServer(Component):
         self._leads = leads
         self._gate = TransferGate(options.transfers, options.backlog, options.longest_wait)
         self._jobs_known = asyncio.Event()
-        self._doubted: asyncio.Queue[tuple[JobId, BlobKey]] = asyncio.Queue(DOUBTS)
-        self._checked: dict[tuple[JobId, BlobKey], float] = {}  # when the copy was last looked at
+        self._doubted: asyncio.Queue[Blob] = asyncio.Queue(DOUBTS)
+        self._checked: dict[Blob, float] = {}  # when the copy was last looked at
         self._runner: web.AppRunner | None = None
         self._port = 0
         self._orderly = False
@@ -161,25 +161,27 @@ class BlobServer(Component):
         if known is not None:
             key, _ = known
         else:
-            key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), _in_pieces(data), None)
-        self._lifecycle.acquire((job_id, key))
+            blob = Blob(job_id, BlobKey.new(kind, sha256))
+            key = await self._depot.receive(blob, _in_pieces(data), None)
+        self._lifecycle.acquire(Blob(job_id, key))
         return key
 
     def acquire(self, job_id: JobId | None, key: BlobKey) -> None:
         """Take one more reference. Raises BlobNotFound if the blob is being deleted."""
-        self._lifecycle.acquire((job_id, key))
+        self._lifecycle.acquire(Blob(job_id, key))
 
     async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
         """Give one reference back.
 
         With none left the blob is staged; with `at_once` a TRANSIENT one is deleted now (B18).
         """
-        if self._lifecycle.release((job_id, key), self._clock.monotonic(), at_once=at_once):
-            await self._depot.delete_condemned([(job_id, key)])
+        blob = Blob(job_id, key)
+        if self._lifecycle.release(blob, self._clock.monotonic(), at_once=at_once):
+            await self._depot.delete_condemned([blob])
 
     async def read(self, job_id: JobId | None, key: BlobKey) -> bytes:
         """Read a whole small blob, verified. Raises BlobNotFound, StorageError."""
-        file = await self._depot.reader(job_id, key)
+        file = await self._depot.reader(Blob(job_id, key))
         try:
             with os_errors(self._store.path(job_id, key)):
                 return await self._depot.in_thread(file.readall)
@@ -191,12 +193,12 @@ class BlobServer(Component):
 
         Raises BlobNotFound, StorageError.
         """
-        return await self._depot.path(job_id, key)
+        return await self._depot.path(Blob(job_id, key))
 
     async def contains(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Whether the blob can be served, from here or from the HA store. Raises StorageError if this is not known."""
         try:
-            await self._depot.path(job_id, key)
+            await self._depot.path(Blob(job_id, key))
         except BlobNotFound:
             return False
         return True
@@ -254,7 +256,7 @@ class BlobServer(Component):
         Raises BlobNotFound if an artifact has no good copy, StorageError.
         """
         self._lifecycle.hold(job_id, keys)
-        await for_each(keys, lambda key: self._depot.path(job_id, key), limit=RESTORATIONS)
+        await for_each(keys, lambda key: self._depot.path(Blob(job_id, key)), limit=RESTORATIONS)
 
     async def delete_job(self, job_id: JobId) -> None:
         """The job ended for good or was refused. Delete all its blobs, here and in the HA store, whatever their counts.
@@ -326,14 +328,14 @@ class BlobServer(Component):
             log.warning("the cleanup of blobs is tried again later", error=str(error))
         await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
 
-    def _served(self, job_id: JobId | None, key: BlobKey) -> None:
+    def _served(self, blob: Blob) -> None:
         now = self._clock.monotonic()
-        self._lifecycle.used((job_id, key), now)
-        if job_id is None or key.kind is BlobKind.TRANSIENT or self._ha_store is None or self._doubted.full():
+        self._lifecycle.used(blob, now)
+        if not blob.is_permanent or self._ha_store is None or self._doubted.full():
             return
-        if now - self._checked.get((job_id, key), -math.inf) >= self._options.cleanup_interval:
-            self._checked[job_id, key] = now
-            self._doubted.put_nowait((job_id, key))
+        if now - self._checked.get(blob, -math.inf) >= self._options.cleanup_interval:
+            self._checked[blob] = now
+            self._doubted.put_nowait(blob)
 
     async def _mend_copies(self) -> None:
         """Check copies.
@@ -341,12 +343,14 @@ class BlobServer(Component):
         Caches ask the HA store first, so a request to this server suggests that the copy there is not good.
         """
         while True:
-            job_id, key = await self._doubted.get()
+            blob = await self._doubted.get()
             try:
-                await self._depot.mend_copy(job_id, key)
+                await self._depot.mend_copy(blob)
             except MinflinkError as error:
-                log.warning("the copy of a blob cannot be checked", blob=str(key), job=job_id, error=str(error))
-                self._checked.pop((job_id, key), None)
+                log.warning(
+                    "the copy of a blob cannot be checked", blob=str(blob.key), job=blob.job_id, error=str(error)
+                )
+                self._checked.pop(blob, None)
             limit = self._clock.monotonic() - self._options.cleanup_interval
             self._checked = {blob: at for blob, at in self._checked.items() if at > limit}
 

@@ -20,12 +20,12 @@ SET = "5" * 32
 
 
 def new_blob(job_id: JobId | None = JOB, kind: BlobKind = BlobKind.PERMANENT, text: str = "x") -> Blob:
-    return job_id, BlobKey.new(kind, hashlib.sha256(text.encode()).hexdigest())
+    return Blob(job_id, BlobKey.new(kind, hashlib.sha256(text.encode()).hexdigest()))
 
 
 def leading(*held: Blob) -> BlobLifecycle:
     lifecycle = BlobLifecycle(retention=R, now=0.0)
-    lifecycle.hold(JOB, [key for _, key in held])
+    lifecycle.hold(JOB, [blob.key for blob in held])
     lifecycle.jobs_known()
     return lifecycle
 
@@ -45,7 +45,7 @@ def test_an_upload_of_which_nobody_takes_hold_goes_with_the_second_rotation() ->
     assert not lifecycle.offered(blob, None, 200)
     with pytest.raises(BlobNotFound, match="was deleted"):
         lifecycle.acquire(blob)
-    assert lifecycle.hold(JOB, [blob[1]]) == {blob[1]}, "a submission that comes late is told so"
+    assert lifecycle.hold(JOB, [blob.key]) == {blob.key}, "a submission that comes late is told so"
     lifecycle.deleted(blob)
     assert lifecycle.rotate(300) == ()
 
@@ -95,7 +95,7 @@ def test_a_set_does_not_expire_while_one_of_its_blobs_is_received(broken: bool) 
     else:
         lifecycle.received(second, SET, 340)
         lifecycle.complete(JOB, SET, 340)
-        assert lifecycle.hold(JOB, [first[1], second[1]]) == frozenset()
+        assert lifecycle.hold(JOB, [first.key, second.key]) == frozenset()
 
 
 def test_a_deletion_counts_once() -> None:
@@ -116,7 +116,7 @@ def test_known_content_that_is_offered_joins_the_set() -> None:
     assert lifecycle.rotate(200) == ()
     lifecycle.complete(JOB, SET, 201)
     assert lifecycle.rotate(300) == ()
-    assert lifecycle.hold(JOB, [blob[1]]) == frozenset()
+    assert lifecycle.hold(JOB, [blob.key]) == frozenset()
     assert [lifecycle.rotate(now) for now in (400, 500, 600, 700)] == [()] * 4
 
 
@@ -125,8 +125,8 @@ def test_a_job_that_is_submitted_in_time_finds_its_artifacts() -> None:
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.rotate(100)
-    lifecycle.hold(JOB, [blob[1]])
-    lifecycle.hold(JOB, [blob[1]])
+    lifecycle.hold(JOB, [blob.key])
+    lifecycle.hold(JOB, [blob.key])
     assert lifecycle.references(blob) == 1, "not raised again by recovery"
     lifecycle.failed(JOB, 150)
     assert lifecycle.references(blob) == 1, "a failure leaves blobs with a copy as they are"
@@ -181,7 +181,7 @@ def test_nothing_goes_before_the_jobs_are_known() -> None:
     blob, mine = new_blob(), new_blob(OTHER)
     lifecycle.found([blob, mine], 0)
     assert [lifecycle.rotate(now) for now in (100, 200, 300)] == [()] * 3
-    lifecycle.hold(OTHER, [mine[1]])
+    lifecycle.hold(OTHER, [mine.key])
     lifecycle.jobs_known()
     lifecycle.found([blob, mine], 300)
     assert (lifecycle.rotate(300), lifecycle.rotate(400), lifecycle.rotate(500)) == ((), (blob,), (blob,))
@@ -268,7 +268,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(job=jobs, data=st.data())
     def submit_or_recover(self, job: JobId, data: st.DataObject) -> None:
-        keys = [key for owner, key in self.stored if owner == job]
+        keys = [blob.key for blob in self.stored if blob.job_id == job]
         wanted = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
         gone = self.lifecycle.hold(job, wanted)
         self.held[job] = wanted - gone
@@ -297,7 +297,7 @@ class AnyOrder(RuleBasedStateMachine):
     def directory_is_gone(self) -> None:
         for job in self.ending:
             self.lifecycle.ended(job)
-        self.stored = [blob for blob in self.stored if blob[0] not in self.ending]
+        self.stored = [blob for blob in self.stored if blob.job_id not in self.ending]
         self.ending.clear()
 
     @precondition(lambda self: self.stored)
@@ -320,9 +320,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now += seconds
         for blob in self.lifecycle.rotate(self.now):
             assert self.known
-            assert blob[0] is not None
-            assert blob[0] not in self.kept
-            assert blob[1] not in self.held.get(blob[0], set())
+            assert blob.job_id is not None
+            assert blob.job_id not in self.kept
+            assert blob.key not in self.held.get(blob.job_id, set())
             if deleted:
                 self.stored = [other for other in self.stored if other != blob]
                 self.lifecycle.deleted(blob)
@@ -332,8 +332,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.lifecycle.check_invariants()
         for job, keys in self.held.items():
             for key in keys:
-                assert self.lifecycle.can_be_had((job, key))
-                assert self.lifecycle.references((job, key)) >= 1
+                assert self.lifecycle.can_be_had(Blob(job, key))
+                assert self.lifecycle.references(Blob(job, key)) >= 1
 
     def teardown(self) -> None:
         """Once nobody needs anything, two rotations delete everything."""
