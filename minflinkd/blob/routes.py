@@ -12,8 +12,9 @@ import structlog
 from aiohttp import ClientError, hdrs, web
 from aiohttp.typedefs import Handler
 
+from minflinkd.blob.cleaning import BlobCleaner
 from minflinkd.blob.delivery import Delivery, hang_up
-from minflinkd.blob.depot import BlobDepot, Turn
+from minflinkd.blob.depot import BlobDepot
 from minflinkd.blob.errors import (
     BlobInUse,
     BlobNotFound,
@@ -23,6 +24,8 @@ from minflinkd.blob.errors import (
     http_status,
 )
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
+from minflinkd.blob.reading import BlobReader, Turn
+from minflinkd.blob.receiving import BlobReceiver
 from minflinkd.blob.transfer import StoredBlob, TransferGate, finish, pieces
 from minflinkd.runtime.errors import InvalidId, MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -39,18 +42,22 @@ class BlobRoutes:
     def __init__(
         self,
         depot: BlobDepot,
+        reader: BlobReader,
+        receiver: BlobReceiver,
+        cleaner: BlobCleaner,
         gate: TransferGate,
         *,
         on_served: Callable[[Blob], object],
         token: str | None,
-        max_size: int | None,
         idle_timeout: float,
     ) -> None:
         self._depot = depot
+        self._reader = reader
+        self._receiver = receiver
+        self._cleaner = cleaner
         self._gate = gate
         self._on_served = on_served
         self._token = token
-        self._max_size = max_size
         self._idle_timeout = idle_timeout
         self.received = 0  # bytes
         self.sent = 0
@@ -71,7 +78,7 @@ class BlobRoutes:
         job_id, kind, sha256, upload_set = announced(request)
         self._check_size(request.content_length)
         if asks_first(request):
-            known = await self._depot.find(job_id, kind, sha256, upload_set, turn=self._gate.transfer)
+            known = await self._receiver.find(job_id, kind, sha256, upload_set, turn=self._gate.transfer)
             if known is not None:
                 key, size = known
                 return _json(StoredBlob(str(key), size), 200)
@@ -82,19 +89,20 @@ class BlobRoutes:
             body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout))
             try:
                 blob = Blob(job_id, BlobKey.new(kind, sha256))
-                key = await self._depot.receive(blob, body.pieces(), upload_set)
+                key = await self._receiver.receive(blob, body.pieces(), upload_set)
             finally:
                 self.received += body.size
         # Not read again: a file written just now would be hashed once more.
         return _json(StoredBlob(str(key), body.size), 201)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self._depot.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
+        self._receiver.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
         return web.Response(status=204)
 
     def _check_size(self, size: int | None) -> None:
-        if self._max_size is not None and size is not None and size > self._max_size:
-            raise BlobTooLarge(f"{size} bytes are more than {self._max_size}", hint="raise blob.max-size")
+        limit = self._depot.max_size
+        if limit is not None and size is not None and size > limit:
+            raise BlobTooLarge(f"{size} bytes are more than {limit}", hint="raise blob.max-size")
 
     # --- downloads -----------------------------------------------------------------------------------------------
 
@@ -120,7 +128,7 @@ class BlobRoutes:
         store = self._depot.store
         if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client received does not match the key
             store.doubt(*blob)
-        file = await self._depot.reader(blob, turn=turn)
+        file = await self._reader.open(blob, turn=turn)
         self._on_served(blob)
         delivery = Delivery(
             request,
@@ -141,7 +149,7 @@ class BlobRoutes:
                 store.confirm(*blob, file)
             file.close()
             if deletes and delivery.reached_the_end:
-                await finish(self._depot.delete(blob))
+                await finish(self._cleaner.delete(blob))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         """List all blobs. The answer is streamed, because there may be many."""
@@ -149,7 +157,7 @@ class BlobRoutes:
         response.content_type = "application/json"
         await response.prepare(request)
         between = b"["
-        async for page in self._depot.pages():
+        async for page in self._reader.pages():
             body = b",".join(msgspec.json.encode(blob) for blob in page)
             async with asyncio.timeout(self._idle_timeout):
                 await response.write(between + body)
@@ -161,7 +169,7 @@ class BlobRoutes:
     # --- deletion ------------------------------------------------------------------------------------------------
 
     async def _delete_one(self, request: web.Request) -> web.StreamResponse:
-        await self._depot.delete(_named(request))
+        await self._cleaner.delete(_named(request))
         return web.Response(status=204)
 
     async def _delete_job(self, request: web.Request) -> web.StreamResponse:
@@ -170,7 +178,7 @@ class BlobRoutes:
             raise BlobInUse("blobs of no job are deleted one by one", hint="DELETE /blobs/none/<key>")
         if self._depot.lifecycle.is_held(job_id):
             raise BlobInUse(f"job {job_id} has not ended; its blobs go when it does", hint="cancel it")
-        await finish(self._depot.delete_job(job_id))  # even for a client that does not wait for it
+        await finish(self._cleaner.delete_job(job_id))  # even for a client that does not wait for it
         return web.Response(status=204)
 
     # --- around every request ------------------------------------------------------------------------------------

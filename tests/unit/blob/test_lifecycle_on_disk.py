@@ -284,9 +284,7 @@ class OnDisk(RuleBasedStateMachine):
         for key in job.keys:
             copy = self.root / "ha" / job_id / str(key)
             if copy.read_bytes() != job.content[key]:
-                await self.server._depot.mend_copy(
-                    Blob(job_id, key)
-                )  # the server does this once in every cleanup interval
+                await self.server._mender.mend(Blob(job_id, key))  # the server does this once in every cleanup interval
             assert copy.read_bytes() == job.content[key]
 
     @precondition(lambda self: any(job.in_use for job in self.submitted.values()))
