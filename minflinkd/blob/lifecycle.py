@@ -8,7 +8,8 @@ an artifact of a job that runs or can be recovered. A known blob that is not nee
 keeps the blob, or comes after and is told that it is gone. Keys are never reused, so no deletion can hit a later
 upload. A directory that is deleted as a whole is condemned in the same way.
 
-Nothing is condemned before `jobs_known`: a daemon that has not read its job store does not know what is needed.
+Before `jobs_known` nothing is condemned but transient blobs that their user deletes: a daemon that has not read its job
+store does not know what is needed. And `rotate` condemns nothing while the records contradict each other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from minflinkd.blob.keys import Blob, BlobKey, owner_name
 from minflinkd.blob.staged import StagedLists
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import InvariantViolated
+
+NAMED = 10  # blobs in the message about an invariant
 
 
 class BlobState(StrEnum):
@@ -111,11 +114,23 @@ class BlobLifecycle:
         return min(self._staged.rotates_at, *expiries) if expiries else self._staged.rotates_at
 
     def check_invariants(self) -> None:
-        for blob in {*self._condemned, *self._counts, *self._receiving, *self.held()}:
-            if blob in self._condemned and (self.references(blob) or self._receiving[blob]):
-                raise InvariantViolated(f"{blob} is condemned, and needed")
-            if blob in self._staged and self.state(blob) is not BlobState.STAGED:
-                raise InvariantViolated(f"{blob} is staged, and {self.state(blob)}")
+        """Raises InvariantViolated if a blob that is to be deleted, now or soon, is needed."""
+        wrong = [
+            f"{blob} is condemned, but has {self.references(blob)} references and {self._receiving[blob]} uploads"
+            for blob in self._condemned
+            if self.references(blob) or self._receiving[blob]
+        ]
+        wrong += [
+            f"{blob} is staged, but also {self.state(blob)}"
+            for blob in self._staged
+            if self.state(blob) is not BlobState.STAGED
+        ]
+        if wrong:
+            more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+            raise InvariantViolated(
+                "; ".join(wrong[:NAMED]) + more,
+                hint="restart the daemon: it learns from its job store again which blobs are needed",
+            )
 
     # --- uploads -------------------------------------------------------------------------------------------------
 
@@ -260,7 +275,11 @@ class BlobLifecycle:
             self._stage(blobs, now)
 
     def rotate(self, now: float) -> tuple[Blob, ...]:
-        """Return everything that is condemned, including what could not be deleted earlier."""
+        """Return everything that is condemned, including what could not be deleted earlier.
+
+        Raises InvariantViolated if something of it may be needed. Nothing has changed then.
+        """
+        self.check_invariants()
         for name, uploaded in list(self._sets.items()):
             if uploaded.coming:
                 uploaded.touched = now

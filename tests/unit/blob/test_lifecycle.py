@@ -13,6 +13,7 @@ from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.lifecycle import BlobLifecycle, BlobState
 from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.machine import InvariantViolated
 
 R = 100.0
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
@@ -217,6 +218,35 @@ def test_a_transient_blob_lives_from_its_last_use() -> None:
     assert (lifecycle.rotate(200), lifecycle.rotate(300)) == ((), (log,))
 
 
+@pytest.mark.parametrize("condemned", [False, True], ids=["staged", "condemned"])
+def test_nothing_goes_while_the_records_contradict_each_other(condemned: bool) -> None:
+    """What seems due may be needed. The message names the blob; nothing has changed, and time does not help (B20)."""
+    lifecycle = leading()
+    wrong, other = store(lifecycle, new_blob(text="1"), 0), store(lifecycle, new_blob(text="2"), 0)
+    if condemned:
+        assert set(lifecycle.rotate(100) + lifecycle.rotate(200)) == {wrong, other}
+    lifecycle._counts[wrong] += 1  # as if `acquire` had forgotten to take it off the lists
+    for now in (300, 400, 500):
+        with pytest.raises(InvariantViolated, match=str(wrong)) as refused:
+            lifecycle.rotate(now)
+        assert str(other) not in refused.value.message
+    assert "restart the daemon" in refused.value.hint
+    assert lifecycle.references(wrong) == 1
+    assert lifecycle.state(other) is (BlobState.CONDEMNED if condemned else BlobState.STAGED)
+    del lifecycle._counts[wrong]
+    assert set(lifecycle.rotate(600) + lifecycle.rotate(700)) == {wrong, other}
+
+
+def test_of_many_contradictions_the_first_are_named() -> None:
+    """A message has a bounded length."""
+    lifecycle = leading()
+    for number in range(14):
+        lifecycle._counts[store(lifecycle, new_blob(text=str(number)), 0)] += 1
+    with pytest.raises(InvariantViolated, match="; and 4 more") as refused:
+        lifecycle.rotate(100)
+    assert refused.value.message.count("is staged, but also referenced") == 10
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Every event in every order. A simple shadow model records what must not be deleted."""
 
@@ -233,6 +263,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.receiving: list[tuple[Blob, str | None]] = []
         self.held: dict[JobId, set[BlobKey]] = {}
         self.kept: set[JobId] = set()
+        self.going: set[Blob] = set()  # condemned before their job was kept
         self.ending: set[JobId] = set()
 
     def pick(self, data: st.DataObject) -> Blob:
@@ -279,6 +310,7 @@ class AnyOrder(RuleBasedStateMachine):
         if job not in self.held:
             self.lifecycle.keep(job)
             self.kept.add(job)
+            self.going |= {blob for blob in self.stored if not self.lifecycle.can_be_had(blob)}
 
     @rule(job=jobs)
     def fail(self, job: JobId) -> None:
@@ -319,9 +351,9 @@ class AnyOrder(RuleBasedStateMachine):
     def rotate(self, seconds: float, deleted: bool) -> None:
         self.now += seconds
         for blob in self.lifecycle.rotate(self.now):
-            assert self.known
+            assert self.known or not blob.is_permanent, "only a transient blob goes earlier, when its user says so"
             assert blob.job_id is not None
-            assert blob.job_id not in self.kept
+            assert blob.job_id not in self.kept or blob in self.going
             assert blob.key not in self.held.get(blob.job_id, set())
             if deleted:
                 self.stored = [other for other in self.stored if other != blob]
